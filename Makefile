@@ -1,0 +1,84 @@
+# Everything here needs Python >= 3.11 and make; the rest is installed into $(VENV).
+#   make test PYTHON=python3.13     another interpreter, in an environment of its own
+#   make test ARGS="-k redis -x"    arguments for pytest (bench: for the benchmark, demo: for the demo)
+
+PYTHON ?= python3
+ARGS ?=
+# Test processes side by side; each starts the servers that its tests ask for.
+JOBS ?= 2
+
+ifeq ($(origin PYTHON),file)
+VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+endif
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docs servers constraints clean
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.core ## One payment, delivered twice, charged once
+	@$(BIN)/effectonce demo $(ARGS)
+
+test: $(VENV)/.dev ## The whole suite, against real servers where they are installed
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench ## The guard beside the raw drivers and its peers
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.docs ## The documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+servers: ## Install the servers that the tests run against
+	@tests/harness/install.sh
+
+constraints: | $(VENV)/.python ## Pin anew: the newest versions of everything
+	rm -rf $(VENV)-pin
+	$(PYTHON) -m venv $(VENV)-pin
+	$(VENV)-pin/bin/python -m pip install --quiet --disable-pip-version-check '.[dev,bench,docs]'
+	{ echo '# Exact versions that everything here is tested with, on Python 3.11, 3.12 and 3.13.'; \
+	  echo '# Written by `make constraints`; never edited by hand.'; \
+	  $(VENV)-pin/bin/python -m pip freeze --exclude effectonce | grep -v ' @ ' | LC_ALL=C sort -f; } > constraints.txt
+	rm -rf $(VENV)-pin
+
+clean: ## Remove every environment and everything built
+	rm -rf .venv .venv-* .servers build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'effectonce needs Python >= 3.11, and "$(PYTHON)" is not one; name another: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo 'could not make $(VENV); on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.core: $(INPUTS) | $(VENV)/.python
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(INPUTS) | $(VENV)/.python
+	@$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.bench: $(INPUTS) | $(VENV)/.python
+	@$(INSTALL) -e '.[dev,bench]'
+	@touch $(VENV)/.core $(VENV)/.dev $@
+
+$(VENV)/.docs: $(INPUTS) | $(VENV)/.python
+	@$(INSTALL) -e '.[docs]'
+	@touch $(VENV)/.core $@
