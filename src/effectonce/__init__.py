@@ -1,0 +1,92 @@
+"""effectonce: at-least-once delivery, exactly-once effect.
+
+import effectonce as eo
+
+    store = eo.connect("sqlite:///shop.db")
+
+    @eo.once(store, scope="charge-card", key="payment_id")
+    def charge(payment_id: str, amount: int) -> Receipt: ...
+"""
+
+from . import keys
+from .contracts import Event
+from .core.flow import Run, current
+from .errors import (
+    AttemptsExhausted,
+    ConfigurationError,
+    CorruptRecord,
+    EffectOnceError,
+    InDoubt,
+    InProgress,
+    InvalidKey,
+    InvalidOption,
+    KeyTooLong,
+    LeaseLost,
+    MissingDriver,
+    MissingKey,
+    NotAwaited,
+    NotInDoubt,
+    PayloadMismatch,
+    PermanentFailure,
+    Reentered,
+    ResultNotStored,
+    Retryable,
+    SchemaMismatch,
+    SchemaMissing,
+    ScopeTaken,
+    StoreUnavailable,
+    UnknownScheme,
+    UnsafeStore,
+    WrongColour,
+)
+from .guard import GLOBAL, Block, Guarded, Outcome, block, once
+from .message import Message
+from .record import Record
+from .store import PostgresStore, RedisStore, Store, connect
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GLOBAL",
+    "AttemptsExhausted",
+    "Block",
+    "ConfigurationError",
+    "CorruptRecord",
+    "EffectOnceError",
+    "Event",
+    "Guarded",
+    "InDoubt",
+    "InProgress",
+    "InvalidKey",
+    "InvalidOption",
+    "KeyTooLong",
+    "LeaseLost",
+    "Message",
+    "MissingDriver",
+    "MissingKey",
+    "NotAwaited",
+    "NotInDoubt",
+    "Outcome",
+    "PayloadMismatch",
+    "PermanentFailure",
+    "PostgresStore",
+    "Record",
+    "RedisStore",
+    "Reentered",
+    "ResultNotStored",
+    "Retryable",
+    "Run",
+    "SchemaMismatch",
+    "SchemaMissing",
+    "ScopeTaken",
+    "Store",
+    "StoreUnavailable",
+    "UnknownScheme",
+    "UnsafeStore",
+    "WrongColour",
+    "block",
+    "connect",
+    "current",
+    "keys",
+    "once",
+]

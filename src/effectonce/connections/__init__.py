@@ -1,0 +1,1 @@
+"""One module per driver: open by URL, adapt the caller's connection, translate the driver's errors."""

@@ -1,0 +1,218 @@
+"""Every seam of effectonce on one page.
+
+A **backend** is what a third party writes to add a store; `effectonce.Store` is our handle on it. A backend
+opens **ports**. A port is one connection, used by one caller at a time, and its methods are `async def` in
+both colours: those of a sync port never suspend, so that sync code can drive them on its own thread.
+
+`effectonce.testing.suites.store_suite` checks a backend against all that is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from .errors import StoreUnavailable
+from .record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
+
+
+class ConnectionLost(StoreUnavailable):
+    """A connection that worked broke; what was asked may or may not have been done.
+
+    Raised by ports. The caller repeats the batch once on a new connection, which is safe: every operation
+    recognises its own repetition by its owner. After that it is `StoreUnavailable`.
+    """
+
+
+class Contention(Exception):
+    """A deadlock, serialization failure or lock timeout: nothing was applied, repeat. Raised by ports."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
+
+    name: str
+    #: How many connections concurrent work is spread over: 0: none, the port is in this process and also has a
+    #: plain method ``submit(op)`` that returns the reply to one operation;
+    #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
+    lanes: Literal[0, 1, 3] = 3
+    #: The most operations in one round trip.
+    batch: int = 128
+    #: `Port.changes` reports settlements made by other processes.
+    notifies: bool = False
+    #: Records outlive the process.
+    durable: bool = True
+    #: Several processes share the records.
+    shared: bool = True
+    #: `migrate` is run by first use; others raise `SchemaMissing` until someone runs it.
+    creates_schema: bool = False
+    #: The store removes expired records by itself; a sweep still ends lapsed leases.
+    expires_by_itself: bool = False
+    #: The store has no clock of its own to ask (DynamoDB): its time is estimated from its replies.
+    estimated_clock: bool = False
+
+
+class Port(Protocol):
+    """One connection to a store.
+
+    Obligations, for every method:
+
+    - It connects when first used, and again after an error; constructing it opens nothing.
+    - A server that cannot be reached, or does not answer within the configured timeout, is
+      `StoreUnavailable`; a broken connection is `ConnectionLost`; missing tables are `SchemaMissing`. Driver
+      exceptions never get out untranslated.
+    - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
+    """
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        """Apply every operation, each atomically on the store's clock, and answer in the same order.
+
+        The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch`
+        operations, of mixed kinds where the store has one lane. One round trip, where the store can. An
+        operation that fails alone has its exception as its reply; raising fails the whole batch.
+
+        A Claim, in this order, all times from the store's clock:
+
+        1. expired counts as absent (``expires_at <= now``; claimed with ``doubt_on_lapse`` and in_doubt never
+           expire);
+        2. an unexpired record with a stored fingerprint that is not among the claim's (where it has any):
+           ``mismatch``, whatever the state; nothing changes;
+        3. claimed by this very owner: ``claimed`` again, same token, attempts and generation;
+        4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
+           `record.EXHAUSTED`);
+        5. in_doubt: ``in_doubt``;
+        6. claimed, ``now < lease_until``: ``in_progress`` with the time that is left; with ``waiting`` the
+           record is flagged, and its next settlement is reported by `changes`;
+        7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
+        8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
+           moved to failed with `record.EXHAUSTED`, expiring in ``retention``: ``exhausted``. Otherwise taken:
+           claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
+           lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
+           the claim's first fingerprint stored where it has one, and ``lapsed`` true where it was taken from
+           a lapsed lease: ``claimed``.
+
+        A Look is answered by the same steps without changing anything; ``absent`` where step 8 would take.
+        A Settlement, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
+        keeps attempts (minus one with ``refund``), and expires one retention from now, as done and failed do.
+        Settlements keep owner and token, so that their repetition is recognised; a Remember's token is
+        max(old + 1, now), its owner empty, and it keeps the generation of the record it replaces.
+        """
+        ...
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        """The record as it is stored, or None where it is absent or expired."""
+        ...
+
+    async def list(self, query: Query) -> Page:
+        """A bounded page of unexpired records; following its cursor reaches all, none twice, in bounded work.
+
+        A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
+        """
+        ...
+
+    async def stats(self) -> Stats: ...
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        """Make the next claim run: free, generation + 1, attempts 0, result and error gone, the owner fenced
+        out by a new token. False where there is no such record."""
+        ...
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        """Settle a record that is in doubt (or lapsed into it). False, and no change, where it is not.
+
+        ``free`` adds 1 to the generation and resets attempts. The owner that was in doubt is fenced out.
+        """
+        ...
+
+    async def sweep(self, limit: int) -> Swept:
+        """Delete up to ``limit`` expired records and move up to ``limit`` lapsed ``doubt_on_lapse`` claims to
+        in_doubt, each on the condition that it still is so. Never waits for another's lock. Records the time.
+        """
+        ...
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        """The (scope, key) of flagged records settled since the last call, waiting up to ``timeout`` seconds
+        for one. Only called where `Capabilities.notifies`; may report late, twice, or not at all."""
+        ...
+
+    async def now(self) -> int:
+        """The store's clock."""
+        ...
+
+    async def check(self) -> None:
+        """Connect and verify that the store can keep its promise: schema there in the right version,
+        `UnsafeStore` for settings that lose data."""
+        ...
+
+    async def migrate(self) -> None:
+        """Create or upgrade the schema; safe to run twice, and at the same time from two processes."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
+
+    Its ``repr`` is the address without secrets.
+    """
+
+    capabilities: Capabilities
+
+    def sync_port(self) -> Port:
+        """A new port whose coroutines never suspend."""
+        ...
+
+    def async_port(self) -> Port:
+        """A new port for the running event loop."""
+        ...
+
+    def schema_sql(self) -> str:
+        """The schema as a script for people who run their own migrations ('' where there is none)."""
+        ...
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Where a store without a server gets its time from. Tests inject a `ManualClock`."""
+
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float: ...
+
+
+class Event(Struct, frozen=True):
+    """One thing that happened to one operation. Sinks are callables that take it and return fast."""
+
+    kind: Literal[
+        "claimed",
+        "completed",
+        "replayed",
+        "in_progress",
+        "in_doubt",
+        "failed",
+        "exhausted",
+        "mismatch",
+        "released",
+        "lease_lost",
+        "fenced",
+        "missing_key",
+        "unprotected",
+        "result_not_stored",
+        "unrecorded",
+        "swept",
+        "sweep_failed",
+    ]
+    scope: str = ""
+    key: str = ""
+    attempt: int = 0
+    token: int = 0
+    seconds: float = 0.0
+    detail: str = ""
+
+
+Hook = Callable[[Event], Any]

@@ -1,0 +1,334 @@
+"""Group commit: what waits when a round trip returns goes out together in the next.
+
+No timer, so a lone call waits for nothing. One group per lane and colour: `ThreadGroup` for sync callers,
+`AsyncGroup` for one event loop, `Direct` for stores whose calls do not block. The rules of a batch are in
+`take`, what happens when one fails is in `exchange`; both are shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Any, Protocol
+
+from ..contracts import ConnectionLost, Contention, Port
+from ..errors import ConfigurationError, StoreUnavailable
+from ..record import Answer, Batchable, Claim, Remember, Reply, Settlement
+
+MAX_BYTES = 1_000_000
+CONTENTION_TRIES = 5
+
+Orphaned = Callable[[Claim, Answer], None]
+
+
+class Group(Protocol):
+    """Takes one operation at a time from many callers."""
+
+    def submit(self, op: Batchable) -> Awaitable[Any]:
+        """The reply to ``op``; a reply that is an exception is raised."""
+        ...
+
+
+class Entry:
+    """One operation, the reply to it, and the operations on the same identity that wait behind it."""
+
+    __slots__ = ("behind", "future", "gate", "gone", "lead", "op", "reply")
+
+    def __init__(self, op: Batchable, future: asyncio.Future[Any] | None = None) -> None:
+        self.op = op
+        self.behind: list[Entry] = []
+        self.future = future
+        self.reply: Reply | None = None
+        # Of a thread: what it blocks on; whether it is to lead; whether it was interrupted and left.
+        self.gate: threading.Lock | None = None
+        self.lead = False
+        self.gone = False
+
+
+def take(queue: deque[Entry], limit: int) -> list[Entry]:
+    """The entries that may go out together: no identity twice, sorted, bounded in number and bytes.
+
+    Sorted by identity, since every batch then locks in the same order (unsorted ones deadlock each other).
+    """
+    if len(queue) == 1:
+        return [queue.popleft()]
+    chosen: dict[tuple[str, str], Entry] = {}
+    size = 0
+    while queue and len(chosen) < limit:
+        op = queue[0].op
+        size += _weight(op)
+        if size > MAX_BYTES and chosen:
+            break
+        entry = queue.popleft()
+        first = chosen.setdefault((op.scope, op.key), entry)
+        if first is not entry:
+            first.behind.append(entry)
+    return [chosen[identity] for identity in sorted(chosen)]
+
+
+def pair(entries: list[Entry], replies: Sequence[Reply], queue: deque[Entry]) -> list[tuple[Entry, Reply]]:
+    """Who gets which reply. Entries behind one that are not answered by it go back to the queue's front."""
+    pairs: list[tuple[Entry, Reply]] = []
+    again: list[Entry] = []
+    for entry, reply in zip(entries, replies, strict=True):
+        pairs.append((entry, reply))
+        if entry.behind:
+            answered, rest = shared(entry, reply)
+            entry.behind = []
+            pairs.extend((other, reply) for other in answered)
+            again.extend(rest)
+    queue.extendleft(reversed(again))
+    return pairs
+
+
+def _weight(op: Batchable) -> int:
+    if isinstance(op, Settlement | Remember) and op.result is not None:
+        return len(op.result) + 256
+    return 256
+
+
+def shared(entry: Entry, reply: Reply) -> tuple[list[Entry], list[Entry]]:
+    """Of the claims queued behind ``entry``: those that its reply answers as well, and those to send again.
+
+    Whoever was refused was refused for a reason that holds for every claim with the same payload; only a
+    grant belongs to one. This is what keeps a thousand duplicates of one key at a handful of round trips.
+    """
+    op = entry.op
+    if not isinstance(op, Claim) or not isinstance(reply, Answer) or reply.kind == "claimed":
+        return [], entry.behind
+    answered: list[Entry] = []
+    again: list[Entry] = []
+    for other in entry.behind:
+        same = (
+            isinstance(other.op, Claim)
+            and other.op.fingerprints == op.fingerprints
+            and other.op.max_attempts == op.max_attempts
+            and (op.waiting or not other.op.waiting)
+        )
+        (answered if same else again).append(other)
+    return answered, again
+
+
+async def exchange(
+    port: Port, batch: Sequence[Batchable], pause: Callable[[float], Awaitable[None]]
+) -> Sequence[Reply]:
+    """The replies to ``batch``, one for each operation; a failure of the whole is a reply of each.
+
+    A lost connection is tried once more: every operation recognises its repetition. Contention is tried again,
+    and then operation by operation, as any other error is, so that one bad operation harms itself only.
+    """
+    lost = contended = 0
+    while True:
+        try:
+            return await port.run(batch)
+        except ConnectionLost as error:
+            lost += 1
+            if lost > 1:
+                return [error] * len(batch)
+        except Contention as error:
+            contended += 1
+            if contended > CONTENTION_TRIES:
+                if len(batch) == 1:
+                    return [_contended(error)]
+                break
+            await pause(random.uniform(0, 0.002 * 2**contended))
+        except (StoreUnavailable, ConfigurationError) as error:
+            return [error] * len(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                return [error]
+            break
+    return [(await exchange(port, (op,), pause))[0] for op in batch]
+
+
+def _contended(error: Contention) -> StoreUnavailable:
+    wrapped = StoreUnavailable(f"the store could not get its lock: {error}; the operation was not applied")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def own(error: Exception) -> Exception:
+    """A copy of an error that several waiters get: raising one object in many places mixes their tracebacks."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__ or error
+    return twin
+
+
+# -- threads ------------------------------------------------------------------------------------------------
+
+
+async def pause_thread(seconds: float) -> None:
+    """`exchange`'s pause where there is no event loop."""
+    time.sleep(seconds)
+
+
+class ThreadGroup:
+    """Whoever finds no leader leads: it sends its own operation with all that wait, then hands over.
+
+    While nobody leads the queue is empty. Leadership is handed over *before* replies are delivered, and
+    whatever ends a leader, Ctrl-C included, requeues its followers: no thread is left waiting.
+    """
+
+    def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
+        self._port = port
+        self._limit = limit
+        self._orphaned = orphaned
+        self._lock = threading.Lock()
+        self._queue: deque[Entry] = deque()
+        self._led = False
+
+    async def submit(self, op: Batchable) -> Any:
+        with self._lock:
+            alone = not self._led
+            if alone:
+                self._led = True
+            else:
+                entry = Entry(op)
+                entry.gate = threading.Lock()
+                entry.gate.acquire()
+                self._queue.append(entry)
+        if alone:
+            try:
+                (reply,) = await exchange(self._port, (op,), pause_thread)
+            finally:
+                self._hand_over()
+        else:
+            self._follow(entry)
+            reply = await self._lead(entry) if entry.lead else entry.reply  # type: ignore[assignment]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _follow(self, entry: Entry) -> None:
+        """Block until there is a reply, or until this thread is to lead."""
+        try:
+            entry.gate.acquire()  # type: ignore[union-attr]
+        except BaseException:
+            with self._lock:
+                if entry in self._queue:
+                    self._queue.remove(entry)
+                entry.gone = True
+                reply = entry.reply
+            if entry.lead:
+                self._hand_over()
+            elif reply is not None:
+                self._orphan(entry, reply)
+            raise
+
+    async def _lead(self, entry: Entry) -> Reply:
+        with self._lock:
+            self._queue.appendleft(entry)
+            entries = take(self._queue, self._limit)
+        try:
+            replies = await exchange(self._port, [each.op for each in entries], pause_thread)
+        except BaseException:
+            with self._lock:
+                for each in entries:
+                    self._queue.extendleft(reversed(each.behind))
+                    each.behind = []
+                    if each is not entry:
+                        self._queue.appendleft(each)
+            self._hand_over()
+            raise
+        with self._lock:
+            pairs = pair(entries, replies, self._queue)
+        self._hand_over()
+        with self._lock:
+            for other, reply in pairs:
+                other.reply = own(reply) if isinstance(reply, Exception) else reply
+        for other, reply in pairs:
+            if other.gone:
+                self._orphan(other, reply)
+            elif other is not entry:
+                other.gate.release()  # type: ignore[union-attr]
+        return entry.reply  # type: ignore[return-value]
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if not self._queue:
+                self._led = False
+                return
+            heir = self._queue.popleft()
+            heir.lead = True
+        heir.gate.release()  # type: ignore[union-attr]
+
+    def _orphan(self, entry: Entry, reply: Reply) -> None:
+        if isinstance(entry.op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+            self._orphaned(entry.op, reply)
+
+
+# -- event loops --------------------------------------------------------------------------------------------
+
+
+class AsyncGroup:
+    """The queue of one event loop, emptied by a task of its own.
+
+    The task is never a caller's, so that cancelling a caller harms nobody else, and runs in an empty context.
+    A caller that is cancelled leaves the queue; if its claim was already granted, the grant is given back.
+    """
+
+    def __init__(self, port: Port, limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop) -> None:
+        self._port = port
+        self._limit = limit
+        self._orphaned = orphaned
+        self._loop = loop
+        self._queue: deque[Entry] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, op: Batchable) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._queue.append(Entry(op, future))
+        if self._task is None:
+            self._task = self._loop.create_task(self._drain(), context=Context())
+        return future
+
+    async def _drain(self) -> None:
+        entries: list[Entry] = []
+        try:
+            while entries := self._next():
+                replies = await exchange(self._port, [entry.op for entry in entries], asyncio.sleep)
+                for entry, reply in pair(entries, replies, self._queue):
+                    self._deliver(entry, reply)
+        except BaseException:
+            # Only the loop's end does this: whoever still waits must not wait for ever.
+            error = StoreUnavailable("the event loop that carried this operation was shut down")
+            for entry in [*entries, *self._queue]:
+                for each in (entry, *entry.behind):
+                    if each.future is not None and not each.future.done():
+                        each.future.set_exception(own(error))
+            self._queue.clear()
+            raise
+        finally:
+            self._task = None
+
+    def _next(self) -> list[Entry]:
+        queue = self._queue
+        while queue:
+            entries = [entry for entry in take(queue, self._limit) if not _left(entry, queue)]
+            if entries:
+                return entries
+        return []
+
+    def _deliver(self, entry: Entry, reply: Reply) -> None:
+        future: asyncio.Future[Any] = entry.future  # type: ignore[assignment]
+        if future.done():
+            if isinstance(entry.op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+                self._orphaned(entry.op, reply)
+        elif isinstance(reply, Exception):
+            future.set_exception(own(reply))
+        else:
+            future.set_result(reply)
+
+
+def _left(entry: Entry, queue: deque[Entry]) -> bool:
+    """Whether the caller was cancelled while it waited; those behind it go back to the queue."""
+    if entry.future is None or not entry.future.done():
+        return False
+    queue.extendleft(reversed(entry.behind))
+    return True

@@ -1,0 +1,169 @@
+"""Results and errors as bytes: JSON behind one version byte, typed by the handler's annotation. Never pickle.
+
+A result is stored only if it reads back as the annotated type, so that a replay gives what the first call gave;
+one that does not is left out, and the record is done all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigurationError, CorruptRecord
+
+VERSION = b"1"
+NATIVE = (type(None), bool, str, int)
+
+_encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
+_native = msgspec.json.Decoder()
+
+
+class Unstorable(Exception):
+    """Why a result cannot be stored. Never leaves the core."""
+
+
+class Codec:
+    """Encodes and decodes the results of one handler. ``Any`` stands for JSON-native values only."""
+
+    __slots__ = ("_decode", "limit", "type")
+
+    def __init__(self, type_: Any, limit: int) -> None:
+        self.type = type_
+        self.limit = limit
+        try:
+            self._decode: Callable[[bytes], Any] = (
+                _native.decode
+                if type_ is Any
+                else msgspec.json.Decoder(type_, dec_hook=_decode_foreign, strict=True).decode
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"a result of type {_name(type_)} cannot be read back: {error}; pass returns= with a type that can, or "
+                "returns=None for a handler whose result nobody needs"
+            ) from error
+
+    def encode(self, value: Any) -> bytes:
+        """``value`` as stored bytes, or `Unstorable`."""
+        kind = type(value)
+        if self.type is Any and kind not in NATIVE:
+            _require_native(value)
+        try:
+            body = _encoder.encode(value)
+            if kind is not self.type or kind not in NATIVE:
+                self._decode(body)
+        except Exception as error:
+            raise Unstorable(f"{type(value).__name__} does not read back as {_name(self.type)}: {error}") from error
+        if len(body) > self.limit:
+            raise Unstorable(f"{len(body)} bytes are over the limit of {self.limit}")
+        return VERSION + body
+
+    def decode(self, stored: bytes) -> Any:
+        """The value behind stored bytes, or `CorruptRecord`."""
+        if stored[:1] != VERSION:
+            raise CorruptRecord(
+                f"a stored result has format {stored[:1]!r}, this release reads {VERSION!r}; "
+                "upgrade this process, or forget the record"
+            )
+        try:
+            return self._decode(stored[1:])
+        except Exception as error:
+            raise CorruptRecord(
+                f"a stored result does not read as {_name(self.type)}: {error}; the return type changed, or the "
+                "row was edited; pass returns= with a type that reads both, or forget the record"
+            ) from error
+
+
+def encode_untyped(value: Any) -> bytes:
+    """What an operator gives as the result of an operation: JSON, read by the handler's type when replayed."""
+    return VERSION + _encoder.encode(value)
+
+
+class StoredError(msgspec.Struct):
+    """A permanent failure as it is kept."""
+
+    code: str
+    type: str = ""
+    message: str = ""
+    args: Any = None
+
+
+_error_decoder = msgspec.json.Decoder(StoredError)
+
+
+def encode_error(error: BaseException, limit: int = 4096) -> bytes:
+    """Name, text and (where JSON can hold them) arguments of ``error``."""
+    kind = f"{type(error).__module__}:{type(error).__qualname__}"
+    text = _readable(error)[:limit]
+    try:
+        _require_native(list(error.args))
+        body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
+        if len(body) <= 2 * limit:
+            return VERSION + body
+    except Exception:  # the arguments cannot be kept; the text can
+        pass
+    return VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
+
+
+def decode_error(stored: bytes | None) -> StoredError:
+    """What `encode_error` kept; an unreadable one is `CorruptRecord`."""
+    if stored is None:
+        return StoredError("permanent-failure")
+    try:
+        if stored[:1] != VERSION:
+            raise ValueError(f"format {stored[:1]!r}")
+        return _error_decoder.decode(stored[1:])
+    except Exception as error:
+        raise CorruptRecord(f"a stored error cannot be read: {error}; forget the record, or upgrade") from error
+
+
+def _readable(error: BaseException) -> str:
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return f"<{type(error).__name__} without a text>"
+
+
+def _require_native(value: Any, depth: int = 0) -> None:
+    """Refuse what JSON would change silently: a tuple becomes a list, a datetime a string, NaN null."""
+    kind = type(value)
+    if kind in NATIVE:
+        return
+    if kind is float:
+        if math.isfinite(value):
+            return
+        raise Unstorable(f"{value} has no JSON form")
+    if depth > 100:
+        raise Unstorable("nested too deeply")
+    if kind is list:
+        for item in value:
+            _require_native(item, depth + 1)
+    elif kind is dict:
+        for name, item in value.items():
+            if type(name) is not str:
+                raise Unstorable(f"a dict key of type {type(name).__name__} would read back as a string")
+            _require_native(item, depth + 1)
+    else:
+        raise Unstorable(
+            f"{kind.__name__} is not a JSON value; annotate the handler's return type, or pass returns="
+        )
+
+
+def _encode_foreign(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    if dump is not None:
+        return dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} cannot be stored")
+
+
+def _decode_foreign(type_: Any, value: Any) -> Any:
+    validate = getattr(type_, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    raise NotImplementedError(f"{_name(type_)} cannot be read back")
+
+
+def _name(type_: Any) -> str:
+    return "a JSON value" if type_ is Any else getattr(type_, "__name__", None) or str(type_)

@@ -1,0 +1,36 @@
+"""Run a coroutine that never suspends, on the caller's own thread.
+
+Every algorithm is written once as ``async def`` over injected ports. Sync code drives it from here with sync
+ports, whose coroutines return without suspending: no event loop, no background thread, no second copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ..errors import WrongColour
+
+T = TypeVar("T")
+
+_SUSPENDED = "a sync call reached something that only works inside an event loop; use the async form"
+
+_END = object()
+
+
+def run_through(coro: Coroutine[Any, Any, None]) -> None:
+    """`drive` for a coroutine without a result, at half the cost: the end of it raises no exception."""
+    if next(coro.__await__(), _END) is not _END:
+        coro.close()
+        raise WrongColour(_SUSPENDED)
+
+
+def drive(coro: Coroutine[Any, Any, T]) -> T:
+    """The result of ``coro``. It must not suspend: one that does was given an async port by mistake."""
+    try:
+        coro.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    coro.close()
+    raise WrongColour(_SUSPENDED)

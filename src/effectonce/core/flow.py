@@ -1,0 +1,433 @@
+"""The life of one guarded call: `begin`, then the handler, then `finish` or `abort`.
+
+Written once, over a `Side` of either colour. What a side is asked it answers with an awaitable, or, where the
+store is in this process, with the reply itself. The handler is called by the guard, between these coroutines and
+never inside one: a handler's ``StopIteration`` raised inside a coroutine would become a ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import uuid
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ..errors import (
+    AttemptsExhausted,
+    ConfigurationError,
+    EffectOnceError,
+    InDoubt,
+    InProgress,
+    LeaseLost,
+    PayloadMismatch,
+    PermanentFailure,
+    Reentered,
+    ResultNotStored,
+    StoreUnavailable,
+    show,
+)
+from ..record import Answer, Claim, Look, Remember, Renewal, Settlement
+from .codec import Codec, Unstorable, decode_error, encode_error
+from .engine import Engine, Side, log, release
+from .waiting import FIRST_POLL, LAST_POLL
+
+SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, which claims no generation
+
+_NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """The settings of one guard. Never written into a store: two guards on one store keep their own."""
+
+    scope: str
+    codec: Codec
+    seen: bool = False  # mode S
+    lease: int = 30_000_000
+    retention: int = 15 * 86_400_000_000
+    wait: float | None = None
+    max_attempts: int = 0
+    max_run: float = 3600.0
+    doubt_on_error: bool = False
+    doubt_on_lapse: bool = False
+    run_on_store_error: bool = False
+    permanent: tuple[type[BaseException], ...] = ()
+
+
+class Run(Struct, eq=False, gc=False):
+    """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of.
+
+    A slotted Struct outside of the cycle collector: it is made on every call, and refers to nothing that
+    refers back to it.
+    """
+
+    engine: Engine
+    policy: Policy
+    scope: str
+    key: str
+    stored_key: str  # what the store sees: the key, or its keyed hash
+    fingerprints: bytes = b""
+    parent: Run | None = None
+    owner: bytes = b""
+    answer: Answer = Answer("absent", attempts=1)  # what the claim came to
+    sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
+    active: bool = True
+    protected: bool = True
+    proceed: bool = False  # what `begin` decided: the handler is to run
+    replayed: bool = False
+    redriven: bool = False
+    refused: bool = False  # a renewal was refused: another delivery took over
+    value: Any = None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this operation this is, counted by the store from 1."""
+        return self.answer.attempts
+
+    @property
+    def token(self) -> int:
+        """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
+        return self.answer.token
+
+    @property
+    def generation(self) -> int:
+        """How often an operator or a redrive has let this operation start anew."""
+        return self.answer.generation
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether another delivery may be running beside this one: stop before the next outside effect.
+
+        True once a renewal was refused, and also when the lease has run out without one getting through.
+        """
+        return self.refused or self.sent_at + self.policy.lease * 1e-6 <= self.engine.monotonic()
+
+    def provider_key(self, provider: str, *, account: str = "", operation: str = "", step: str = "") -> str:
+        """The idempotency key to send to an outside API: the same for every attempt of this operation.
+
+        A UUIDv5 (36 characters) of provider, account, scope, operation, key, step and generation, so that two
+        tenants, two effects, or an operator's deliberate retry never share one.
+        """
+        parts = (provider, account, self.scope, operation, self.key, step, str(self.generation))
+        name = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
+        return str(uuid.UUID(bytes=hashlib.sha1(_NAMESPACE + name).digest()[:16], version=5))
+
+    def __repr__(self) -> str:
+        return f"<running {show(self.scope)} {show(self.key)!r}, attempt {self.attempt}>"
+
+    def renewal(self) -> Renewal:
+        policy = self.policy
+        return Renewal(self.scope, self.stored_key, self.owner, self.token, policy.lease, policy.retention)
+
+    def lost(self) -> None:
+        self.refused = True
+        self.tell("lease_lost")
+
+    # -- for the flow
+
+    def tell(self, kind: str, detail: str = "") -> None:
+        if self.engine.hooks:
+            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, detail=detail)
+
+    def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
+        privacy = self.engine.privacy
+        return plain if privacy is None else privacy.seal(plain, self.scope, self.stored_key, generation)
+
+    def opened(self, stored: bytes | None, generation: int) -> bytes | None:
+        privacy = self.engine.privacy
+        if privacy is None:
+            return stored
+        return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_GENERATION))
+
+
+running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
+
+
+def current() -> Run:
+    """The guarded call that this code runs in: key, scope, attempt, token, lease_lost, redriven, provider_key().
+
+    Outside of a guarded handler: `ConfigurationError`. A thread that you start yourself is outside, unless you
+    carry the context over (``contextvars.copy_context().run``; ``asyncio.to_thread`` does).
+    """
+    run = running.get()
+    if run is None or not run.active:
+        raise ConfigurationError(
+            "current() was called outside of a guarded handler; call it in a function under @once, in a block, or "
+            "in a thread that carries the handler's context (asyncio.to_thread, copy_context().run)"
+        )
+    return run
+
+
+# -- begin ----------------------------------------------------------------------------------------------------
+
+
+def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Run:
+    """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
+    scope = policy.scope
+    privacy = engine.privacy
+    if privacy is None:
+        stored_key = key
+    else:
+        stored_key = privacy.hide(scope, key)
+        fingerprints = privacy.hide_fingerprints(scope, fingerprints)
+    outer = parent = running.get()
+    while outer is not None:
+        if outer.key == key and outer.scope == scope and outer.active and outer.engine is engine:
+            raise Reentered(
+                f"scope {show(scope)!r} is already running key {show(key)!r} in this call: a handler that calls itself "
+                "with its own key would wait for itself; give the inner call its own scope or key"
+            )
+        outer = outer.parent
+    return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
+
+
+async def begin(run: Run, side: Side) -> None:
+    """Sets ``run.proceed``. True: run the handler, the claim is held. False: ``run.value`` is what it gave before.
+
+    Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
+    ``on_store_error="run"``.
+    """
+    policy = run.policy
+    engine = run.engine
+    if policy.seen:
+        return await _look(run, side)
+    run.owner = owner = engine.random_bits(128).to_bytes(16, "little")
+    run.sent_at = engine.monotonic()
+    claim = Claim(
+        run.scope, run.stored_key, owner, policy.lease, policy.retention, policy.max_attempts,
+        policy.doubt_on_lapse, run.fingerprints,
+    )  # fmt: skip
+    try:
+        answer = side.claim(claim)
+        if type(answer) is not Answer:
+            answer = await _granted(claim, answer, side)
+        if answer.kind == "in_progress" and policy.wait is not None:
+            answer = await _wait_turn(run, side, claim, policy.wait)
+    except StoreUnavailable as error:
+        return _without_store(run, error)
+    run.answer = answer
+    if answer.kind != "claimed":
+        return _replay(run, answer)
+    run.proceed = True
+    engine.leased.add(run)
+    if policy.lease < engine.heartbeat.shortest:
+        engine.heartbeat.hurry(policy.lease)
+    if engine.hooks:
+        run.tell("claimed", "lapsed" if answer.lapsed else "")
+
+
+async def _granted(claim: Claim, pending: Awaitable[Answer], side: Side) -> Answer:
+    """The answer to ``claim``. If the caller is cancelled just as it is granted, nobody will run it: it is freed."""
+    try:
+        return await pending
+    except asyncio.CancelledError:
+        if isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled():
+            if pending.exception() is None and pending.result().kind == "claimed":
+                settled = asyncio.ensure_future(side.settle(release(claim, pending.result())))
+                settled.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
+
+
+async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
+    """Ask again whenever the record may have changed, until it is settled, ours, or ``wait`` is over."""
+    engine = run.engine
+    monotonic = engine.monotonic
+    deadline = monotonic() + wait
+    identity = (claim.scope, claim.key)
+    signal = side.signal()
+    poll = FIRST_POLL
+    claim.waiting = True
+    # Registered before the record is asked again, so that a settlement in between is not missed.
+    engine.waiters.add(identity, signal.wake)
+    engine.listen()
+    try:
+        while True:
+            signal.clear()
+            run.sent_at = monotonic()
+            answer = side.claim(claim)
+            if type(answer) is not Answer:
+                answer = await _granted(claim, answer, side)
+            left = deadline - monotonic()
+            if answer.kind != "in_progress" or left <= 0:
+                return answer
+            await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
+            poll = min(poll * 2, LAST_POLL)
+    finally:
+        engine.waiters.remove(identity, signal.wake)
+
+
+async def _look(run: Run, side: Side) -> None:
+    try:
+        answer = side.claim(Look(run.scope, run.stored_key, run.fingerprints))
+        if type(answer) is not Answer:
+            answer = await answer
+    except StoreUnavailable as error:
+        return _without_store(run, error)
+    run.answer = answer
+    if answer.kind == "absent":
+        run.proceed = True
+        run.tell("claimed")
+    else:
+        _replay(run, answer)
+
+
+def _without_store(run: Run, error: StoreUnavailable) -> None:
+    if not run.policy.run_on_store_error:
+        raise error
+    unprotected(run, "unprotected", str(error))
+
+
+def unprotected(run: Run, why: str, detail: str) -> None:
+    """Let ``run`` go ahead with nothing claimed: the caller's explicit choice, and an event each time."""
+    run.protected = False
+    run.proceed = True
+    run.sent_at = math.inf
+    run.tell(why, detail)
+
+
+def _replay(run: Run, answer: Answer) -> None:
+    """What a call comes to that may not run: the stored value, or an error that says why."""
+    run.active = False
+    kind = answer.kind
+    about = f"scope {show(run.scope)!r}, key {show(run.key)!r}"
+    if kind == "done":
+        run.replayed = True
+        run.tell("replayed")
+        stored = run.opened(answer.result, answer.generation)
+        if stored is None:
+            raise ResultNotStored(
+                f"{about} is done, but its result was not stored (too large, or not of the annotated type); the "
+                "effect happened: ack this delivery"
+            )
+        run.value = run.policy.codec.decode(stored)
+        return
+    run.tell(kind)
+    if kind == "in_progress":
+        raise InProgress(
+            f"{about} is being run by another delivery; try again in {answer.retry_after:.3g} s, or pass wait= "
+            "to get its result",
+            answer.retry_after,
+        )
+    if kind == "in_doubt":
+        raise InDoubt(
+            f"{about} is in doubt: an attempt ended without saying whether its effect happened; find out, then "
+            "resolve it (store.resolve, or `effectonce records resolve`)"
+        )
+    if kind == "mismatch":
+        raise PayloadMismatch(
+            f"{about} was used before with another payload; a retry must send the same payload, a new operation a new key"
+        )
+    if kind == "exhausted":
+        raise AttemptsExhausted(
+            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget)", "attempts-exhausted"
+        )
+    raise _failure(run, answer, about)
+
+
+def _failure(run: Run, answer: Answer, about: str) -> BaseException:
+    error = decode_error(run.opened(answer.error, answer.generation))
+    for kind in run.policy.permanent:
+        if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
+            try:
+                return kind(*error.args)
+            except Exception:  # its constructor wants something else: the general error says the same
+                break
+    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
+
+
+# -- finish and abort -----------------------------------------------------------------------------------------
+
+
+async def finish(run: Run, side: Side, value: Any) -> None:
+    """Record the success. `LeaseLost` where another delivery took over; `StoreUnavailable` where it cannot be
+    recorded (the effect has happened and may repeat), unless ``on_store_error="run"``."""
+    run.active = False
+    engine = run.engine
+    if not run.protected:
+        return
+    policy = run.policy
+    engine.leased.discard(run)
+    try:
+        result: bytes | None = policy.codec.encode(value)
+    except Unstorable as error:
+        result = None
+        log.warning("scope %s: the result is not stored: %s", show(run.scope), error)
+        run.tell("result_not_stored", str(error))
+    try:
+        try:
+            recorded = side.settle(_completion(run, result))
+            if type(recorded) is not bool:
+                recorded = await recorded
+        except (StoreUnavailable, ConfigurationError):
+            raise
+        except Exception as error:
+            if result is None:
+                raise
+            # The store cannot hold this result. It happened all the same: done, without it.
+            run.tell("result_not_stored", f"{type(error).__name__}: {error}")
+            recorded = await side.settle(_completion(run, None))
+    except StoreUnavailable as error:
+        run.tell("unrecorded", str(error))
+        if policy.run_on_store_error:
+            return
+        raise
+    if engine.waiters:
+        engine.waiters.wake((run.scope, run.stored_key))
+    if not recorded and not policy.seen:
+        run.tell("fenced")
+        raise LeaseLost(
+            f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another delivery took over, or an "
+            "operator settled it; this attempt's outcome was not recorded and its effect may have happened twice"
+        )
+    if engine.hooks:
+        run.tell("completed")
+
+
+def _completion(run: Run, result: bytes | None) -> Settlement | Remember:
+    policy = run.policy
+    if policy.seen:
+        sealed = run.sealed(result, SEEN_GENERATION)
+        return Remember(run.scope, run.stored_key, policy.retention, run.fingerprints, sealed)
+    answer = run.answer
+    if run.engine.privacy is not None:
+        result = run.sealed(result, answer.generation)
+    return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", policy.retention, result)
+
+
+async def abort(run: Run, side: Side, error: BaseException, *, started: bool = True) -> None:
+    """The handler raised ``error``: store a permanent one, else release or doubt. Never raises an `Exception`.
+
+    The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
+    """
+    run.active = False
+    policy = run.policy
+    run.engine.leased.discard(run)
+    if not run.protected or isinstance(error, GeneratorExit):
+        return
+    if policy.seen:
+        run.tell("released", type(error).__name__)
+        return
+    op = Settlement(run.scope, run.stored_key, run.owner, run.token, "free", policy.retention)
+    kind = "released"
+    if not started:
+        op.refund = True
+    elif isinstance(error, policy.permanent):
+        kind = op.state = "failed"
+        op.error = run.sealed(encode_error(error), run.generation)
+    elif policy.doubt_on_error:
+        kind = op.state = "in_doubt"
+    try:
+        applied = side.settle(op)
+        if type(applied) is not bool:
+            applied = await applied
+    except Exception as failed:
+        log.warning("scope %s: could not be settled as %s: %s", show(run.scope), op.state, failed)
+        run.tell("unrecorded", str(failed) if isinstance(failed, EffectOnceError) else type(failed).__name__)
+        return
+    if run.engine.waiters:
+        run.engine.waiters.wake((run.scope, run.stored_key))
+    run.tell(kind if applied else "fenced", type(error).__name__)

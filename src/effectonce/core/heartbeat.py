@@ -1,0 +1,157 @@
+"""One thread per store and process that keeps leases alive and sweeps what has ended.
+
+It runs on its own sync port, for handlers of both colours, so that a handler that blocks its event loop or holds
+the interpreter for long still keeps its lease as far as threads get a turn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..contracts import Port
+from ..errors import EffectOnceError
+from ..record import Renewal
+from .batching import exchange, pause_thread
+from .drive import drive
+
+SWEEP_BATCH = 500
+IDLE = 3_600_000_000
+
+
+class Leased(Protocol):
+    """A run whose lease is to be kept."""
+
+    sent_at: float  # when the lease was last asked for, on the monotonic clock
+
+    @property
+    def policy(self) -> Spans: ...
+
+    def renewal(self) -> Renewal: ...
+
+    def lost(self) -> None: ...
+
+
+class Spans(Protocol):
+    @property
+    def lease(self) -> int: ...
+
+    @property
+    def max_run(self) -> float: ...
+
+
+class Heartbeat:
+    """Renews every lease in ``leased`` between a quarter and half of its span.
+
+    A call only adds itself to that set and takes itself out again. The thread starts with the first.
+    """
+
+    def __init__(
+        self,
+        leased: set[Any],
+        open_port: Callable[[], Port],
+        monotonic: Callable[[], float],
+        swept: Callable[[int, int, str], None],
+        sweep_every: float | None,
+        batch: int,
+    ) -> None:
+        self._leased: set[Leased] = leased
+        self._open_port = open_port
+        self._port: Port | None = None
+        self._monotonic = monotonic
+        self._swept = swept
+        self._sweep_every = sweep_every
+        self._batch = batch
+        self._started: dict[Leased, float] = {}
+        #: The shortest lease seen, in microseconds; whoever has a shorter one calls `hurry`.
+        self.shortest = IDLE
+        self._thread: threading.Thread | None = None
+        self._nudge = threading.Event()
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def hurry(self, lease: int) -> None:
+        """Beat often enough for ``lease``; starts the thread."""
+        with self._lock:
+            self.shortest = min(self.shortest, lease)
+            if self._thread is None:
+                self._stopping = False
+                self._thread = threading.Thread(target=self._run, name="effectonce-heartbeat", daemon=True)
+                self._thread.start()
+            self._nudge.set()
+
+    def stop(self) -> None:
+        """End the thread; runs in flight keep what is left of their leases."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self.shortest = IDLE
+            self._stopping = True
+            self._nudge.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+
+    def _run(self) -> None:
+        process = os.getpid()
+        due = self._next_sweep()
+        while not self._stopping and os.getpid() == process:
+            self._nudge.wait(min(self.shortest / 4e6, max(0.0, due - self._monotonic())))
+            self._nudge.clear()
+            self.beat()
+            if self._monotonic() >= due:
+                more = self.sweep()
+                due = self._monotonic() if more else self._next_sweep()
+        if self._port is not None:
+            drive(self._port.close())
+            self._port = None
+
+    def _next_sweep(self) -> float:
+        if self._sweep_every is None:
+            return self._monotonic() + 10 * 365 * 86400.0
+        return self._monotonic() + self._sweep_every * random.uniform(0.5, 1.5)
+
+    def beat(self) -> None:
+        """Renew what is due now. Called by the thread; tests call it by hand."""
+        now = self._monotonic()
+        due = []
+        for run in tuple(self._leased):
+            policy = run.policy
+            if run.sent_at + policy.lease * 0.25e-6 <= now:
+                started = self._started.setdefault(run, run.sent_at)
+                if now < started + policy.max_run:
+                    due.append(run)
+        for start in range(0, len(due), self._batch):
+            self._renew(due[start : start + self._batch], now)
+        for run in [run for run in self._started if run not in self._leased]:
+            del self._started[run]
+
+    def _renew(self, due: Sequence[Leased], now: float) -> None:
+        pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
+        replies = drive(exchange(self._ported(), [renewal for renewal, _ in pairs], pause_thread))
+        for (_, run), reply in zip(pairs, replies, strict=True):
+            if reply is True:
+                run.sent_at = now
+            elif reply is False and run in self._leased:  # a run that just settled is not lost
+                self._leased.discard(run)
+                run.lost()
+            # An error: the next beat tries again; the run knows from the clock when its lease has ended.
+
+    def sweep(self) -> bool:
+        """One bounded sweep; True where there is more to do. A failure is reported, never swallowed."""
+        try:
+            swept = drive(self._ported().sweep(SWEEP_BATCH))
+        except EffectOnceError as error:
+            self._swept(0, 0, str(error))
+            return False
+        except Exception as error:
+            self._swept(0, 0, f"{type(error).__name__}: {error}")
+            return False
+        self._swept(swept.deleted, swept.lapsed, "")
+        return swept.more
+
+    def _ported(self) -> Port:
+        if self._port is None:
+            self._port = self._open_port()
+        return self._port

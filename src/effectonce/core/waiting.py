@@ -1,0 +1,104 @@
+"""Waiting for another delivery of the same key: woken by its settlement, with a poll behind the wake-up.
+
+Wake-ups are hints. A waiter always asks the store again, so one that comes late, twice or never costs time,
+not correctness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from ..errors import WrongColour
+
+Identity = tuple[str, str]
+
+FIRST_POLL = 0.02
+LAST_POLL = 1.0
+
+
+class Waiters:
+    """Who waits for which identity in this process, of both colours."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wakes: dict[Identity, set[Callable[[], None]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._wakes)
+
+    def add(self, identity: Identity, wake: Callable[[], None]) -> None:
+        with self._lock:
+            self._wakes.setdefault(identity, set()).add(wake)
+
+    def remove(self, identity: Identity, wake: Callable[[], None]) -> None:
+        with self._lock:
+            wakes = self._wakes.get(identity)
+            if wakes is not None:
+                wakes.discard(wake)
+                if not wakes:
+                    del self._wakes[identity]
+
+    def wake(self, identity: Identity) -> None:
+        """Whoever waits for ``identity`` asks the store now."""
+        with self._lock:
+            wakes = tuple(self._wakes.get(identity, ()))
+        for wake in wakes:
+            wake()
+
+
+class ThreadSignal:
+    """A wake-up that blocks the calling thread."""
+
+    def __init__(self) -> None:
+        if asyncio._get_running_loop() is not None:
+            raise WrongColour(
+                "wait= on a sync function would block the running event loop; make the handler `async def`, "
+                "or call it in a thread (asyncio.to_thread)"
+            )
+        self._event = threading.Event()
+        self.wake = self._event.set
+
+    async def wait(self, seconds: float) -> None:
+        self._event.wait(seconds)
+
+    def clear(self) -> None:
+        self._event.clear()
+
+
+class TaskSignal:
+    """A wake-up for one task; it may come from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._set = False
+        self._future: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # the loop is closed: nobody waits there any more
+            pass
+
+    def _wake(self) -> None:
+        self._set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        if self._set:
+            return
+        self._future = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+    def clear(self) -> None:
+        self._set = False
+
+
+Signal = ThreadSignal | TaskSignal

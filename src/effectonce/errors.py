@@ -1,0 +1,247 @@
+"""Every error effectonce raises, on one page.
+
+    EffectOnceError                    code                   what to do
+    ├── Retryable(retry_after)                                deliver again later; nothing was done
+    │   ├── InProgress                 in-progress            another delivery is running it
+    │   └── StoreUnavailable           store-unavailable      the store did not answer
+    ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
+    ├── PayloadMismatch                payload-mismatch       one key, two payloads: the sender's bug
+    ├── MissingKey                     missing-key            no key to recognise a duplicate by
+    ├── InvalidKey                     invalid-key            a key that cannot be stored
+    │   └── KeyTooLong                 key-too-long
+    ├── LeaseLost                      lease-lost             another delivery took over
+    ├── ResultNotStored                result-not-stored      it is done, but its result was not kept
+    ├── PermanentFailure               permanent-failure      it failed for good, and this is the replay
+    │   └── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
+    ├── CorruptRecord                  corrupt-record         a stored row cannot be read
+    ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
+    ├── NotAwaited                     not-awaited            an async answer used without `await`
+    └── ConfigurationError             configuration          fix the code or the settings, then restart
+        ├── UnknownScheme              unknown-scheme
+        ├── MissingDriver              missing-driver
+        ├── InvalidOption              invalid-option
+        ├── ScopeTaken                 scope-taken
+        ├── Reentered                  reentered              a handler called itself with its own key
+        ├── WrongColour                wrong-colour           sync use of an async thing, or the reverse
+        ├── UnsafeStore                unsafe-store           the server's settings cannot keep the promise
+        └── SchemaMissing              schema-missing         run the migration
+            └── SchemaMismatch         schema-mismatch        the tables are of another version
+
+Codes are stable: alert on them. Driver exceptions are translated once, in `connections/`, and stay
+reachable as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AttemptsExhausted",
+    "ConfigurationError",
+    "CorruptRecord",
+    "EffectOnceError",
+    "InDoubt",
+    "InProgress",
+    "InvalidKey",
+    "InvalidOption",
+    "KeyTooLong",
+    "LeaseLost",
+    "MissingDriver",
+    "MissingKey",
+    "NotAwaited",
+    "NotInDoubt",
+    "PayloadMismatch",
+    "PermanentFailure",
+    "Reentered",
+    "ResultNotStored",
+    "Retryable",
+    "SchemaMismatch",
+    "SchemaMissing",
+    "ScopeTaken",
+    "StoreUnavailable",
+    "UnknownScheme",
+    "UnsafeStore",
+    "WrongColour",
+    "show",
+]
+
+
+def show(text: object, limit: int = 96) -> str:
+    """``text`` as it may appear in a message: one line, no control characters, bounded.
+
+    Keys come from outside. CR/LF would forge log lines and ANSI codes would repaint a terminal.
+    """
+    plain = str(text)
+    if len(plain) > limit:
+        plain = f"{plain[: limit - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in plain)
+
+
+class EffectOnceError(Exception):
+    """The base of every error raised by effectonce. ``code`` is stable across releases."""
+
+    code: ClassVar[str] = "effectonce"
+
+
+class Retryable(EffectOnceError):
+    """Nothing was done by this call; the same call may succeed after ``retry_after`` seconds."""
+
+    code = "retryable"
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Retryable], tuple[str, float]]:
+        return type(self), (str(self), self.retry_after)
+
+
+class InProgress(Retryable):
+    """Another delivery of this key holds the lease. Do not ack this one: the first may still die."""
+
+    code = "in-progress"
+
+
+class StoreUnavailable(Retryable):
+    """The store did not answer. The handler did not run, or its outcome could not be recorded."""
+
+    code = "store-unavailable"
+
+
+class InDoubt(EffectOnceError):
+    """An earlier attempt ended without saying whether its effect happened. An operator decides."""
+
+    code = "in-doubt"
+
+
+class PayloadMismatch(EffectOnceError):
+    """The key was used before with another payload. The handler did not run."""
+
+    code = "payload-mismatch"
+
+
+class MissingKey(EffectOnceError):
+    """The call carries no key, so a duplicate could not be told from a new operation."""
+
+    code = "missing-key"
+
+
+class InvalidKey(EffectOnceError):
+    """The key (or the fingerprinted payload) has a value that no store can keep faithfully."""
+
+    code = "invalid-key"
+
+
+class KeyTooLong(InvalidKey):
+    """The key is over the length cap."""
+
+    code = "key-too-long"
+
+
+class LeaseLost(EffectOnceError):
+    """The handler ran, but another delivery had taken over: its outcome was not recorded."""
+
+    code = "lease-lost"
+
+
+class ResultNotStored(EffectOnceError):
+    """The operation is done; its result could not be kept, so this duplicate has nothing to replay."""
+
+    code = "result-not-stored"
+
+
+class PermanentFailure(EffectOnceError):
+    """The operation failed for good earlier; ``error`` names the exception it failed with."""
+
+    code = "permanent-failure"
+
+    def __init__(self, message: str, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
+
+    def __reduce__(self) -> tuple[type[PermanentFailure], tuple[str, str]]:
+        return type(self), (str(self), self.error)
+
+
+class AttemptsExhausted(PermanentFailure):
+    """Every allowed attempt was used without a recorded success."""
+
+    code = "attempts-exhausted"
+
+
+class CorruptRecord(EffectOnceError):
+    """A stored row cannot be read: written by a newer version, by hand, or under another secret."""
+
+    code = "corrupt-record"
+
+
+class NotInDoubt(EffectOnceError):
+    """`resolve` was asked of a record that is not in doubt. Nothing changed."""
+
+    code = "not-in-doubt"
+
+
+class NotAwaited(EffectOnceError):
+    """An async answer was tested without `await`; its truth value would always be true."""
+
+    code = "not-awaited"
+
+
+class ConfigurationError(EffectOnceError):
+    """The code or the settings cannot work. Retrying will not help."""
+
+    code = "configuration"
+
+
+class UnknownScheme(ConfigurationError):
+    """The URL's scheme names no store or broker."""
+
+    code = "unknown-scheme"
+
+
+class MissingDriver(ConfigurationError):
+    """The driver library for this URL is not installed."""
+
+    code = "missing-driver"
+
+
+class InvalidOption(ConfigurationError):
+    """An option of a URL or a call is unknown or has a bad value."""
+
+    code = "invalid-option"
+
+
+class ScopeTaken(ConfigurationError):
+    """Two functions use one scope on one store: they would hide messages from each other."""
+
+    code = "scope-taken"
+
+
+class Reentered(ConfigurationError):
+    """A handler called a guarded function with the key that it is itself running under."""
+
+    code = "reentered"
+
+
+class WrongColour(ConfigurationError):
+    """Sync use of an async thing, or a blocking call inside a running event loop."""
+
+    code = "wrong-colour"
+
+
+class UnsafeStore(ConfigurationError):
+    """The server is set up so that it may lose records it has confirmed."""
+
+    code = "unsafe-store"
+
+
+class SchemaMissing(ConfigurationError):
+    """The tables are not there yet."""
+
+    code = "schema-missing"
+
+
+class SchemaMismatch(SchemaMissing):
+    """The tables are there in a version that this release does not read."""
+
+    code = "schema-mismatch"

@@ -1,0 +1,495 @@
+"""Keys: what says "this is the same operation".
+
+A key comes from the sender: a producer's message id, a business composite, an ``Idempotency-Key``. Three
+questions are answered here: which argument of the handler is the key (`extractor`), how it is written
+(`encode_key`), and what a store that needs one fixed-size value keys on (`digest`).
+
+What a broker stamps on a *delivery* is not a key. A producer's resend, a redrive from a dead-letter queue or
+a relay's re-publish carries another delivery tag, receipt handle, ``MessageId`` or offset, and the duplicate
+would run. A path that ends in such a name is refused unless it is wrapped in `broker_made`. A callable is not
+looked into: whoever writes one has asked for what it returns.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import inspect
+import math
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from .durations import Duration, micros
+from .errors import ConfigurationError, InvalidKey, KeyTooLong, MissingKey, show
+from .fingerprint import fingerprint
+
+__all__ = [
+    "MAX_KEY",
+    "RECEIVER_CLOCK",
+    "Extract",
+    "FingerprintSpec",
+    "Key",
+    "KeySpec",
+    "Strategy",
+    "broker_made",
+    "composite",
+    "content_hash",
+    "digest",
+    "encode_key",
+    "extractor",
+    "time_window",
+]
+
+Key = str | int | UUID | tuple[str | int | UUID, ...]
+
+MAX_KEY: Final = 1024
+"""Longest key, in bytes of UTF-8: every store can index it, and a page of them fits in memory."""
+
+
+# How a key is written
+
+
+def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
+    """The key as stores keep it: a str as is, an int in decimal, a UUID with dashes, a tuple joined by ":".
+
+    Two different tuples of strings are never written alike: ``\\`` and ``:`` inside a part are escaped. Types
+    are not kept apart (``7`` and ``"7"``, ``("a", "b")`` and ``"a:b"`` are one key). Unicode is not
+    normalised: a composed and a decomposed ``é`` are two keys.
+
+    Raises `MissingKey` for ``None``, ``""`` and ``()``, alone or as a part; `KeyTooLong` over ``limit`` bytes
+    of UTF-8; `InvalidKey` for any other type (bool included), NUL and lone surrogates.
+    """
+    if type(value) is str:
+        if value.isascii() and 0 < len(value) <= limit and "\0" not in value:
+            return value
+        return _checked(value, limit)
+    if isinstance(value, tuple):
+        return _checked(":".join([_part(part, limit) for part in value]), limit)
+    return _checked(_text(value, limit), limit)
+
+
+def _part(value: object, limit: int) -> str:
+    text = value if type(value) is str else _text(value, limit)
+    if not text:
+        raise MissingKey("a part of the key is empty; operations that lack it would all share one key")
+    if "\\" in text or ":" in text:
+        return text.replace("\\", "\\\\").replace(":", "\\:")
+    return text
+
+
+def _text(value: object, limit: int) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and value is not True and value is not False:
+        if value.bit_length() > 4 * limit:  # and no decimal conversion to learn that
+            raise _too_long(f"an integer of {value.bit_length():,} bits", limit)
+        return int.__repr__(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if value is None:
+        raise MissingKey("the key, or a part of it, is None; the sender must give one (or: on_missing_key='run')")
+    raise InvalidKey(
+        f"a key cannot be made of {type(value).__qualname__}; give a str, int, UUID or a tuple of these "
+        "(decode bytes first, write numbers and dates as text)"
+    )
+
+
+def _checked(text: str, limit: int) -> str:
+    if not text:
+        raise MissingKey("the key is empty; the sender must give one (or: on_missing_key='run')")
+    if len(text) > limit:  # UTF-8 is never shorter, so a huge key is not encoded to learn that
+        raise _too_long(f"{len(text):,} characters, {show(text, 48)}", limit)
+    if "\0" in text:
+        raise InvalidKey(f"a key cannot contain NUL, PostgreSQL cannot store it: {show(text, 48)}")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"a key must be valid Unicode, without lone surrogates: {show(text, 48)}") from None
+    if size > limit:
+        raise _too_long(f"{size:,} bytes, {show(text, 48)}", limit)
+    return text
+
+
+def _too_long(what: str, limit: int) -> KeyTooLong:
+    return KeyTooLong(
+        f"the key is over the cap of {limit:,} bytes ({what}); key on an id, or on content_hash(...) of the long part"
+    )
+
+
+def digest(scope: str, key: str) -> bytes:
+    """The identity in 32 bytes: SHA-256 of scope and key, each after its length as four big-endian bytes.
+
+    No two (scope, key) pairs share the hashed text, and no collation or case folding can merge two digests.
+    """
+    try:
+        text = key.encode()
+        state = _scope_state(scope).copy()
+    except UnicodeEncodeError:
+        raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
+    state.update(len(text).to_bytes(4, "big") + text)
+    return state.digest()
+
+
+@lru_cache(maxsize=1024)
+def _scope_state(scope: str) -> hashlib._Hash:
+    text = scope.encode()
+    return hashlib.sha256(len(text).to_bytes(4, "big") + text)
+
+
+# Where a key is found
+
+Extract = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Takes a call's ``args`` and ``kwargs``; gives the value that the spec names."""
+
+
+class Strategy(ABC):
+    """A way to make a key that must see the handler's parameters first."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def bind(self, handler: _Handler, name: str) -> Extract: ...
+
+
+# Spelled out by arity: a lambda passed for `Callable[..., Key]` would not be checked by mypy or pyright.
+KeyFunction = Callable[[Any], Key] | Callable[[Any, Any], Key] | Callable[[Any, Any, Any], Key]
+KeyPart = str | KeyFunction | Strategy
+KeySpec = KeyPart | tuple[KeyPart, ...]
+FingerprintFunction = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
+FingerprintPart = str | FingerprintFunction | Strategy
+FingerprintSpec = FingerprintPart | tuple[FingerprintPart, ...]
+
+
+def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signature, *, name: str = "key") -> Extract:
+    """How to get what ``spec`` names out of a call of ``handler``; ``name`` is the option's, for the errors.
+
+    - ``"order.id"``: a path. Its root is a parameter of the handler; each further step is looked up in a
+      mapping, is an index (``Records.0.body``) of a list or tuple, and an attribute of anything else. A name
+      that itself contains a dot needs a callable.
+    - a callable: its parameters are the handler's, by name. Where both have just one (``self`` not counted),
+      the names may differ. It never gets ``self``.
+    - a tuple of these: a tuple of what they give.
+
+    What can be known now fails now, as `ConfigurationError`: a root that is no parameter, a coroutine
+    function, a broker-made name (where ``name`` is ``"key"``). A call that lacks a step raises `MissingKey`;
+    one that lacks the parameter itself raises `TypeError`, as calling the handler would.
+    """
+    return _extract(spec, _Handler(handler), name)
+
+
+def _extract(spec: FingerprintSpec, handler: _Handler, name: str) -> Extract:
+    if isinstance(spec, str):
+        return _path(spec, handler, name)
+    if isinstance(spec, Strategy):
+        return spec.bind(handler, name)
+    if isinstance(spec, tuple):
+        return _tuple(spec, handler, name)
+    if callable(spec):
+        return _function(spec, handler, name)
+    raise ConfigurationError(
+        f"{name}={show(repr(spec))} is no path, callable or tuple of these; "
+        f"a {name} is taken from the arguments, as in {name}='order.id'"
+    )
+
+
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class _Handler:
+    """The parameters of a handler, and how to fetch each from a call without binding the signature."""
+
+    def __init__(self, handler: Callable[..., Any] | inspect.Signature) -> None:
+        signature = handler if isinstance(handler, inspect.Signature) else inspect.signature(handler)
+        self.parameters = dict(signature.parameters)
+        first = next(iter(self.parameters), None)
+        self.receiver = first if first in ("self", "cls") else None
+        plain = [name for name, p in self.parameters.items() if p.kind not in _VARIADIC]
+        self.named = [name for name in plain if name != self.receiver]
+
+    def __str__(self) -> str:
+        return ", ".join(self.parameters) or "none"
+
+    def fetch(self, name: str) -> Extract:
+        parameter = self.parameters[name]
+        kind, default = parameter.kind, parameter.default
+        position = list(self.parameters).index(name)
+        if kind is parameter.VAR_POSITIONAL:
+            return lambda args, kwargs: args[position:]
+        if kind is parameter.VAR_KEYWORD:
+            taken = {p.name for p in self.parameters.values() if p.kind is not p.POSITIONAL_ONLY}
+            return lambda args, kwargs: {given: kwargs[given] for given in kwargs if given not in taken}
+        if kind is parameter.KEYWORD_ONLY:
+            position = sys.maxsize
+        keyword = None if kind is parameter.POSITIONAL_ONLY else name
+
+        def fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > position:
+                return args[position]
+            if keyword in kwargs:
+                return kwargs[keyword]
+            if default is inspect.Parameter.empty:
+                raise TypeError(f"the call lacks {name!r}, the argument that its key or fingerprint is taken from")
+            return default
+
+        return fetch
+
+
+_ABSENT: Final = object()
+
+
+def _path(path: str, handler: _Handler, name: str) -> Extract:
+    root, *steps = path.split(".")
+    if not root or not all(steps):
+        raise ConfigurationError(f"{name}={path!r} has an empty step; write it like 'order.id'")
+    if root not in handler.parameters:
+        raise ConfigurationError(
+            f"{name}={path!r} begins with {root!r}, which is no parameter of the handler (it has: "
+            f"{handler}); a {name} is taken from the arguments: name one of them, or give a callable"
+        )
+    if root == handler.receiver and not steps:
+        raise ConfigurationError(f"{name}={path!r} is the object itself; name an attribute: 'self.tenant'")
+    if name == "key" and not isinstance(path, _BrokerMade):
+        _refuse_broker_made(path, [root, *steps])
+    fetch = handler.fetch(root)
+    if not steps:
+        return fetch
+
+    def walk(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = fetch(args, kwargs)
+        for step in steps:
+            found = _step(value, step)
+            if found is _ABSENT:
+                raise MissingKey(
+                    f"{name}={path!r}: there is no {step!r} in the {type(value).__qualname__} before it; "
+                    "the sender must give it, or the path is wrong"
+                )
+            value = found
+        return value
+
+    return walk
+
+
+def _step(value: Any, step: str) -> Any:
+    if _is_mapping(value.__class__):
+        return value.get(step, _ABSENT)  # not [step]: a defaultdict would invent the key
+    if isinstance(value, list | tuple) and step.isdecimal():
+        return value[int(step)] if int(step) < len(value) else _ABSENT
+    return getattr(value, step, _ABSENT)
+
+
+@lru_cache(maxsize=256)
+def _is_mapping(kind: type) -> bool:  # asking the abstract class each time took longer than the whole step
+    return issubclass(kind, Mapping)
+
+
+def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> Extract:
+    if not parts:
+        raise ConfigurationError(f"{name}=() names nothing; every call would share one {name}")
+    if any(isinstance(part, tuple | _TimeWindow) for part in parts):
+        raise ConfigurationError(f"{name}={show(repr(parts))} is nested; write all parts in one tuple")
+    fetches = [_extract(part, handler, name) for part in parts]
+    if len(fetches) == 2:
+        first, second = fetches
+        return lambda args, kwargs: (first(args, kwargs), second(args, kwargs))
+    return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
+
+
+def _function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:
+    called = f"{name}={getattr(function, '__qualname__', repr(function))}"
+    for suspends in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if suspends(function) or suspends(type(function).__call__):
+            raise ConfigurationError(
+                f"{called} is a coroutine or generator function; a {name} is needed before anything is "
+                "awaited: take it from the arguments with a plain def or lambda"
+            )
+    try:
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.kind not in _VARIADIC]
+    except (TypeError, ValueError):  # some builtins do not tell; they take what they are given
+        parameters = [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]
+    required = [p.name for p in parameters if p.default is p.empty]
+    usable = {given: given for given in handler.parameters if given != handler.receiver}
+    if len(required) == len(handler.named) == 1 and required[0] not in {*usable, "self", "cls"}:
+        usable[required[0]] = handler.named[0]
+    if not any(p.name in usable for p in parameters) or not usable.keys() >= set(required):
+        raise ConfigurationError(
+            f"{called} takes ({', '.join(p.name for p in parameters)}), but its parameters are the "
+            f"handler's, by name (it has: {handler}; never self); where both take just one, names may differ"
+        )
+    fetches = {p: handler.fetch(usable[p.name]) if p.name in usable else _constant(p.default) for p in parameters}
+    positional = [fetch for p, fetch in fetches.items() if p.kind is not p.KEYWORD_ONLY]
+    keyword = {p.name: fetch for p, fetch in fetches.items() if p.kind is p.KEYWORD_ONLY}
+    if len(positional) == 1 and not keyword:
+        only = positional[0]
+        return lambda args, kwargs: function(only(args, kwargs))
+    return lambda args, kwargs: function(
+        *[fetch(args, kwargs) for fetch in positional],
+        **{given: fetch(args, kwargs) for given, fetch in keyword.items()},
+    )
+
+
+def _constant(value: Any) -> Extract:
+    return lambda args, kwargs: value
+
+
+# Names that brokers give to deliveries
+
+# fmt: off
+_BROKER_NAMES: Final = frozenset({
+    "deliverytag", "consumertag", "redelivered", "deliverycount", "xdeliverycount", "deliveryattempt",
+    "receipthandle", "approximatereceivecount", "approximatefirstreceivetimestamp", "senttimestamp",
+    "offset", "partitionoffset", "messageoffset", "recordoffset", "kafkaoffset",
+    "sequencenumber", "enqueuedsequencenumber", "enqueuedtimeutc", "locktoken", "popreceipt",
+    "streamsequence", "consumersequence", "streamseq", "consumerseq", "numdelivered", "ackid",
+})
+# fmt: on
+_SQS_RECORD: Final = frozenset({"records", "record", "sqs", "sqsrecord", "sqsmessage"})
+
+
+class _BrokerMade(str):
+    __slots__ = ()
+
+
+def broker_made(path: str) -> str:
+    """``path``, although its name is a broker's: only the broker's own redeliveries are then recognised.
+
+    A message that the producer sends again, that is redriven from a dead-letter queue or that a relay
+    re-publishes gets a new one, and its effect happens twice. Also says that a name is a coincidence.
+    """
+    return _BrokerMade(path)
+
+
+def _refuse_broker_made(path: str, steps: list[str]) -> None:
+    """`message_id` passes: producers mint that. SQS's own is `MessageId`, in Lambda's records `messageId`."""
+    plain = [step.replace("_", "").replace("-", "").lower() for step in steps]
+    of_sqs = steps[-1] == "MessageId" or (steps[-1] == "messageId" and not _SQS_RECORD.isdisjoint(plain[:-1]))
+    if plain[-1] in _BROKER_NAMES or of_sqs:
+        raise ConfigurationError(
+            f"key={path!r} is made by the broker: a producer's resend, a redrive or a re-publish gets a new "
+            "one, and the duplicate would run. Take an id that the sender made (of message or business); if "
+            f"the name is a coincidence, or this is really meant, say so: keys.broker_made({path!r})"
+        )
+
+
+# Strategies
+
+
+def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
+    """A business key of several parts: ``composite("tenant", "order.id")``. The same as the plain tuple.
+
+    It is only as good as its parts: leave one out, and different operations become one.
+    """
+    return parts
+
+
+def content_hash(*paths: KeyPart) -> Strategy:
+    """The payload is its own key: a hash of what ``paths`` name, or of all arguments but ``self``.
+
+    WARNING: two honest requests with the same content are one operation. The second coffee of the day, the
+    second transfer of the same amount to the same account is taken for a duplicate and *does not happen*. Use
+    it where equal content means equal intent (a full snapshot, a state to be set), or with a part that tells
+    them apart. What may differ between two deliveries of one message (a time of sending, trace headers) must
+    be left out, or duplicates are not recognised.
+    """
+    return _ContentHash(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class _ContentHash(Strategy):
+    paths: tuple[KeyPart, ...]
+
+    def bind(self, handler: _Handler, name: str) -> Extract:
+        values = _tuple(self.paths or tuple(handler.named), handler, name)
+
+        def hashed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+            content = values(args, kwargs)
+            if all(value is None for value in content):
+                raise MissingKey("there is no content to hash: all of it is None")
+            return fingerprint(content[0] if len(content) == 1 else content).hex()
+
+        return hashed
+
+
+class _Clock(enum.Enum):
+    RECEIVER = "the receiver's clock"
+
+
+RECEIVER_CLOCK: Final = _Clock.RECEIVER
+"""For ``time_window(at=…)``: a retry that arrives after the window's end is a new operation, and runs."""
+
+
+def time_window(key: KeySpec, *, every: Duration = "1h", at: KeyPart | _Clock | None = None) -> Strategy:
+    """At most once per ``key`` and window: ``time_window("user_id", every="1d", at="event.created_at")``.
+
+    The window's start, in UTC, becomes the last part of the key: ``42:2024-01-15T10\\:00``. Windows are
+    counted from 1970-01-01T00:00Z, so days begin at midnight UTC. Within one window a second honest request
+    is taken for a duplicate; two requests a second apart on both sides of a border both run.
+
+    ``at`` is the message's own time (an aware `datetime`, a naive one taken as UTC, ISO 8601 text or seconds
+    since 1970), the same in each of its deliveries. Without it this refuses: the receiver's clock would put a
+    retry into the next window. `RECEIVER_CLOCK` accepts that.
+    """
+    if at is None:
+        raise ConfigurationError(
+            "time_window needs at=, the path of a timestamp in the message: by the receiver's clock a retry "
+            "may fall into the next window and run again (at=keys.RECEIVER_CLOCK if that is acceptable)"
+        )
+    span = micros(every, "every")
+    if span % 1_000_000:
+        raise ConfigurationError(f"every={every!r} must be a whole number of seconds")
+    return _TimeWindow(key, span, at)
+
+
+_EPOCH: Final = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeWindow(Strategy):
+    key: KeySpec
+    span: int
+    at: KeyPart | _Clock
+
+    def bind(self, handler: _Handler, name: str) -> Extract:
+        key = _extract(self.key, handler, name)
+        at = None if isinstance(self.at, _Clock) else _extract(self.at, handler, name)
+
+        def windowed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+            value = key(args, kwargs)
+            moment = time.time_ns() // 1000 if at is None else _moment(at(args, kwargs))
+            parts = value if isinstance(value, tuple) else (value,)
+            return (*parts, self._start(moment))
+
+        return windowed
+
+    def _start(self, moment: int) -> str:
+        try:
+            start = _EPOCH + timedelta(microseconds=moment - moment % self.span)
+        except OverflowError:
+            raise InvalidKey("the timestamp of the time window is outside the years 1 to 9999") from None
+        return start.isoformat(timespec="seconds" if self.span % 60_000_000 else "minutes")
+
+
+def _moment(value: object) -> int:
+    """Microseconds since 1970 of a message's timestamp."""
+    if value is None or value == "":
+        raise MissingKey("the message has no timestamp to find its time window by")
+    if isinstance(value, str) and not value.replace(".", "").isdecimal():
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return (aware - _EPOCH.replace(tzinfo=UTC)) // timedelta(microseconds=1)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 100_000_000_000:
+        return math.floor(value * 1_000_000)
+    raise InvalidKey(
+        f"{show(repr(value), 48)} is no timestamp for a time window: give a datetime, ISO 8601 text or "
+        "seconds since 1970 (divide milliseconds by 1000 in a callable)"
+    )

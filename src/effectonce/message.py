@@ -1,0 +1,40 @@
+"""A message: what a producer sends, with the id that every redelivery of it keeps."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One message. ``id`` is minted by the producer, once; ``key`` (default: the id) is what duplicates share.
+
+    ``attempt`` is how often the broker has delivered it, where the broker says so; it is no part of the key.
+    """
+
+    data: T
+    type: str = ""
+    id: str = msgspec.field(default_factory=lambda: message_id())
+    key: str = ""
+    ordering_key: str | None = None
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    trace_id: str | None = None
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            msgspec.structs.force_setattr(self, "key", self.id)
+
+
+def message_id() -> str:
+    """A new UUIDv7: unique, and ordered by time, which keeps the indexes of dedup tables compact."""
+    millis = time.time_ns() // 1_000_000
+    bits = int.from_bytes(os.urandom(10), "big")
+    value = (millis & (1 << 48) - 1) << 80 | 0x7 << 76 | (bits >> 68 & 0xFFF) << 64 | 0b10 << 62 | bits & (1 << 62) - 1
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

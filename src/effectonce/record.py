@@ -1,0 +1,166 @@
+"""What a store keeps under one identity, what is asked of it, and what it answers.
+
+    absent ──claim──► claimed ──settle──► done | failed | in_doubt | free
+
+Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the store's
+clock; spans are microseconds too. One claim, one settlement or one renewal is one atomic step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+State = Literal["claimed", "done", "failed", "in_doubt", "free"]
+Settled = Literal["done", "failed", "in_doubt", "free"]
+Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
+
+#: The stored error of a record that failed because no attempt was left (`failed` with this: `exhausted`).
+EXHAUSTED = b'1{"code":"attempts-exhausted"}'
+
+
+class Operation(Struct, gc=False):
+    """The identity every operation is about. ``key`` is a keyed hash where the store is private."""
+
+    scope: str
+    key: str
+
+
+class Claim(Operation, gc=False):
+    """Ask for the right to run. Repeated with the same owner it answers the same, with the same token.
+
+    It is granted where the record is absent, expired, free, or lapsed with ``on_lapse`` rerun. Granting
+    counts the attempt, so that work which takes the process down is counted too.
+    """
+
+    owner: bytes  # 16 random bytes, new for every call
+    lease: int
+    retention: int
+    max_attempts: int = 0  # 0: no limit
+    doubt_on_lapse: bool = False  # stored: what the end of *this* lease will mean
+    fingerprints: bytes = b""  # one 33-byte entry per algorithm version, the first is stored; b"": not compared
+    waiting: bool = False  # if it is in progress, flag the record so that its settlement wakes us
+
+
+class Look(Operation, gc=False):
+    """What a claim would answer, without claiming: ``absent`` stands for "you would get it"."""
+
+    fingerprints: bytes = b""
+
+
+class Settlement(Operation, gc=False):
+    """End a claim: ``done``, ``failed``, ``in_doubt`` or ``free`` (a release). Answered by a bool.
+
+    Applied where the record is claimed by this owner with this token, and for ``done`` also where it is in
+    doubt under them. True as well where this very settlement was applied before (its reply was lost).
+    False: another claim, a forget or an operator came between; nothing changed.
+    """
+
+    owner: bytes
+    token: int
+    state: Settled
+    retention: int
+    result: bytes | None = None
+    error: bytes | None = None
+    refund: bool = False  # a release of work that never started does not count as an attempt
+
+
+class Renewal(Operation, gc=False):
+    """Extend a lease from now. Answered by a bool; False: it is not ours any more."""
+
+    owner: bytes
+    token: int
+    lease: int
+    retention: int
+
+
+class Remember(Operation, gc=False):
+    """Mode S: record a success that was not claimed. True when the record is done afterwards.
+
+    Applied wherever a claim would be granted (attempts aside). An unexpired ``done`` stays as it is, so that
+    all replays agree. Never overwrites a live claim, a doubt or a failure: those answer False.
+    """
+
+    retention: int
+    fingerprints: bytes = b""
+    result: bytes | None = None
+
+
+class Answer(Struct, gc=False, frozen=True):
+    """What a claim or a look came to."""
+
+    kind: Kind
+    token: int = 0
+    attempts: int = 0
+    generation: int = 0
+    result: bytes | None = None  # of done; None: it was not stored
+    error: bytes | None = None  # of failed
+    retry_after: float = 0.0  # of in_progress: seconds until the lease ends, never negative
+    lapsed: bool = False  # of claimed: the attempt before ended without a release (it may have been killed)
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """One record as people see it. ``result`` and ``error`` are the stored bytes."""
+
+    scope: str
+    key: str
+    state: State
+    token: int
+    attempts: int
+    generation: int
+    doubt_on_lapse: bool
+    created_at: int
+    changed_at: int
+    lease_until: int | None = None
+    expires_at: int | None = None  # None: never
+    owner: bytes = b""
+    fingerprint: bytes | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which records to list: newest change first where the store can, at most ``limit`` a page."""
+
+    state: State | None = None
+    scope: str | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+class Page(Struct, frozen=True):
+    """One page of records. ``cursor`` is None on the last."""
+
+    records: list[Record]
+    cursor: str | None = None
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """Counts per state, each exact up to ``cap`` and not counted beyond it; when the sweeper last finished."""
+
+    counts: dict[str, int]
+    cap: int
+    oldest_in_doubt: int | None = None
+    swept_at: int | None = None
+
+
+class Resolution(Struct, frozen=True, kw_only=True):
+    """An operator's word on a record in doubt. ``free`` (retry) starts a new generation."""
+
+    state: Literal["done", "failed", "free"]
+    retention: int
+    result: bytes | None = None
+    error: bytes | None = None
+
+
+class Swept(Struct, frozen=True):
+    """What one bounded sweep did. ``more``: the limit was reached, call again."""
+
+    deleted: int
+    lapsed: int
+    more: bool
+
+
+Batchable = Claim | Look | Settlement | Renewal | Remember
+Reply = Answer | bool | Exception

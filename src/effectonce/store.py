@@ -1,0 +1,304 @@
+"""The handle on a dedup store, and how one is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from .contracts import Backend, Capabilities, ConnectionLost, Contention, Hook, Port
+from .core.codec import encode_untyped
+from .core.drive import drive
+from .core.engine import Engine
+from .core.privacy import Privacy
+from .durations import Duration, micros
+from .errors import ConfigurationError, NotInDoubt, ScopeTaken, StoreUnavailable, UnknownScheme, show
+from .keys import Key, encode_key
+from .record import Page, Query, Record, Resolution, State, Stats, Swept
+from .urls import Address
+
+T = TypeVar("T")
+
+DEFAULT_RETENTION: Duration = "15d"
+MAX_RESULT = 256 * 1024
+ENVIRONMENT = "EFFECTONCE_STORE"
+
+#: scheme: (module under effectonce.stores, backend)
+SCHEMES = {
+    "memory": ("memory", "MemoryBackend"),
+    "sqlite": ("sqlite", "SQLiteBackend"),
+    "redis": ("redis", "RedisBackend"),
+    "rediss": ("redis", "RedisBackend"),
+    "redis+cluster": ("redis", "RedisBackend"),
+    "postgresql": ("postgres", "PostgresBackend"),
+    "postgres": ("postgres", "PostgresBackend"),
+    "mysql": ("mysql", "MySQLBackend"),
+    "mariadb": ("mysql", "MySQLBackend"),
+    "dynamodb": ("dynamodb", "DynamoDBBackend"),
+}
+
+
+class Store:
+    """Where records are kept. One object serves `def` and `async def` handlers alike.
+
+    Opening it does nothing until first use; `check` opens it and verifies that it can keep its promise. Methods
+    with plain names are sync; in async code run them with ``asyncio.to_thread``.
+    """
+
+    def __init__(
+        self,
+        backend: Backend | Callable[[], Backend],
+        *,
+        private: str | bytes | None = None,
+        hooks: Sequence[Hook] = (),
+        max_result: int = MAX_RESULT,
+        sweep_every: Duration | None = "1m",
+    ) -> None:
+        self.max_result = max_result
+        self._privacy = Privacy(private) if private is not None else None
+        self._hooks = tuple(hooks)
+        self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
+        self._make = backend if callable(backend) else None
+        self._live: Engine | None = None if callable(backend) else self._engine_on(backend)
+        self._people_lock = threading.Lock()
+        self._scopes: dict[str, weakref.ref[Any]] = {}
+
+    def _engine_on(self, backend: Backend) -> Engine:
+        return Engine(backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every)
+
+    @property
+    def engine(self) -> Engine:
+        """What runs behind this handle; `testing.override` puts another's in its place."""
+        live = self._live
+        if live is None:
+            with self._people_lock:
+                if self._live is None:
+                    self._live = self._engine_on(self._make())  # type: ignore[misc]
+                live = self._live
+        return live
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.engine.backend.capabilities
+
+    def add_hook(self, hook: Hook) -> None:
+        """Call ``hook`` with every `Event` from now on."""
+        self._hooks = (*self._hooks, hook)
+        if self._live is not None:
+            self._live.hooks = (*self._live.hooks, hook)
+
+    def take_scope(self, scope: str, function: Any, where: str) -> None:
+        """Note that ``function`` runs under ``scope``; `ScopeTaken` where another one does."""
+        known = self._scopes.get(scope)
+        other = known() if known is not None else None
+        if other is not None and other is not function and not _same_code(other, function, where):
+            raise ScopeTaken(
+                f"scope {show(scope)!r} is already used by {_place(other)} on this store, and {_place(function)} would "
+                "never run for a message that the first has handled; give each its own scope="
+            )
+        try:
+            self._scopes[scope] = weakref.ref(function)
+        except TypeError:  # a callable that cannot be referred to weakly cannot be told apart later either
+            pass
+
+    # -- for people
+
+    def get(self, scope: str, key: Key) -> Record | None:
+        """The record of ``key``, or None."""
+        return self._ask(lambda port: port.get(scope, self._stored(scope, key)))
+
+    def list(
+        self, *, state: State | None = None, scope: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """A page of at most ``limit`` records; pass its ``cursor`` on for the next."""
+        query = Query(state=state, scope=scope, limit=max(1, min(limit, 1000)), cursor=cursor)
+        return self._ask(lambda port: port.list(query))
+
+    def stats(self) -> Stats:
+        """How many records there are in each state, counted up to a cap."""
+        return self._ask(lambda port: port.stats())
+
+    def forget(self, scope: str, key: Key, *, retention: Duration = DEFAULT_RETENTION) -> bool:
+        """Let the next delivery of ``key`` run as a new generation. False where there is no record.
+
+        Whoever is running it now is fenced out: its completion will not be recorded.
+        """
+        span = micros(retention, "retention")
+        stored = self._stored(scope, key)
+        forgotten = self._ask(lambda port: port.forget(scope, stored, span))
+        self.engine.waiters.wake((scope, stored))
+        return forgotten
+
+    def resolve(
+        self,
+        scope: str,
+        key: Key,
+        outcome: Literal["done", "retry", "abandon"],
+        *,
+        result: Any = None,
+        retention: Duration = DEFAULT_RETENTION,
+    ) -> None:
+        """Decide a record that is in doubt: it happened (``done``, with its result), let it run again as a new
+        generation (``retry``), or give it up (``abandon``). `NotInDoubt`, and no change, where it is not."""
+        stored = self._stored(scope, key)
+        about = f"scope {show(scope)!r}, key {show(key)!r}"
+        record = self._ask(lambda port: port.get(scope, stored))
+        if record is None:
+            raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
+        body = encode_untyped(result) if outcome == "done" else None
+        if self._privacy is not None:
+            body = self._privacy.seal(body, scope, stored, record.generation)
+        states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
+        if outcome not in states:
+            raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
+        resolution = Resolution(state=states[outcome], retention=micros(retention, "retention"), result=body)
+        if not self._ask(lambda port: port.resolve(scope, stored, resolution)):
+            raise NotInDoubt(f"{about} is {record.state}, not in doubt; nothing was changed")
+        self.engine.waiters.wake((scope, stored))
+
+    def purge(self, *, limit: int | None = None) -> Swept:
+        """Delete expired records and move lapsed ones to in doubt, in bounded batches, until none (or ``limit``)
+        are left. The store's own thread does this once a minute."""
+        deleted = lapsed = 0
+        while True:
+            size = 500 if limit is None else min(500, limit - deleted)
+            swept = self._ask(lambda port: port.sweep(size))  # noqa: B023
+            deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
+            if not swept.more or (limit is not None and deleted >= limit):
+                return Swept(deleted, lapsed, swept.more)
+
+    def now(self) -> int:
+        """The store's clock, in microseconds since the epoch."""
+        return self._ask(lambda port: port.now())
+
+    def check(self) -> None:
+        """Connect, and raise what would keep this store from its promise: schema, eviction policy, a replica."""
+        self._ask(lambda port: port.check())
+
+    def migrate(self) -> None:
+        """Create or upgrade the schema."""
+        self._ask(lambda port: port.migrate())
+
+    def schema_sql(self) -> str:
+        """The schema, for those who run their own migrations; '' where the store has none."""
+        return self.engine.backend.schema_sql()
+
+    def _stored(self, scope: str, key: Key) -> str:
+        text = encode_key(key)
+        return text if self._privacy is None else self._privacy.hide(scope, text)
+
+    def _ask(self, ask: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+        engine = self.engine
+        with self._people_lock:
+            port = engine.people()
+            for _ in range(5):
+                try:
+                    return drive(ask(port))
+                except ConnectionLost as error:
+                    failure: Exception = error
+                except Contention as error:
+                    failure = error
+            raise StoreUnavailable(f"{engine.backend!r} did not answer: {failure}") from failure
+
+    # -- the end
+
+    def close(self) -> None:
+        """Close every sync connection, and the heartbeat. Async ones belong to their loops: use `aclose` there."""
+        if self._live is not None:
+            drive(self._live.close())
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop, and the sync ones."""
+        if self._live is not None:
+            await self._live.close(here=asyncio.get_running_loop())
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"Store({self._live.backend!r})" if self._live is not None else f"Store(${ENVIRONMENT})"
+
+
+def connect(url: str | None = None, **options: Any) -> Store:
+    """A `Store` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
+    ``mariadb://``, ``dynamodb://table?region=…``. Without one, the environment's ``EFFECTONCE_STORE``, on first use.
+
+    Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and
+    encrypts results; ``hooks=`` are called with every event.
+    """
+    if url is None:
+        return Store(_from_environment, **options)
+    return Store(open_backend(url), **options)
+
+
+def _from_environment() -> Backend:
+    url = os.environ.get(ENVIRONMENT)
+    if not url:
+        raise ConfigurationError(
+            f"connect() was called without a URL and {ENVIRONMENT} is not set; pass one, for example "
+            "connect('sqlite:///shop.db')"
+        )
+    return open_backend(url)
+
+
+def open_backend(url: str) -> Backend:
+    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``."""
+    address = Address(url)
+    if address.scheme in SCHEMES:
+        module, name = SCHEMES[address.scheme]
+        make: Callable[[Address], Backend] = getattr(importlib.import_module(f"effectonce.stores.{module}"), name)
+        return make(address)
+    for point in entry_points(group="effectonce.stores"):
+        if point.name == address.scheme:
+            plugged: Backend = point.load()(address)
+            return plugged
+    known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
+    raise UnknownScheme(f"no store is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
+
+
+class RedisStore(Store):
+    """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
+
+    def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
+        from .stores.redis import RedisBackend
+
+        super().__init__(RedisBackend.from_client(client, namespace=namespace), **options)
+
+
+class PostgresStore(Store):
+    """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
+
+    def __init__(self, *, pool: Any, prefix: str = "effectonce", **options: Any) -> None:
+        from .stores.postgres import PostgresBackend
+
+        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix), **options)
+
+
+def _same_code(one: Any, other: Any, where: str) -> bool:
+    """A module that was loaded twice defines the same function again; a closure made twice does not."""
+    return (
+        getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
+        and getattr(one, "__module__", 1) == getattr(other, "__module__", 2)
+        and ("<locals>" not in getattr(other, "__qualname__", "") or where == "explicit")
+    )
+
+
+def _place(function: Any) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"

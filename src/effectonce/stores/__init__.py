@@ -1,0 +1,1 @@
+"""One module per store. Each imports the contracts and its one driver; none imports another."""

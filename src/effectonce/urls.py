@@ -1,0 +1,89 @@
+"""Addresses of stores and brokers: one parser, typed options, no password in anything printable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from .durations import micros
+from .errors import InvalidOption
+
+T = TypeVar("T")
+
+_SECRET = ("password", "secret", "token", "private", "passwd", "key")
+
+
+class Address:
+    """A parsed URL. ``take`` consumes its options; ``done`` refuses what nobody took.
+
+    Its ``repr`` and ``str`` leave out the password and every option that looks like one.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            self.port = parts.port
+        except ValueError as error:
+            raise InvalidOption(f"this URL cannot be parsed ({error}); its password must be percent-encoded") from None
+        self.scheme = parts.scheme
+        self.host = parts.hostname or ""
+        self.netloc = parts.netloc.rpartition("@")[2]
+        self.user = unquote(parts.username) if parts.username is not None else None
+        self.password = unquote(parts.password) if parts.password is not None else None
+        self.path = unquote(parts.path)
+        self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self._shown = self._redacted()
+        self._taken: list[str] = []
+
+    def _redacted(self) -> str:
+        user = f"{self.user}:***@" if self.password is not None else f"{self.user}@" if self.user else ""
+        options = "&".join(
+            f"{name}={'***' if any(word in name.lower() for word in _SECRET) else value}"
+            for name, value in self._options.items()
+        )
+        return f"{self.scheme}://{user}{self.netloc}{self.path}" + (f"?{options}" if options else "")
+
+    def take(self, name: str, convert: Callable[[str], T], default: T) -> T:
+        """The option ``name`` converted, or ``default`` where the URL does not give it."""
+        self._taken.append(name)
+        text = self._options.pop(name, None)
+        if text is None:
+            return default
+        try:
+            return convert(text)
+        except (ValueError, KeyError, InvalidOption) as error:
+            reason = str(error) or type(error).__name__
+            raise InvalidOption(f"option {name} of {self} has a bad value: {reason}") from None
+
+    def seconds(self, name: str, default: float) -> float:
+        """A duration option, in seconds."""
+        return self.take(name, lambda text: micros(float(text) if _number(text) else text, name) / 1e6, default)
+
+    def done(self) -> None:
+        """Refuse the options that nobody took, naming those that exist."""
+        if self._options:
+            known = ", ".join(sorted(self._taken)) or "none"
+            unknown = ", ".join(sorted(self._options))
+            raise InvalidOption(f"{self.scheme}:// has no option {unknown}; its options are: {known}")
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"Address({self._shown!r})"
+
+
+def flag(text: str) -> bool:
+    """``convert`` for yes/no options."""
+    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
+        text.lower()
+    ]
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
