@@ -66,7 +66,7 @@ class Store:
         self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
         self._make = backend if callable(backend) else None
         self._live: Engine | None = None if callable(backend) else self._engine_on(backend)
-        self._people_lock = threading.Lock()
+        self._opening = threading.Lock()
         self._scopes: dict[str, weakref.ref[Any]] = {}
 
     def _engine_on(self, backend: Backend) -> Engine:
@@ -77,7 +77,7 @@ class Store:
         """What runs behind this handle; `testing.override` puts another's in its place."""
         live = self._live
         if live is None:
-            with self._people_lock:
+            with self._opening:
                 if self._live is None:
                     self._live = self._engine_on(self._make())  # type: ignore[misc]
                 live = self._live
@@ -152,8 +152,8 @@ class Store:
         if record is None:
             raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
         body = encode_untyped(result) if outcome == "done" else None
-        if self._privacy is not None:
-            body = self._privacy.seal(body, scope, stored, record.generation)
+        if self.engine.privacy is not None:
+            body = self.engine.privacy.seal(body, scope, stored, record.generation)
         states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
         if outcome not in states:
             raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
@@ -191,11 +191,12 @@ class Store:
 
     def _stored(self, scope: str, key: Key) -> str:
         text = encode_key(key)
-        return text if self._privacy is None else self._privacy.hide(scope, text)
+        privacy = self.engine.privacy
+        return text if privacy is None else privacy.hide(scope, text)
 
     def _ask(self, ask: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
         engine = self.engine
-        with self._people_lock:
+        with engine.people_lock:
             port = engine.people()
             for _ in range(5):
                 try:

@@ -6,10 +6,10 @@ ports, whose coroutines return without suspending: no event loop, no background 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, Generic, NoReturn, TypeVar
 
-from ..errors import WrongColour
+from ..errors import NotAwaited, WrongColour
 
 T = TypeVar("T")
 
@@ -34,3 +34,21 @@ def drive(coro: Coroutine[Any, Any, T]) -> T:
         return value
     coro.close()
     raise WrongColour(_SUSPENDED)
+
+
+class Pending(Generic[T]):
+    """An answer that has to be awaited. Testing it without `await` raises instead of always being true."""
+
+    __slots__ = ("_awaitable", "_what")
+
+    def __init__(self, awaitable: Awaitable[T], what: str) -> None:
+        self._awaitable = awaitable
+        self._what = what
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._awaitable.__await__()
+
+    def __bool__(self) -> NoReturn:
+        if isinstance(self._awaitable, Coroutine):
+            self._awaitable.close()
+        raise NotAwaited(f"{self._what} was tested without `await`, which would always be true; write `await {self._what}`")

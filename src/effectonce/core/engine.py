@@ -80,6 +80,7 @@ class Engine:
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
         self._last: tuple[asyncio.AbstractEventLoop, Side] | None = None
         self._people: Port | None = None
+        self.people_lock = threading.Lock()
         self._listener: threading.Thread | None = None
 
     def after_fork(self) -> None:

@@ -209,9 +209,9 @@ async def begin(run: Run, side: Side) -> None:
             answer = await _wait_turn(run, side, claim, policy.wait)
     except StoreUnavailable as error:
         return _without_store(run, error)
-    run.answer = answer
     if answer.kind != "claimed":
         return _replay(run, answer)
+    run.answer = answer
     run.proceed = True
     engine.leased.add(run)
     if policy.lease < engine.heartbeat.shortest:
@@ -267,8 +267,7 @@ async def _look(run: Run, side: Side) -> None:
             answer = await answer
     except StoreUnavailable as error:
         return _without_store(run, error)
-    run.answer = answer
-    if answer.kind == "absent":
+    if answer.kind == "absent":  # nothing is counted in this mode: every run is a first attempt
         run.proceed = True
         run.tell("claimed")
     else:
@@ -291,6 +290,7 @@ def unprotected(run: Run, why: str, detail: str) -> None:
 
 def _replay(run: Run, answer: Answer) -> None:
     """What a call comes to that may not run: the stored value, or an error that says why."""
+    run.answer = answer
     run.active = False
     kind = answer.kind
     about = f"scope {show(run.scope)!r}, key {show(run.key)!r}"
@@ -358,18 +358,20 @@ async def finish(run: Run, side: Side, value: Any) -> None:
         log.warning("scope %s: the result is not stored: %s", show(run.scope), error)
         run.tell("result_not_stored", str(error))
     try:
-        try:
-            recorded = side.settle(_completion(run, result))
-            if type(recorded) is not bool:
-                recorded = await recorded
-        except (StoreUnavailable, ConfigurationError):
-            raise
-        except Exception as error:
-            if result is None:
+        while True:
+            try:
+                recorded = side.settle(_completion(run, result))
+                if type(recorded) is not bool:
+                    recorded = await recorded
+                break
+            except (StoreUnavailable, ConfigurationError):
                 raise
-            # The store cannot hold this result. It happened all the same: done, without it.
-            run.tell("result_not_stored", f"{type(error).__name__}: {error}")
-            recorded = await side.settle(_completion(run, None))
+            except Exception as error:
+                if result is None:
+                    raise
+                # The store cannot hold this result. It happened all the same: done, without it.
+                run.tell("result_not_stored", f"{type(error).__name__}: {error}")
+                result = None
     except StoreUnavailable as error:
         run.tell("unrecorded", str(error))
         if policy.run_on_store_error:

@@ -1,0 +1,96 @@
+"""The servers as fixtures: started when a test first asks, one per test process, ended with it.
+
+Isolate by `unique_name` (table, prefix, scope), not by restarting or flushing. Tests that kill a server start
+their own with `tests.harness.servers`.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import NoReturn, Protocol
+
+import pytest
+
+from tests.harness import process, servers
+
+
+class Running(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def close(self) -> object: ...
+
+
+def serve(variable: str, start: Callable[[], Running]) -> Generator[str, None, None]:
+    """The URL in the environment, else a server of our own, else a skip that says what to install."""
+    if given := os.environ.get(f"EFFECTONCE_TEST_{variable}_URL"):
+        yield given
+        return
+    try:
+        server = start()
+    except servers.Missing as missing:
+        skip_or_fail(str(missing))
+    yield server.url
+    server.close()
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """On a developer's machine a missing server is a skip; in CI it would be a hole in the proof."""
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    yield from serve("REDIS", servers.redis)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url() -> Iterator[str]:
+    yield from serve("REDIS_CLUSTER", servers.redis_cluster)
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    yield from serve("VALKEY", servers.valkey)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    yield from serve("POSTGRES", servers.postgres)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url(postgres_url: str) -> Iterator[str]:
+    yield from serve("PGBOUNCER", lambda: servers.pgbouncer(postgres_url))
+
+
+@pytest.fixture(scope="session")
+def mariadb_url() -> Iterator[str]:
+    yield from serve("MYSQL", servers.mariadb)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> Iterator[str]:
+    """`dynamodb://effectonce?region=…&endpoint=…`; the table is the test's to create and name."""
+    # DynamoDB local wants credentials and believes any.
+    for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
+        os.environ.setdefault(name, value)
+    yield from serve("DYNAMODB", servers.dynamodb)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_endpoint(dynamodb_url: str) -> str:
+    return dynamodb_url.partition("endpoint=")[2].partition("&")[0]
+
+
+@pytest.fixture
+def unique_name() -> str:
+    """A name no other test uses: for tables, prefixes, scopes."""
+    return f"t{uuid.uuid4().hex[:16]}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    process.keep_logs = process.keep_logs or report.failed

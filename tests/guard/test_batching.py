@@ -1,0 +1,273 @@
+"""F70: the rules of group commit, each from a failure that was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.contracts import ConnectionLost, Contention
+from effectonce.core.batching import AsyncGroup, ThreadGroup, exchange, pause_thread
+from effectonce.core.drive import drive
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
+
+from .grouped import GroupedBackend
+
+
+def claim(key: str, owner: str = "o", **options: Any) -> Claim:
+    return Claim("s", key, owner.encode().ljust(16), 60_000_000, 10**10, **options)
+
+
+def nobody(op: Claim, answer: Answer) -> None:
+    raise AssertionError("nothing was orphaned here")
+
+
+async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() -> None:
+    backend = GroupedBackend()
+    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    await group.submit(claim("alone"))
+    await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(100)))
+    assert [len(batch) for batch in backend.batches] == [1, 100]
+
+
+async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:
+    """Unsorted, 82 of 84 statements deadlocked."""
+    backend = GroupedBackend()
+    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    keys = [f"k{n % 20:02}" for n in range(100)]
+    random.Random(1).shuffle(keys)
+    await asyncio.gather(*(group.submit(claim(key, f"o{n}")) for n, key in enumerate(keys)))
+    for batch in backend.batches:
+        names = [op.key for op in batch]
+        assert names == sorted(set(names))
+
+
+async def test_a_batch_is_bounded_in_number_and_in_bytes() -> None:
+    backend = GroupedBackend(batch=10)
+    group = AsyncGroup(backend.async_port(), 10, nobody, asyncio.get_running_loop())
+    await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(25)))
+    assert [len(batch) for batch in backend.batches] == [10, 10, 5]
+    backend.batches.clear()
+    heavy = [Settlement("s", f"h{n}", b"", 1, "done", 1, b"x" * 300_000) for n in range(5)]
+    await asyncio.gather(*(group.submit(op) for op in heavy))
+    assert [len(batch) for batch in backend.batches] == [3, 2]
+
+
+async def test_refusals_are_shared_and_grants_are_not() -> None:
+    backend = GroupedBackend()
+    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    answers = await asyncio.gather(*(group.submit(claim("hot", f"o{n}")) for n in range(500)))
+    assert sorted(answer.kind for answer in answers).count("claimed") == 1
+    assert backend.round_trips == 2
+
+
+async def test_a_refusal_is_not_shared_with_another_payload() -> None:
+    backend = GroupedBackend()
+    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    prints = [b"\1" + bytes([n % 2]) * 32 for n in range(10)]
+    answers = await asyncio.gather(
+        *(group.submit(claim("hot", f"o{n}", fingerprints=p)) for n, p in enumerate(prints))
+    )
+    assert [answer.kind for answer in answers[1::2]] == ["mismatch"] * 5
+    assert sorted({answer.kind for answer in answers[0::2]}) == ["claimed", "in_progress"]
+
+
+async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
+    """Cancelling the leader once hung its followers: the flusher is nobody's own task."""
+    backend = GroupedBackend(latency=0.05)
+    given_back: list[str] = []
+    group = AsyncGroup(
+        backend.async_port(), 128, lambda op, answer: given_back.append(op.key), asyncio.get_running_loop()
+    )
+
+    async def caller(key: str) -> Answer:
+        return await group.submit(claim(key))  # type: ignore[no-any-return]
+
+    first = asyncio.create_task(caller("a"))
+    await asyncio.sleep(0.01)  # "a" is on its way
+    queued = [asyncio.create_task(caller(key)) for key in ("b", "c")]
+    await asyncio.sleep(0)
+    first.cancel()
+    queued[0].cancel()
+    assert (await queued[1]).kind == "claimed"
+    assert given_back == ["a"], "a grant that nobody takes is given back"
+    assert [op.key for batch in backend.batches for op in batch] == ["a", "c"]
+
+
+async def test_a_grant_that_arrives_with_the_cancellation_is_released() -> None:
+    async with eo.Store(GroupedBackend(latency=0.01), sweep_every=None) as store:
+        runs: list[int] = []
+
+        @eo.once(store, scope="s", key="k")
+        async def handler(k: str) -> None:
+            runs.append(1)
+
+        for delay in (0.002, 0.0098, 0.0101, 0.0103, 0.012):
+            task = asyncio.create_task(handler("k"))
+            await asyncio.sleep(delay)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.sleep(0.05)
+            record = store.get("s", "k")
+            assert record is None or record.state in ("free", "done"), (delay, record)
+            if record is not None and record.state == "free" and not runs:
+                assert record.attempts == 0, "work that never started is not an attempt"
+
+
+async def test_the_flusher_carries_no_callers_context() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
+    seen: list[str] = []
+
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            seen.append(variable.get())
+            return [True] * len(batch)
+
+    variable.set("alice")
+    group = AsyncGroup(Port(), 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    await group.submit(claim("k"))
+    assert seen == ["none"]
+
+
+def test_threads_share_round_trips_and_each_gets_its_own_reply() -> None:
+    backend = GroupedBackend(latency=0.005)
+    group = ThreadGroup(backend.sync_port(), 128, nobody)
+    answers: dict[int, Answer] = {}
+
+    def work(number: int) -> None:
+        for turn in range(5):
+            answers[number * 10 + turn] = drive(group.submit(claim(f"k{number}-{turn}")))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(answers) == 80
+    assert {answer.kind for answer in answers.values()} == {"claimed"}
+    assert backend.round_trips < 40
+
+
+def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:
+    """A leader that raised without settling its followers once hung them all."""
+
+    class Port:
+        def __init__(self) -> None:
+            self.calls = 0
+            self.entered = threading.Event()
+            self.go = threading.Event()
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.calls += 1
+            if self.calls == 1:
+                self.entered.set()
+                self.go.wait(10)
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return [True] * len(batch)
+
+    port = Port()
+    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+    results: list[str] = []
+
+    def work(key: str) -> None:
+        try:
+            drive(group.submit(claim(key)))
+            results.append("answered")
+        except KeyboardInterrupt:
+            results.append("interrupted")
+
+    threads = [threading.Thread(target=work, args=(f"k{n}",)) for n in range(6)]
+    threads[0].start()
+    port.entered.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(group._queue) < 5:
+        pass
+    port.go.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(results) == ["answered"] * 5 + ["interrupted"]
+
+
+class Script:
+    """A port that fails as told, then answers."""
+
+    def __init__(self, *failures: Exception, bad: str = "") -> None:
+        self.failures = list(failures)
+        self.bad = bad
+        self.sizes: list[int] = []
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        self.sizes.append(len(batch))
+        if any(op.key == self.bad for op in batch):
+            raise ValueError("this key is not for me")
+        if self.failures:
+            raise self.failures.pop(0)
+        return [True] * len(batch)
+
+
+def send(port: Script, *keys: str) -> list[Any]:
+    return list(drive(exchange(port, [claim(key) for key in keys], pause_thread)))  # type: ignore[arg-type]
+
+
+def test_a_lost_connection_is_tried_once_more() -> None:
+    assert send(Script(ConnectionLost("reset")), "a", "b") == [True, True]
+    replies = send(Script(ConnectionLost("reset"), ConnectionLost("reset")), "a", "b")
+    assert all(isinstance(reply, eo.StoreUnavailable) for reply in replies)
+
+
+def test_contention_is_tried_again_then_split_then_given_up() -> None:
+    port = Script(*[Contention("deadlock")] * 3)
+    assert send(port, "a", "b") == [True, True]
+    assert port.sizes == [2, 2, 2, 2]
+    port = Script(*[Contention("deadlock")] * 6)
+    assert send(port, "a", "b") == [True, True]
+    assert port.sizes == [2] * 6 + [1, 1]
+    (reply,) = send(Script(*[Contention("deadlock")] * 20), "a")
+    assert isinstance(reply, eo.StoreUnavailable)
+
+
+def test_one_bad_key_harms_itself_only() -> None:
+    replies = send(Script(bad="b"), "a", "b", "c")
+    assert replies[0] is replies[2] is True
+    assert isinstance(replies[1], ValueError)
+
+
+def test_a_dead_store_is_not_asked_for_each_key() -> None:
+    port = Script(eo.StoreUnavailable("refused"))
+    assert all(isinstance(reply, eo.StoreUnavailable) for reply in send(port, "a", "b", "c"))
+    assert port.sizes == [3]
+
+
+async def test_waiters_of_one_failed_batch_get_errors_of_their_own() -> None:
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            raise eo.StoreUnavailable("refused", 3.0)
+
+    group = AsyncGroup(Port(), 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    errors = await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(3)), return_exceptions=True)
+    assert len({id(error) for error in errors}) == 3
+    assert [(str(error), error.retry_after) for error in errors] == [("refused", 3.0)] * 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("tasks", [1, 50])
+async def test_a_store_behind_groups_keeps_the_guards_promise(tasks: int) -> None:
+    async with eo.Store(GroupedBackend(), sweep_every=None) as store:
+        runs: list[str] = []
+
+        @eo.once(store, scope="s", key="k", wait="10s")
+        async def handler(k: str) -> str:
+            runs.append(k)
+            await asyncio.sleep(0)
+            return k
+
+        keys = [f"k{n % 10}" for n in range(tasks)]
+        assert await asyncio.gather(*map(handler, keys)) == keys
+        assert sorted(runs) == sorted(set(keys))

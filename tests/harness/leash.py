@@ -1,0 +1,71 @@
+"""Ends the servers of a test process that died without ending them itself.
+
+A killed or crashed test process runs no teardown. This small process holds the read end of a pipe from it:
+lines `+PID FOLDER` and `-PID` say which servers run; the end of the pipe says that the test process is gone.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+_pipe: IO[bytes] | None = None
+
+
+def hold(pid: int, folder: Path) -> None:
+    _tell(f"+{pid} {folder}\n")
+
+
+def release(pid: int) -> None:
+    _tell(f"-{pid}\n")
+
+
+def _tell(line: str) -> None:
+    global _pipe
+    if _pipe is None:
+        leash = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
+        leash.returncode = 0  # it outlives us on purpose: no warning about a running child
+        _pipe = leash.stdin
+    assert _pipe is not None
+    try:
+        _pipe.write(line.encode())
+        _pipe.flush()
+    except BrokenPipeError:  # somebody ended the leash; the servers' own teardown still works
+        pass
+
+
+def kill_tree(root: psutil.Process) -> None:
+    """SIGKILL for a server and its descendants, the parent first: PostgreSQL's would begin a recovery."""
+    try:
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in tree:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+    psutil.wait_procs(tree, timeout=10)
+
+
+def main() -> None:
+    held: dict[int, tuple[psutil.Process, str]] = {}
+    for line in sys.stdin:
+        pid, _, folder = line[1:].rstrip("\n").partition(" ")
+        if line.startswith("-"):
+            held.pop(int(pid), None)
+        elif psutil.pid_exists(int(pid)):
+            held[int(pid)] = (
+                psutil.Process(int(pid)),
+                folder,
+            )  # knows the start time: a reused PID is not ours
+    for process, folder in held.values():
+        kill_tree(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

