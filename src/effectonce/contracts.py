@@ -184,6 +184,11 @@ class Clock(Protocol):
 
     def monotonic(self) -> float: ...
 
+    @property
+    def manual(self) -> bool:
+        """Whether time moves only by hand; nothing then happens by itself, the heartbeat included."""
+        ...
+
 
 class Event(Struct, frozen=True):
     """One thing that happened to one operation. Sinks are callables that take it and return fast."""

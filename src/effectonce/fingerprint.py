@@ -44,12 +44,11 @@ def fingerprint(value: object) -> bytes:
     A payload that is itself bytes is hashed as it stands, apart from all JSON: ``b"{}"`` is not ``{}``.
     Raises `InvalidKey` where `canonical` does.
     """
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        text = _RAW_BYTES + bytes(value)
-    else:
-        text = canonical(value)
     state = _EMPTY.copy()
-    state.update(text)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        state.update(_RAW_BYTES + bytes(value))
+    else:
+        state.update(canonical(value))
     return _V1 + state.digest()
 
 

@@ -60,6 +60,7 @@ class _Plan(Struct, kw_only=True):
     run_without_key: bool
     default_scope: bool
     defined_in: type | None = None
+    bound_signature: inspect.Signature | None = None
 
     def settled(self) -> Policy:
         """The policy, whose result type may name things defined after the handler: so built on first use."""
@@ -76,7 +77,7 @@ class _Plan(Struct, kw_only=True):
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = Run(engine, policy, policy.scope, "", "")
+            run = Run(engine, policy, policy.scope, "", "", b"", running.get())
             unprotected(run, "missing_key", str(error))
             return run
         return prepare(engine, policy, key, b"" if self.fingerprint is None else self.fingerprint(args, kwargs))
@@ -91,21 +92,30 @@ class Guarded(Generic[P, R]):
     __name__: str
     __qualname__: str
 
-    def __init__(self, plan: _Plan, receiver: tuple[Any, ...] = ()) -> None:
+    def __init__(self, plan: _Plan) -> None:
         function = plan.function
         functools.update_wrapper(self, function)
         self._plan = plan
-        self._receiver = receiver
+        self._receiver: tuple[Any, ...] = ()
         # What `inspect` needs to treat an object as a function: without it `iscoroutinefunction` would lie.
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
-        if receiver:
-            signature = inspect.signature(function)
-            self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
-            self.__self__ = receiver[0]
-            self.__func__ = function
-            del self.__wrapped__  # type: ignore[attr-defined]  # it takes one argument more
+
+    def _bound(self, receiver: Any) -> Guarded[..., Any]:
+        """The same function as a method of ``receiver``: one argument less. Made on every access, so made cheaply."""
+        plan = self._plan
+        if plan.bound_signature is None:
+            signature = inspect.signature(plan.function)
+            plan.bound_signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        bound: Guarded[..., Any] = object.__new__(type(self))
+        names = bound.__dict__
+        names.update(self.__dict__)
+        names.pop("__wrapped__", None)
+        names.update(
+            _receiver=(receiver,), __self__=receiver, __func__=plan.function, __signature__=plan.bound_signature
+        )
+        return bound
 
     @property
     def scope(self) -> str:
@@ -129,9 +139,7 @@ class Guarded(Generic[P, R]):
     @overload
     def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R]: ...
     @overload
-    def __get__(
-        self: Guarded[Concatenate[S, Q], R], obj: S, owner: type | None = None
-    ) -> Guarded[Q, R]: ...
+    def __get__(self: Guarded[Concatenate[S, Q], R], obj: S, owner: type | None = None) -> Guarded[Q, R]: ...
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         if obj is None:
             return self
@@ -143,7 +151,7 @@ class Guarded(Generic[P, R]):
                 f"{plan.function.__qualname__} is inherited by {type(obj).__qualname__}, and both classes would share "
                 "its scope; pass scope= to @once, or define the method in each class"
             )
-        return type(self)(plan, (obj,))
+        return self._bound(obj)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._plan.defined_in = owner
@@ -188,8 +196,8 @@ class _Sync(Guarded[P, R]):
 
 
 class _Async(Guarded[P, Any]):
-    def __init__(self, plan: _Plan, receiver: tuple[Any, ...] = ()) -> None:
-        super().__init__(plan, receiver)
+    def __init__(self, plan: _Plan) -> None:
+        super().__init__(plan)
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
 

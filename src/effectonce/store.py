@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +20,6 @@ from .durations import Duration, micros
 from .errors import ConfigurationError, NotInDoubt, ScopeTaken, StoreUnavailable, UnknownScheme, show
 from .keys import Key, encode_key
 from .record import Page, Query, Record, Resolution, State, Stats, Swept
-from .urls import Address
 
 T = TypeVar("T")
 
@@ -261,11 +259,15 @@ def _from_environment() -> Backend:
 
 def open_backend(url: str) -> Backend:
     """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``."""
+    from .urls import Address  # with urllib, a third of the package's import time
+
     address = Address(url)
     if address.scheme in SCHEMES:
         module, name = SCHEMES[address.scheme]
         make: Callable[[Address], Backend] = getattr(importlib.import_module(f"effectonce.stores.{module}"), name)
         return make(address)
+    from importlib.metadata import entry_points  # slow to import, and only needed for stores of others
+
     for point in entry_points(group="effectonce.stores"):
         if point.name == address.scheme:
             plugged: Backend = point.load()(address)

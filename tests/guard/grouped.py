@@ -37,7 +37,7 @@ class _SyncPort(MemoryPort):
         backend: GroupedBackend = self._backend  # type: ignore[assignment]
         backend.batches.append(batch)
         replies = await super().run(batch)
-        time.sleep(backend.latency)
+        time.sleep(backend.latency)  # noqa: ASYNC251  # a sync port blocks its thread
         return replies
 
 

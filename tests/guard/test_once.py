@@ -139,9 +139,7 @@ def test_on_error_doubt_leaves_the_outcome_to_an_operator(store: eo.Store, colou
 
 
 @pytest.mark.parametrize(("outcome", "then"), [("done", "rcpt_9"), ("abandon", eo.PermanentFailure)])
-def test_resolve_ends_a_doubt_without_running_it(
-    store: eo.Store, colour: Colour, outcome: Any, then: Any
-) -> None:
+def test_resolve_ends_a_doubt_without_running_it(store: eo.Store, colour: Colour, outcome: Any, then: Any) -> None:
     runs: list[int] = []
 
     @colour.once(store, scope="charge", key="payment_id", on_error="doubt")
@@ -380,9 +378,7 @@ def test_a_message_brings_its_own_key_and_fingerprint(store: eo.Store, colour: C
         handle({"order": 1})
 
 
-def test_two_guards_on_one_store_keep_their_own_settings(
-    store: eo.Store, colour: Colour, clock: ManualClock
-) -> None:
+def test_two_guards_on_one_store_keep_their_own_settings(store: eo.Store, colour: Colour, clock: ManualClock) -> None:
     """A peer's defect: the settings of the first guard were written into the shared store."""
     runs: list[str] = []
     short = colour.once(store, scope="short", key="k", retention="1m")(lambda k: runs.append("short"))

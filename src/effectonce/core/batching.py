@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
-from ..contracts import ConnectionLost, Contention, Port
-from ..errors import ConfigurationError, StoreUnavailable
-from ..record import Answer, Batchable, Claim, Remember, Reply, Settlement
+from effectonce.contracts import ConnectionLost, Contention, Port
+from effectonce.errors import ConfigurationError, StoreUnavailable
+from effectonce.record import Answer, Batchable, Claim, Remember, Reply, Settlement
 
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
@@ -165,7 +165,7 @@ def own(error: Exception) -> Exception:
 
 async def pause_thread(seconds: float) -> None:
     """`exchange`'s pause where there is no event loop."""
-    time.sleep(seconds)
+    time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block
 
 
 class ThreadGroup:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ConfigurationError, CorruptRecord
+from effectonce.errors import ConfigurationError, CorruptRecord
 
 VERSION = b"1"
 NATIVE = (type(None), bool, str, int)
@@ -146,9 +146,7 @@ def _require_native(value: Any, depth: int = 0) -> None:
                 raise Unstorable(f"a dict key of type {type(name).__name__} would read back as a string")
             _require_native(item, depth + 1)
     else:
-        raise Unstorable(
-            f"{kind.__name__} is not a JSON value; annotate the handler's return type, or pass returns="
-        )
+        raise Unstorable(f"{kind.__name__} is not a JSON value; annotate the handler's return type, or pass returns=")
 
 
 def _encode_foreign(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ..errors import NotAwaited, WrongColour
+from effectonce.errors import NotAwaited, WrongColour
 
 T = TypeVar("T")
 
@@ -51,4 +51,6 @@ class Pending(Generic[T]):
     def __bool__(self) -> NoReturn:
         if isinstance(self._awaitable, Coroutine):
             self._awaitable.close()
-        raise NotAwaited(f"{self._what} was tested without `await`, which would always be true; write `await {self._what}`")
+        raise NotAwaited(
+            f"{self._what} was tested without `await`, which would always be true; write `await {self._what}`"
+        )

@@ -16,9 +16,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..contracts import Backend, Event, Hook, Port
-from ..errors import StoreUnavailable
-from ..record import Answer, Claim, Settlement
+from effectonce.contracts import Backend, Clock, Event, Hook, Port
+from effectonce.errors import StoreUnavailable
+from effectonce.record import Answer, Claim, Settlement
+
 from .batching import AsyncGroup, Group, ThreadGroup
 from .drive import drive
 from .heartbeat import Heartbeat
@@ -61,7 +62,8 @@ class Engine:
         self.backend = backend
         self.privacy = privacy
         self.hooks = hooks
-        self.monotonic: Callable[[], float] = getattr(getattr(backend, "clock", None), "monotonic", time.monotonic)
+        self._clock: Clock | None = getattr(backend, "clock", None)  # of stores that have no server to ask
+        self.monotonic: Callable[[], float] = time.monotonic if self._clock is None else self._clock.monotonic
         self._sweep_every = sweep_every
         self._lock = threading.Lock()
         self._fresh()
@@ -74,7 +76,12 @@ class Engine:
         self.random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
         self.heartbeat = Heartbeat(
             self.leased,
-            self.backend.sync_port, self.monotonic, self._report_sweep, self._sweep_every, capabilities.batch
+            self.backend.sync_port,
+            self.monotonic,
+            self._report_sweep,
+            self._sweep_every,
+            capabilities.batch,
+            by_hand=self._clock is not None and self._clock.manual,
         )
         self._sync: Side | None = None
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
@@ -216,9 +223,7 @@ class Engine:
 
 def release(claim: Claim, answer: Answer) -> Settlement:
     """Give back a grant whose work never started: it does not count as an attempt."""
-    return Settlement(
-        claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True
-    )
+    return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True)
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

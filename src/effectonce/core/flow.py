@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from ..errors import (
+from effectonce.errors import (
     AttemptsExhausted,
     ConfigurationError,
     EffectOnceError,
@@ -31,7 +31,8 @@ from ..errors import (
     StoreUnavailable,
     show,
 )
-from ..record import Answer, Claim, Look, Remember, Renewal, Settlement
+from effectonce.record import Answer, Claim, Look, Remember, Renewal, Settlement
+
 from .codec import Codec, Unstorable, decode_error, encode_error
 from .engine import Engine, Side, log, release
 from .waiting import FIRST_POLL, LAST_POLL
@@ -225,10 +226,10 @@ async def _granted(claim: Claim, pending: Awaitable[Answer], side: Side) -> Answ
     try:
         return await pending
     except asyncio.CancelledError:
-        if isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled():
-            if pending.exception() is None and pending.result().kind == "claimed":
-                settled = asyncio.ensure_future(side.settle(release(claim, pending.result())))
-                settled.add_done_callback(lambda done: done.cancelled() or done.exception())
+        came = isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled()
+        if came and pending.exception() is None and pending.result().kind == "claimed":  # type: ignore[attr-defined]
+            settled = asyncio.ensure_future(side.settle(release(claim, pending.result())))  # type: ignore[attr-defined]
+            settled.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
 
 
@@ -319,11 +320,13 @@ def _replay(run: Run, answer: Answer) -> None:
         )
     if kind == "mismatch":
         raise PayloadMismatch(
-            f"{about} was used before with another payload; a retry must send the same payload, a new operation a new key"
+            f"{about} was used before with another payload; a retry must send the same payload, and a new operation "
+            "must have a new key"
         )
     if kind == "exhausted":
         raise AttemptsExhausted(
-            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget)", "attempts-exhausted"
+            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget)",
+            "attempts-exhausted",
         )
     raise _failure(run, answer, about)
 
@@ -379,8 +382,10 @@ async def finish(run: Run, side: Side, value: Any) -> None:
         raise
     if engine.waiters:
         engine.waiters.wake((run.scope, run.stored_key))
-    if not recorded and not policy.seen:
+    if not recorded:
         run.tell("fenced")
+        if policy.seen:  # a claim, a doubt or a failure of another guard stands there, and says more
+            return
         raise LeaseLost(
             f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another delivery took over, or an "
             "operator settled it; this attempt's outcome was not recorded and its effect may have happened twice"
@@ -400,7 +405,7 @@ def _completion(run: Run, result: bytes | None) -> Settlement | Remember:
     return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", policy.retention, result)
 
 
-async def abort(run: Run, side: Side, error: BaseException, *, started: bool = True) -> None:
+async def abort(run: Run, side: Side, error: BaseException) -> None:
     """The handler raised ``error``: store a permanent one, else release or doubt. Never raises an `Exception`.
 
     The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
@@ -415,9 +420,7 @@ async def abort(run: Run, side: Side, error: BaseException, *, started: bool = T
         return
     op = Settlement(run.scope, run.stored_key, run.owner, run.token, "free", policy.retention)
     kind = "released"
-    if not started:
-        op.refund = True
-    elif isinstance(error, policy.permanent):
+    if isinstance(error, policy.permanent):
         kind = op.state = "failed"
         op.error = run.sealed(encode_error(error), run.generation)
     elif policy.doubt_on_error:

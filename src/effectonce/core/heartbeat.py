@@ -12,9 +12,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..contracts import Port
-from ..errors import EffectOnceError
-from ..record import Renewal
+from effectonce.contracts import Port
+from effectonce.errors import EffectOnceError
+from effectonce.record import Renewal
+
 from .batching import exchange, pause_thread
 from .drive import drive
 
@@ -57,6 +58,8 @@ class Heartbeat:
         swept: Callable[[int, int, str], None],
         sweep_every: float | None,
         batch: int,
+        *,
+        by_hand: bool,
     ) -> None:
         self._leased: set[Leased] = leased
         self._open_port = open_port
@@ -65,6 +68,7 @@ class Heartbeat:
         self._swept = swept
         self._sweep_every = sweep_every
         self._batch = batch
+        self._by_hand = by_hand  # under a manual clock nothing happens by itself
         self._started: dict[Leased, float] = {}
         #: The shortest lease seen, in microseconds; whoever has a shorter one calls `hurry`.
         self.shortest = IDLE
@@ -77,7 +81,7 @@ class Heartbeat:
         """Beat often enough for ``lease``; starts the thread."""
         with self._lock:
             self.shortest = min(self.shortest, lease)
-            if self._thread is None:
+            if self._thread is None and not self._by_hand:
                 self._stopping = False
                 self._thread = threading.Thread(target=self._run, name="effectonce-heartbeat", daemon=True)
                 self._thread.start()

@@ -12,7 +12,7 @@ import hmac
 import os
 from typing import Any
 
-from ..errors import CorruptRecord, InvalidOption, MissingDriver
+from effectonce.errors import CorruptRecord, InvalidOption, MissingDriver
 
 VERSION = b"P"
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from ..errors import WrongColour
+from effectonce.errors import WrongColour
 
 Identity = tuple[str, str]
 

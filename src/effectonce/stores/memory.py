@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..contracts import Capabilities, Clock, Port
-from ..errors import InvalidOption
-from ..record import (
+from effectonce.contracts import Capabilities, Clock, Port
+from effectonce.errors import InvalidOption
+from effectonce.record import (
     EXHAUSTED,
     Answer,
     Batchable,
@@ -32,16 +32,20 @@ from ..record import (
     Stats,
     Swept,
 )
-from ..urls import Address
+from effectonce.urls import Address
 
 NEVER = 1 << 62  # an expiry that no clock reaches
 
 
 class SystemClock:
-    """Wall-clock time at import, carried on by the monotonic clock: it never jumps."""
+    """Wall-clock time at the start, carried on by the monotonic clock: it never jumps."""
+
+    manual = False
 
     def __init__(self) -> None:
-        def now(offset: int = time.time_ns() - time.monotonic_ns(), ticks: Callable[[], int] = time.monotonic_ns) -> int:
+        def now(
+            offset: int = time.time_ns() - time.monotonic_ns(), ticks: Callable[[], int] = time.monotonic_ns
+        ) -> int:
             return (offset + ticks()) // 1000
 
         self.now = now
@@ -309,9 +313,7 @@ class MemoryPort:
             rows = list(self._all())
             expired = [(scope, key) for scope, key, row in rows if row.expires_at <= now]
             lapsed = [
-                row
-                for _, _, row in rows
-                if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now
+                row for _, _, row in rows if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now
             ]
             for scope, key in expired[:limit]:
                 del self._scopes[scope][key]

@@ -17,6 +17,8 @@ class ManualClock:
     It may be read and advanced from several threads.
     """
 
+    manual = True
+
     def __init__(self, start: int = EPOCH) -> None:
         self._start = start
         self._now = start
