@@ -1,0 +1,465 @@
+"""Records in a SQLite file: for one machine, several processes.
+
+The machine's wall clock is the store's clock, since all who share the file share it. One connection writes at a
+time, so there is one lane, and a batch of mixed operations is one transaction. A lone claim or settlement is one
+statement, which is its own transaction: the statements are in ``sql/sqlite_queries.sql``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import sqlite3
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from effectonce.connections.sqlite import Connection, File, Threaded
+from effectonce.contracts import Capabilities, Clock, Contention, Port
+from effectonce.errors import CorruptRecord, InvalidKey, InvalidOption, SchemaMismatch, show
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Page,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settlement,
+    State,
+    Stats,
+    Swept,
+)
+from effectonce.urls import Address
+
+SCHEMA: Final = 1
+CAP: Final = 100_000  # the most that `stats` counts of one state
+VISITS: Final = 5_000  # the most rows that one page of `list` looks at
+RECENT: Final = 1_000_000  # the most rows that `stats` looks at for claimed and done
+DAY: Final = 86_400_000_000
+UNLIMITED: Final = 1 << 62
+FIRST, LAST = -(1 << 63), (1 << 63) - 1
+ATTENTION: Final = ("failed", "free", "in_doubt")
+
+_COLUMNS = (
+    "scope, key, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until, expires_at, "
+    "owner, fingerprint, result, error"
+)
+_FIELDS = _COLUMNS.split(", ")
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}", re.ASCII)
+
+
+class MachineClock:
+    """The wall clock, which every process on this machine reads alike. It may be set: keep it disciplined."""
+
+    manual = False
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SQLiteBackend:
+    """``sqlite:///file.db?synchronous=FULL&timeout=5s&prefix=effectonce``.
+
+    ``synchronous``: FULL (default) and EXTRA keep every confirmed record through a power cut; NORMAL may then lose
+    the last ones, though never through the death of a process. ``timeout``: how long to wait for the write lock.
+    """
+
+    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True)
+
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+        self.file = File(address)
+        self.prefix = address.take("prefix", _prefix, "effectonce")
+        address.done()
+        self.clock: Clock = clock if clock is not None else MachineClock()
+        self._queries: dict[str, str] | None = None
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The statements by name, with this store's table names."""
+        if self._queries is None:
+            found = re.findall(r"^-- name: (\w+)\n(.*?;)$", self._sql("sqlite_queries.sql"), re.MULTILINE | re.DOTALL)
+            self._queries = {name: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE) for name, text in found}
+        return self._queries
+
+    def _sql(self, name: str) -> str:
+        text = files("effectonce.stores").joinpath("sql", name).read_text("utf-8")
+        names = {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
+        for word, value in {**names, "columns": _COLUMNS}.items():
+            text = text.replace(f"{{{word}}}", value)
+        return text
+
+    def sync_port(self) -> Port:
+        return SQLitePort(self)
+
+    def async_port(self) -> Port:
+        return Threaded(SQLitePort(self))
+
+    def schema_sql(self) -> str:
+        return self._sql("sqlite_schema.sql")
+
+    def __repr__(self) -> str:
+        return str(self.file)
+
+
+def _prefix(text: str) -> str:
+    if _PREFIX.fullmatch(text) is None:
+        raise ValueError("a prefix is a letter or _ and then up to 40 letters, digits and _")
+    return text
+
+
+class SQLitePort:
+    """See `contracts.Port`. Its coroutines never suspend."""
+
+    def __init__(self, backend: SQLiteBackend) -> None:
+        self._backend = backend
+        self._db = Connection(backend.file, self._prepare)
+        self._sql = sql = backend.queries
+        self._now = backend.clock.now
+        self._claim_sql, self._settle_sql, self._standing_sql = sql["claim"], sql["settle"], sql["standing"]
+        self._ticket = itertools.count(random.getrandbits(20))
+
+    # -- the schema
+
+    def _prepare(self, cursor: sqlite3.Cursor) -> None:
+        """What a new connection does first: see that the tables are there in our version, or create them."""
+        try:
+            version = self._meta(cursor, "schema")
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            version = None
+        if version is None:
+            version = self._create(cursor)
+        if version != SCHEMA:
+            raise SchemaMismatch(
+                f"{self._backend!r} has schema version {version}, this release reads {SCHEMA}; "
+                + ("upgrade effectonce" if version > SCHEMA else f"run: effectonce migrate {self._backend!r}")
+            )
+
+    def _create(self, cursor: sqlite3.Cursor) -> int:
+        # Under the write lock, and every statement IF NOT EXISTS: two processes may come here at once.
+        cursor.execute("BEGIN IMMEDIATE")
+        statement = ""
+        for line in self._backend.schema_sql().splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                cursor.execute(statement)
+                statement = ""
+        cursor.execute("COMMIT")
+        return self._meta(cursor, "schema") or 0
+
+    def _meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
+        row = cursor.execute(self._sql["read_meta"], (name,)).fetchone()
+        return row[0] if row is not None else None
+
+    # -- operations
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if len(batch) == 1:
+            return (self._db.step(self._apply, batch[0]),)
+        if all(type(op) is Look for op in batch):
+            return self._db.step(self._apply_all, batch)
+        return self._db.transaction(self._apply_all, batch)
+
+    def _apply_all(self, cursor: sqlite3.Cursor, batch: Sequence[Batchable]) -> list[Reply]:
+        return [self._apply(cursor, op) for op in batch]
+
+    def _apply(self, cursor: sqlite3.Cursor, op: Batchable) -> Reply:
+        try:
+            if type(op) is Claim:
+                return self._claim(cursor, op)
+            if type(op) is Settlement:
+                return self._settle(cursor, op)
+            if type(op) is Renewal:
+                return self._renew(cursor, op)
+            if type(op) is Remember:
+                return self._remember(cursor, op)
+            return self._look(cursor, op)  # type: ignore[arg-type]
+        except CorruptRecord as error:
+            return error
+        except (UnicodeEncodeError, OverflowError, sqlite3.DataError) as error:
+            wrapped = InvalidKey(f"SQLite cannot keep scope {show(op.scope)!r}, key {show(op.key)!r}: {error}")
+            wrapped.__cause__ = error
+            return wrapped
+
+    def _due(self, at: int) -> int:
+        """A place in the table for a row to look at at ``at``, which no other row has (but for a rare chance)."""
+        return (at // 1000 << 20) | (next(self._ticket) & 0xFFFFF)
+
+    def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
+        prints = op.fingerprints
+        for _ in range(100):
+            now = self._now()
+            until = now + op.lease
+            due = self._due(now + op.retention)
+            doubt = op.doubt_on_lapse
+            limit = op.max_attempts or UNLIMITED
+            values = (
+                due, op.scope, op.key, op.owner, now, doubt, until, None if doubt else until + op.retention, now, now,
+                prints[:33] if prints else None, limit, prints,
+            )  # fmt: skip
+            try:
+                cursor.execute(self._claim_sql, values)
+            except sqlite3.IntegrityError:  # another row has this very place
+                continue
+            if cursor.rowcount and cursor.lastrowid == due:
+                return Answer("claimed", now, 1)
+            # Taken from another (then it is ours below), or refused. Outside a transaction the record may have
+            # changed since: then no answer fits what is found, and the claim is made again.
+            row = self._read(cursor, op.scope, op.key, prints, now)
+            if row is None:
+                continue
+            answer = _standing(row, bool(prints), now, op.owner)
+            if answer is None:
+                if row[3] >= limit and self._exhaust(cursor, op, row[2], now):
+                    return Answer("exhausted", row[2], row[3], row[4], None, EXHAUSTED)
+                continue
+            if answer.kind == "in_doubt" and row[0] == "claimed":
+                lapsed = cursor.execute(self._sql["lapse"], (now, op.scope, op.key, row[2], now)).rowcount
+                if not lapsed:
+                    continue
+            return answer
+        raise Contention(f"scope {show(op.scope)!r}, key {show(op.key)!r} changed a hundred times during one claim")
+
+    def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
+        expires = now + op.retention
+        values = (EXHAUSTED, now, expires, op.scope, op.key, token, op.max_attempts, now, now)
+        return cursor.execute(self._sql["exhaust"], values).rowcount == 1
+
+    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, prints: bytes, now: int) -> tuple[Any, ...] | None:
+        """The unexpired record as `_standing` reads it."""
+        row: tuple[Any, ...] | None = cursor.execute(self._standing_sql, (prints, scope, key)).fetchone()
+        return None if row is None or (row[8] is not None and row[8] <= now) else row
+
+    def _look(self, cursor: sqlite3.Cursor, op: Look) -> Answer:
+        now = self._now()
+        row = self._read(cursor, op.scope, op.key, op.fingerprints, now)
+        return (row and _standing(row, bool(op.fingerprints), now)) or Answer("absent")
+
+    def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
+        now = self._now()
+        state = op.state
+        values = (
+            state, op.result, op.error, op.refund, now, None if state == "in_doubt" else now + op.retention,
+            op.scope, op.key, op.owner, op.token, "in_doubt" if state == "done" else "claimed", now,
+        )  # fmt: skip
+        if cursor.execute(self._settle_sql, values).rowcount:
+            return True
+        # Not applied now. Applied before, and its reply lost? Owner and token never come back to a claim.
+        row = self._read(cursor, op.scope, op.key, b"", now)
+        return row is not None and row[:3] == (state, op.owner, op.token)
+
+    def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
+        now = self._now()
+        until = now + op.lease
+        values = (until, until + op.retention, op.scope, op.key, op.owner, op.token, now)
+        return cursor.execute(self._sql["renew"], values).rowcount == 1
+
+    def _remember(self, cursor: sqlite3.Cursor, op: Remember) -> bool:
+        prints = op.fingerprints
+        for _ in range(100):
+            now = self._now()
+            expires = now + op.retention
+            due = self._due(expires)
+            values = (due, op.scope, op.key, now, expires, now, now, prints[:33] or None, op.result, prints)
+            try:
+                if cursor.execute(self._sql["remember"], values).rowcount:
+                    return True
+            except sqlite3.IntegrityError:  # as in `_claim`
+                continue
+            row = self._read(cursor, op.scope, op.key, prints, now)
+            answer = _standing(row, bool(prints), now) if row is not None else None
+            if answer is not None:
+                return answer.kind == "done"
+        raise Contention(f"scope {show(op.scope)!r}, key {show(op.key)!r} changed a hundred times during one call")
+
+    # -- for people
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        return self._db.step(self._get, scope, key)
+
+    def _get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
+        row = cursor.execute(self._sql["get"], (scope, key, self._now())).fetchone()
+        return _record(row) if row is not None else None
+
+    async def list(self, query: Query) -> Page:
+        if query.state in ATTENTION:
+            return self._db.step(self._list_attention, query, _uncursor(query.cursor, "a", 2))
+        if query.scope is not None:
+            return self._db.step(self._list_within, query, query.scope, _uncursor(query.cursor, "w", 1))
+        return self._db.step(self._list_all, query, _uncursor(query.cursor, "d", 1))
+
+    def _list_attention(self, cursor: sqlite3.Cursor, query: Query, after: Sequence[str]) -> Page:
+        start = _numbers(after) or (LAST, LAST)
+        edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, VISITS - 1)).fetchone()
+        rows = cursor.execute(
+            self._sql["page_attention"],
+            (query.state, *start, *(edge or (FIRST, FIRST)), query.scope, query.scope, self._now(), query.limit + 1),
+        ).fetchall()
+        return _page("a", [(row[:2], row[2:]) for row in rows], query.limit, edge)
+
+    def _list_within(self, cursor: sqlite3.Cursor, query: Query, scope: str, after: Sequence[str]) -> Page:
+        start = after[0] if after else ""
+        edge = cursor.execute(self._sql["edge_within"], (scope, start, VISITS - 1)).fetchone()
+        last = edge[0] if edge else None
+        rows = cursor.execute(
+            self._sql["page_within"],
+            (scope, start, last, last, query.state, query.state, self._now(), query.limit + 1),
+        ).fetchall()
+        return _page("w", [((row[1],), row) for row in rows], query.limit, edge)
+
+    def _list_all(self, cursor: sqlite3.Cursor, query: Query, after: Sequence[str]) -> Page:
+        start = (_numbers(after) or (LAST,))[0]
+        edge = cursor.execute(self._sql["edge_all"], (start, VISITS - 1)).fetchone()
+        rows = cursor.execute(
+            self._sql["page_all"],
+            (start, edge[0] if edge else FIRST, query.state, query.state, self._now(), query.limit + 1),
+        ).fetchall()
+        return _page("d", [(row[:1], row[1:]) for row in rows], query.limit, edge)
+
+    async def stats(self) -> Stats:
+        return self._db.step(self._stats)
+
+    def _stats(self, cursor: sqlite3.Cursor) -> Stats:
+        """Failed, free and in_doubt from their index; claimed and done among the newest `RECENT` rows."""
+        now = self._now()
+
+        def one(name: str, *values: object) -> Any:
+            row = cursor.execute(self._sql[name], values).fetchone()
+            return row[0] if row is not None else None
+
+        edge = one("edge_all", LAST, RECENT - 1)
+        counts = {state: one("count_recent", FIRST if edge is None else edge, state, now, CAP) for state in _RECENT}
+        counts.update({state: one("count_attention", state, now, CAP) for state in ATTENTION})
+        oldest = one("oldest_in_doubt")
+        return Stats(counts=counts, cap=CAP, oldest_in_doubt=oldest, swept_at=self._meta(cursor, "swept_at"))
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        return self._db.step(self._forget, scope, key, retention)
+
+    def _forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention: int) -> bool:
+        now = self._now()
+        values = (now, now, now + retention, scope, key, now)
+        return cursor.execute(self._sql["forget"], values).rowcount == 1
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        return self._db.step(self._resolve, scope, key, resolution)
+
+    def _resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, word: Resolution) -> bool:
+        now = self._now()
+        retry = word.state == "free"
+        values = (
+            word.state, now, not retry, retry, now, now + word.retention, word.result, word.error, scope, key, now,
+        )  # fmt: skip
+        return cursor.execute(self._sql["resolve"], values).rowcount == 1
+
+    # -- upkeep
+
+    async def sweep(self, limit: int) -> Swept:
+        return self._db.transaction(self._sweep, limit)
+
+    def _sweep(self, cursor: sqlite3.Cursor, limit: int) -> Swept:
+        now = self._now()
+        seen = cursor.execute(self._sql["due"], (self._due(now) | 0xFFFFF, 2 * limit)).fetchall()
+        expired = [due for due, expires in seen if expires is not None and expires <= now]
+        # What is due and has not expired was claimed again, runs longer, or never expires: look again later.
+        later = [(self._due(now + DAY if at is None else at), due) for due, at in seen if at is None or at > now]
+        cursor.executemany(self._sql["postpone"], later)
+        room = limit + 1 - len(expired)
+        if room > 0:
+            expired += [due for (due,) in cursor.execute(self._sql["early"], (now, room)).fetchall()]
+        cursor.executemany(self._sql["delete"], [(due, now) for due in expired[:limit]])
+        lapsed = cursor.execute(self._sql["lapse_all"], (now, now, limit)).rowcount
+        more = len(expired) > limit or lapsed == limit or len(seen) == 2 * limit
+        if not more:
+            cursor.execute(self._sql["write_meta"], ("swept_at", now))
+        return Swept(min(len(expired), limit), lapsed, more)
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return ()
+
+    async def now(self) -> int:
+        return self._now()
+
+    async def check(self) -> None:
+        """Open the file, and take its write lock for a moment: a file that can only be read is no store."""
+        self._db.transaction(self._meta, "schema")
+
+    async def migrate(self) -> None:
+        self._db.close()
+        self._db.step(self._meta, "schema")  # opening it creates what is missing
+
+    async def close(self) -> None:
+        self._db.close()
+
+
+_RECENT: Final = ("claimed", "done")
+
+
+def _standing(row: tuple[Any, ...], compare: bool, now: int, owner: bytes | None = None) -> Answer | None:
+    """What an unexpired record answers, steps 2 to 7 of a claim; None: it is there to be taken."""
+    state: State
+    state, holder, token, attempts, generation, lapsed, doubt, until, _, result, error, differs = row
+    if compare and differs:
+        return Answer("mismatch")
+    if state == "done":
+        return Answer("done", token, attempts, generation, result)
+    if state == "failed":
+        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
+    if state == "in_doubt":
+        return Answer("in_doubt", token, attempts, generation)
+    if state == "claimed" and isinstance(until, int):
+        if holder == owner:
+            return Answer("claimed", token, attempts, generation, lapsed=lapsed == 1)
+        if now < until:
+            return Answer("in_progress", token, attempts, generation, retry_after=(until - now) / 1e6)
+        return Answer("in_doubt", token, attempts, generation) if doubt else None
+    if state == "free":
+        return None
+    raise CorruptRecord(f"a record is stored in the state {show(state)!r}, which is none; delete its row")
+
+
+def _record(row: Sequence[Any]) -> Record:
+    fields = dict(zip(_FIELDS, row, strict=True))
+    fields["doubt_on_lapse"] = fields["doubt_on_lapse"] == 1
+    return Record(**fields)
+
+
+def _page(
+    walk: str,
+    rows: Sequence[tuple[tuple[Any, ...], Sequence[Any]]],
+    limit: int,
+    edge: tuple[Any, ...] | None,
+) -> Page:
+    """A page of (place, columns); it goes on after its last row, or after the edge where it was not filled."""
+    last = rows[limit - 1][0] if len(rows) > limit else edge
+    cursor = None if last is None else ":".join((walk, *map(str, last)))
+    return Page([_record(columns) for _, columns in rows[:limit]], cursor)
+
+
+def _uncursor(cursor: str | None, walk: str, parts: int) -> Sequence[str]:
+    """The place in a cursor of this walk; empty where there is no cursor."""
+    if cursor is None:
+        return ()
+    kind, *place = cursor.split(":", parts)
+    if kind != walk or len(place) != parts:
+        raise InvalidOption("this cursor is not of this list; start again without one")
+    return place
+
+
+def _numbers(place: Sequence[str]) -> tuple[int, ...]:
+    try:
+        return tuple(max(FIRST, min(LAST, int(part))) for part in place)
+    except ValueError:
+        raise InvalidOption("this cursor is not of this list; start again without one") from None

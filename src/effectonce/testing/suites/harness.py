@@ -1,0 +1,442 @@
+"""What the cases of the suite are written with: a few words for asking a port, waiting, and racing.
+
+A case is one ``async def`` over a `Harness`. In the sync colour it is driven on the caller's thread over sync
+ports, races are threads and waiting is `time.sleep`; in the async colour all is tasks on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import unittest
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from effectonce.contracts import Backend, Capabilities, Contention, Port
+from effectonce.core.drive import drive
+from effectonce.record import (
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Page,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settled,
+    Settlement,
+    State,
+    Swept,
+)
+from effectonce.testing.clock import ManualClock
+
+Colour = Literal["sync", "async"]
+COLOURS: tuple[Colour, ...] = ("sync", "async")
+T = TypeVar("T")
+
+SECOND = 1_000_000
+LONG = 60 * SECOND  # a lease that holds for as long as a case runs
+KEEP = 3600 * SECOND  # a retention that outlasts every case
+
+
+Body = Callable[["Harness"], Coroutine[Any, Any, None]]
+
+
+class Case:
+    """One sentence of the contract, and how to see whether a backend keeps it."""
+
+    def __init__(self, body: Body, colours: tuple[Colour, ...]) -> None:
+        self._body = body
+        self.colours = colours
+        self.__doc__ = body.__doc__
+        self.name = body.__name__
+
+    def run(self, backend: Backend, colour: Colour, *, brief: float | None = None) -> None:
+        """Raise AssertionError where the backend breaks the sentence, SkipTest where it does not apply."""
+        if colour not in self.colours:
+            raise unittest.SkipTest(f"is about {self.colours[0]} ports only")
+        harness = Harness(backend, colour, brief)
+        if colour == "sync":
+            drive(self._through(harness))
+        else:
+            asyncio.run(self._through(harness))
+
+    async def _through(self, h: Harness) -> None:
+        try:
+            await h.first.migrate()
+            await self._body(h)
+        finally:
+            await h.close()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Case({self.name})"
+
+
+def case(body: Body) -> Case:
+    """``body`` as a case; its name is the sentence, its docstring the reason."""
+    return Case(body, COLOURS)
+
+
+def sync_case(body: Body) -> Case:
+    """A case about threads or blocking, which the async colour has none of."""
+    return Case(body, ("sync",))
+
+
+def async_case(body: Body) -> Case:
+    """A case about tasks and cancellation, which the sync colour has none of."""
+    return Case(body, ("async",))
+
+
+def equal(got: object, want: object, what: str) -> None:
+    """``got`` is ``want``. Not `assert`: this must hold under ``python -O`` and read well without pytest."""
+    if got != want or type(got) is not type(want):
+        raise AssertionError(f"{what}: expected {_short(want)}, got {_short(got)}")
+
+
+def holds(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 400 else f"{text[:400]}… ({len(text)} characters)"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A claim that was sent, and what came of it. Settled or renewed in the name of its owner and token."""
+
+    claim: Claim
+    answer: Answer
+    token: int
+
+    @property
+    def kind(self) -> str:
+        return self.answer.kind
+
+    def with_token(self, token: int) -> Try:
+        return replace(self, token=token)
+
+    def with_owner(self, owner: bytes) -> Try:
+        claim = self.claim
+        return replace(self, claim=Claim(claim.scope, claim.key, owner, claim.lease, claim.retention))
+
+
+class Harness:
+    """One backend under one case: ports of the right colour, scopes of its own, and time."""
+
+    def __init__(self, backend: Backend, colour: Colour, brief: float | None = None) -> None:
+        self.backend = backend
+        self.colour = colour
+        clock = getattr(backend, "clock", None)
+        self.clock = clock if isinstance(clock, ManualClock) else None
+        seconds = brief if brief is not None else (1.0 if self.capabilities.estimated_clock else 0.06)
+        #: A lease or retention that ends within a moment. Never expected to hold, only to end.
+        self.brief = round(seconds * SECOND)
+        #: How far two readings of the store's time may be apart without anything being wrong.
+        self.slack = 2 * SECOND if self.capabilities.estimated_clock else 5_000
+        self.scope = f"suite-{uuid.uuid4().hex[:16]}"
+        self._ports: list[Port] = []
+        self._lock = threading.Lock()
+        self._first: Port | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.backend.capabilities
+
+    def needs(self, condition: bool, what: str) -> None:
+        """Skip the case where it does not apply."""
+        if not condition:
+            raise unittest.SkipTest(f"needs {what}")
+
+    def manual_clock(self) -> ManualClock:
+        """The store's clock, for cases that stand on a boundary; skips them where it cannot be moved."""
+        if self.clock is None:
+            raise unittest.SkipTest("needs a manual clock")
+        return self.clock
+
+    # -- ports
+
+    def port(self) -> Port:
+        """A new port, closed when the case ends."""
+        port = self.backend.sync_port() if self.colour == "sync" else self.backend.async_port()
+        with self._lock:
+            self._ports.append(port)
+        return port
+
+    @property
+    def first(self) -> Port:
+        """The port that the words below use unless given another."""
+        if self._first is None:
+            self._first = self.port()
+        return self._first
+
+    async def close(self) -> None:
+        for port in self._ports:
+            await port.close()
+
+    # -- asking
+
+    async def run(self, *operations: Batchable, port: Port | None = None) -> list[Reply]:
+        """The replies to one batch, in the order in which the operations are given here.
+
+        The port gets them sorted by identity, as the core does. Contention means that nothing was applied.
+        """
+        order = sorted(range(len(operations)), key=lambda n: (operations[n].scope, operations[n].key))
+        batch = [operations[n] for n in order]
+        replies = await self._insist(port or self.first, batch)
+        equal(len(replies), len(batch), "the number of replies to a batch")
+        found: list[Reply] = [False] * len(batch)
+        for position, reply in zip(order, replies, strict=True):
+            found[position] = reply
+        return found
+
+    async def _insist(self, port: Port, batch: Sequence[Batchable]) -> list[Reply]:
+        for _ in range(50):
+            try:
+                replies = list(await port.run(batch))
+            except Contention:
+                await self.sleep(0.01)
+                continue
+            if not any(isinstance(reply, Contention) for reply in replies):
+                return replies
+            await self.sleep(0.01)
+        raise AssertionError("50 repetitions of one batch all ended in Contention")
+
+    async def one(self, operation: Batchable, port: Port | None = None) -> Answer | bool:
+        [reply] = await self.run(operation, port=port)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def a_claim(
+        self,
+        key: str = "k",
+        *,
+        scope: str | None = None,
+        owner: bytes | None = None,
+        lease: int = LONG,
+        retention: int = KEEP,
+        max_attempts: int = 0,
+        doubt: bool = False,
+        prints: bytes = b"",
+        waiting: bool = False,
+    ) -> Claim:
+        return Claim(
+            scope or self.scope,
+            key,
+            owner or os.urandom(16),
+            lease,
+            retention,
+            max_attempts=max_attempts,
+            doubt_on_lapse=doubt,
+            fingerprints=prints,
+            waiting=waiting,
+        )
+
+    async def ask(self, key: str = "k", *, port: Port | None = None, **options: Any) -> Try:
+        """Claim, whatever comes of it."""
+        return await self.send(self.a_claim(key, **options), port)
+
+    async def send(self, claim: Claim, port: Port | None = None) -> Try:
+        answer = await self.one(claim, port)
+        if not isinstance(answer, Answer):
+            raise AssertionError(f"a claim was answered by {answer!r}, which is no Answer")
+        return Try(claim, answer, answer.token)
+
+    async def take(self, key: str = "k", *, port: Port | None = None, **options: Any) -> Try:
+        """Claim, and be granted it."""
+        mine = await self.ask(key, port=port, **options)
+        equal(mine.kind, "claimed", f"the claim of {mine.claim.key!r}")
+        return mine
+
+    def a_settlement(
+        self,
+        mine: Try,
+        state: Settled = "done",
+        *,
+        result: bytes | None = None,
+        error: bytes | None = None,
+        refund: bool = False,
+        retention: int = KEEP,
+    ) -> Settlement:
+        c = mine.claim
+        return Settlement(c.scope, c.key, c.owner, mine.token, state, retention, result, error, refund)
+
+    async def settle(self, mine: Try, state: Settled = "done", *, port: Port | None = None, **options: Any) -> bool:
+        return self._bool(await self.one(self.a_settlement(mine, state, **options), port))
+
+    def a_renewal(self, mine: Try, lease: int = LONG, retention: int = KEEP) -> Renewal:
+        return Renewal(mine.claim.scope, mine.claim.key, mine.claim.owner, mine.token, lease, retention)
+
+    async def renew(self, mine: Try, lease: int = LONG, retention: int = KEEP, *, port: Port | None = None) -> bool:
+        return self._bool(await self.one(self.a_renewal(mine, lease, retention), port))
+
+    async def look(self, key: str = "k", *, scope: str | None = None, prints: bytes = b"") -> Answer:
+        answer = await self.one(Look(scope or self.scope, key, prints))
+        if not isinstance(answer, Answer):
+            raise AssertionError(f"a look was answered by {answer!r}, which is no Answer")
+        return answer
+
+    async def remember(
+        self, key: str = "k", *, result: bytes | None = None, prints: bytes = b"", retention: int = KEEP
+    ) -> bool:
+        return self._bool(await self.one(Remember(self.scope, key, retention, prints, result)))
+
+    @staticmethod
+    def _bool(reply: Answer | bool) -> bool:
+        if not isinstance(reply, bool):
+            raise AssertionError(f"a settlement, renewal or remember was answered by {reply!r}, which is no bool")
+        return reply
+
+    async def get(self, key: str = "k", *, scope: str | None = None) -> Record | None:
+        return await self.first.get(scope or self.scope, key)
+
+    async def record(self, key: str = "k", *, scope: str | None = None) -> Record:
+        """The record, which must be there."""
+        record = await self.get(key, scope=scope)
+        if record is None:
+            raise AssertionError(f"there is no record of {key!r}")
+        return record
+
+    async def state(self, key: str = "k") -> State | Literal["absent"]:
+        record = await self.get(key)
+        return "absent" if record is None else record.state
+
+    async def forget(self, key: str = "k", retention: int = KEEP) -> bool:
+        return await self.first.forget(self.scope, key, retention)
+
+    async def resolve(
+        self,
+        state: Literal["done", "failed", "free"],
+        key: str = "k",
+        *,
+        result: bytes | None = None,
+        error: bytes | None = None,
+        retention: int = KEEP,
+    ) -> bool:
+        word = Resolution(state=state, retention=retention, result=result, error=error)
+        return await self.first.resolve(self.scope, key, word)
+
+    async def pages(self, *, state: State | None = None, scope: str | None = None, limit: int) -> list[Page]:
+        """Every page, following the cursors to their end."""
+        pages: list[Page] = []
+        cursor: str | None = None
+        for _ in range(2_000):
+            page = await self.first.list(Query(state=state, scope=scope, limit=limit, cursor=cursor))
+            holds(
+                len(page.records) <= limit,
+                f"a page of {len(page.records)} records where {limit} were asked for",
+            )
+            pages.append(page)
+            cursor = page.cursor
+            if cursor is None:
+                return pages
+        raise AssertionError("2000 pages, and the cursor leads on")
+
+    async def listed(self, *, state: State | None = None, scope: str | None = None, limit: int = 100) -> list[Record]:
+        return [record for page in await self.pages(state=state, scope=scope, limit=limit) for record in page.records]
+
+    async def sweep(self, limit: int = 1_000) -> Swept:
+        """Sweep until nothing is left to sweep; what was done in all."""
+        deleted = lapsed = 0
+        for _ in range(2_000):
+            swept = await self.first.sweep(limit)
+            deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
+            if not swept.more:
+                return Swept(deleted, lapsed, False)
+        raise AssertionError("2000 sweeps, and there is more")
+
+    # -- records in a state
+
+    async def in_doubt(self, key: str = "k", **options: Any) -> Try:
+        """A record whose owner said that it does not know."""
+        mine = await self.take(key, **options)
+        holds(await self.settle(mine, "in_doubt"), "a doubt was not applied")
+        return mine
+
+    async def lapsed(self, key: str = "k", **options: Any) -> Try:
+        """A claim whose lease has ended without a word."""
+        mine = await self.take(key, **{"lease": self.brief, **options})
+        await self.past(mine.claim.lease)
+        return mine
+
+    # -- time
+
+    async def now(self) -> int:
+        return await self.first.now()
+
+    async def sleep(self, seconds: float) -> None:
+        """Really wait."""
+        if self.colour == "sync":
+            time.sleep(seconds)  # noqa: ASYNC251  (a sync port's coroutine never suspends)
+        else:
+            await asyncio.sleep(seconds)
+
+    async def past(self, span: int) -> None:
+        """Until ``span`` microseconds have gone by on the store's clock, and a little more."""
+        if self.clock is not None:
+            self.clock.advance_micros(span + 1)
+            return
+        until = await self.now() + span + self.slack
+        while (left := until - await self.now()) > 0:
+            await self.sleep(left / SECOND)
+
+    # -- races
+
+    async def together(self, count: int, body: Callable[[Port, int], Coroutine[Any, Any, T]]) -> list[T]:
+        """``body`` on ``count`` new ports at once: threads in the sync colour, tasks in the async one."""
+        ports = [self.port() for _ in range(count)]
+        for port in ports:  # connected first, so that they really meet
+            await port.now()
+        if self.colour == "async":
+            return list(await asyncio.gather(*(body(port, n) for n, port in enumerate(ports))))
+        return threads([partial(_driven, body, port, n) for n, port in enumerate(ports)])
+
+
+def _driven(body: Callable[[Port, int], Coroutine[Any, Any, T]], port: Port, n: int) -> T:
+    return drive(body(port, n))
+
+
+def threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
+    """What each of ``bodies`` returns, run at once on a thread each; the first exception is raised here."""
+    barrier = threading.Barrier(len(bodies))
+    results: list[T | BaseException] = [RuntimeError("never ran")] * len(bodies)
+
+    def main(n: int, body: Callable[[], T]) -> None:
+        try:
+            barrier.wait(30)
+            results[n] = body()
+        except BaseException as error:
+            results[n] = error
+
+    threads = [threading.Thread(target=main, args=(n, body), daemon=True) for n, body in enumerate(bodies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if any(thread.is_alive() for thread in threads):
+        raise AssertionError("concurrent calls have not come back within a minute: a deadlock")
+    found: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found
+
+
+def a_print(text: str, version: int = 1) -> bytes:
+    """One 33-byte fingerprint entry: the algorithm's version and 32 bytes."""
+    return bytes([version]) + text.encode().ljust(32, b".")[:32]
