@@ -1,0 +1,502 @@
+"""Records in MySQL >= 8.0 or MariaDB >= 10.6.
+
+A batch of claims is one `INSERT ... ON DUPLICATE KEY UPDATE`, of settlements one `UPDATE` with a join, each with
+what is needed to answer in the same packet. MariaDB returns the rows of the insert itself; MySQL reads them in
+the same transaction. The statements are in ``sql/mysql_queries.sql``, with the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, ClassVar
+
+from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, text
+from effectonce.contracts import Capabilities, Port
+from effectonce.errors import InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
+from effectonce.keys import digest
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Page,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settlement,
+    State,
+    Stats,
+    Swept,
+)
+from effectonce.urls import Address
+
+SCHEMA_VERSION = 1
+CAP = 100_000  # the most that `stats` counts of a state
+LONGEST_PAGE = 1_000
+STRETCH = 500  # index entries looked at in one round of a list ...
+ROUNDS = 20  # ... and how many rounds it makes for one page
+OVERHEAD = 65_536  # what a packet holds beside the values: the statement, the list of ids
+HELD = 100  # records that a sweep locks at a time
+
+STATES: tuple[State, ...] = ("claimed", "done", "failed", "in_doubt", "free")
+
+# SYSDATE(6) is a DATETIME without a zone; the session's is UTC, so no hour is ever ambiguous. UNIX_TIMESTAMP of
+# it is a DECIMAL: exact, where a double would round microseconds.
+NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)"
+BEGAN = "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)"
+
+
+class MySQLBackend:
+    """The store at a mysql:// or mariadb:// URL.
+
+    Options: ``timeout`` and ``connect_timeout`` (5s each), ``prefix`` of the tables (effectonce), ``socket`` (a Unix
+    socket's path), ``ssl`` (true, or the path of the certificate authority to trust), ``returning`` (auto; off asks
+    MariaDB in the way MySQL needs, for a proxy that does not know INSERT ... RETURNING).
+    """
+
+    capabilities = Capabilities(name="mysql", lanes=3, notifies=False)
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._options = Options(address)
+        self._prefix = address.take("prefix", _prefix, "effectonce")
+        self._returning = address.take("returning", {"auto": True, "off": False}.__getitem__, True)
+        address.done()
+
+    def sync_port(self) -> Port:
+        return self._port(SyncWire(self._options))
+
+    def async_port(self) -> Port:
+        return self._port(AsyncWire(self._options))
+
+    def _port(self, wire: Wire) -> MySQLPort:
+        return MySQLPort(wire, self._address, self._prefix, self._returning)
+
+    def schema_sql(self) -> str:
+        return _fill(_file("mysql_schema.sql"), **_tables(self._prefix))
+
+    def __repr__(self) -> str:
+        return str(self._address)
+
+
+class MySQLPort:
+    """See `contracts.Port`. One connection; the same code in both colours."""
+
+    def __init__(self, wire: Wire, address: Address, prefix: str, returning: bool) -> None:
+        self._wire = wire
+        self._address = address
+        self._prefix = prefix
+        self._returning = returning
+        self._sql = _queries(prefix)
+        self._verified = 0  # the connection, by number, on which the schema was looked at
+        self._room = 0  # bytes of values that fit in a packet there
+
+    # -- the hot path
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if not batch:
+            return []
+        await self._ready()
+        replies: list[Reply] = [False] * len(batch)
+        kinds: dict[type, list[int]] = {}
+        for position, op in enumerate(batch):
+            kinds.setdefault(type(op), []).append(position)
+        for kind, positions in kinds.items():
+            # By id, not by identity as they came: the order in which locks must be taken is the primary key's.
+            items = sorted((digest(batch[n].scope, batch[n].key), n) for n in positions)
+            for part in self._packets(batch, items):
+                ops = [batch[position] for _, position in part]
+                answers = await self._applies[kind](self, [id_ for id_, _ in part], ops)
+                for (_, position), answer in zip(part, answers, strict=True):
+                    replies[position] = answer
+        return replies
+
+    def _packets(self, batch: Sequence[Batchable], items: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
+        """``items`` in as many parts as the server's packet size asks for: one, but for the smallest."""
+        part: list[tuple[bytes, int]] = []
+        room = self._room
+        for item in items:
+            room -= _weight(batch[item[1]])
+            if room < 0 and part:
+                yield part
+                part, room = [], self._room - _weight(batch[item[1]])
+            part.append(item)
+        yield part
+
+    async def _claim(self, ids: Sequence[bytes], ops: Sequence[Claim]) -> list[Reply]:
+        rows = [
+            f"({binary(id_)},{text(op.scope)},{text(op.key)},{binary(op.owner)},{op.doubt_on_lapse:d},"
+            f"{binary(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
+            f"{NOW},changed_at,changed_at,changed_at+lease,"
+            f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1)"
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+        found = await self._upsert("claim", ids, rows)
+        return [_answer(found[id_], op.fingerprints, op.owner) for id_, op in zip(ids, ops, strict=True)]
+
+    async def _remember(self, ids: Sequence[bytes], ops: Sequence[Remember]) -> list[Reply]:
+        rows = [
+            f"({binary(id_)},{text(op.scope)},{text(op.key)},'',{binary(op.fingerprints)},{op.retention:d},"
+            f"{NOW},changed_at,changed_at,changed_at+retention,'done',0,{self._payload(op.result)})"
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+        found = await self._upsert("remember", ids, rows)
+        return [_answer(found[id_], op.fingerprints).kind == "done" for id_, op in zip(ids, ops, strict=True)]
+
+    async def _look(self, ids: Sequence[bytes], ops: Sequence[Look]) -> list[Reply]:
+        [rows] = await self._ask(_fill(self._sql["look"], ids=binaries(ids)))
+        found = {row[0]: row for row in rows}
+        return [
+            _answer(found[id_], op.fingerprints) if id_ in found else Answer("absent")
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+
+    async def _settle(self, ids: Sequence[bytes], ops: Sequence[Settlement]) -> list[Reply]:
+        rows = [
+            f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,"
+            f"'{_STATE[op.state]}' AS state,{op.retention:d} AS retention,{self._payload(op.result)} AS result,"
+            f"{self._payload(op.error)} AS error,{op.refund:d} AS refund"
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+        found = await self._update("settle", ids, rows)
+        return [found.get(id_) == (op.owner, op.token, op.state) for id_, op in zip(ids, ops, strict=True)]
+
+    async def _renew(self, ids: Sequence[bytes], ops: Sequence[Renewal]) -> list[Reply]:
+        rows = [
+            f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,{op.lease:d} AS lease,"
+            f"{op.retention:d} AS retention"
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+        found = await self._update("renew", ids, rows)
+        return [found.get(id_) == (op.owner, op.token, "claimed") for id_, op in zip(ids, ops, strict=True)]
+
+    _applies: ClassVar[dict[type, Callable[..., Any]]] = {
+        Claim: _claim,
+        Look: _look,
+        Settlement: _settle,
+        Renewal: _renew,
+        Remember: _remember,
+    }
+
+    async def _upsert(self, name: str, ids: Sequence[bytes], rows: Sequence[str]) -> dict[bytes, tuple[Any, ...]]:
+        """Insert or update, and the rows as they are then, by id."""
+        server = await self._wire.connected()
+        statement = _fill(self._sql[name], rows=",".join(rows))
+        standing = self._sql["standing"]
+        if self._returning and server.returning:
+            [found] = await self._ask(f"{statement} RETURNING {standing}")
+        else:
+            read = _fill(self._sql["reread"], ids=binaries(ids))
+            _, _, found, _ = await self._ask(f"BEGIN; {statement}; {read}; COMMIT")
+        return {row[0]: row for row in found}
+
+    async def _update(self, name: str, ids: Sequence[bytes], rows: Sequence[str]) -> dict[bytes, tuple[Any, ...]]:
+        """Update, and (owner, token, state) as they are then, by id. One transaction: a rival that takes a
+        released record at once would otherwise make the release look refused."""
+        statement = _fill(self._sql[name], rows=" UNION ALL ".join(rows))
+        read = _fill(self._sql["settled"], ids=binaries(ids))
+        packet = f"{self._sql['before']}; BEGIN; {statement}; {read}; COMMIT"
+        found = (await self._ask(packet))[3]
+        return {row[0]: row[1:] for row in found}
+
+    def _payload(self, value: bytes | None) -> str:
+        """F18: a result that no packet can carry is not stored, and the record is done all the same."""
+        return binary(value if value is None or 4 * len(value) < self._room else None)
+
+    async def _ready(self) -> None:
+        """Connected, and the schema looked at once on this connection."""
+        server = await self._wire.connected()
+        if self._verified != self._wire.opened:
+            await self._verify()
+            self._verified = self._wire.opened
+            self._room = server.max_packet - OVERHEAD
+
+    async def _ask(self, sql: str) -> list[Rows]:
+        await self._ready()
+        return await self._wire.ask(sql)
+
+    # -- for people
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        [rows] = await self._ask(_fill(self._sql["get"], ids=binary(digest(scope, key))))
+        return _record(rows[0]) if rows else None
+
+    async def list(self, query: Query) -> Page:
+        """In the order of the last change, newest first; of one scope, in the order of creation.
+
+        A page may hold less than its limit, even nothing, and lead on: the work for one is bounded, and a rare
+        state in a large scope takes several.
+        """
+        limit = min(query.limit, LONGEST_PAGE)
+        at, after = _position(query.cursor)
+        width = max(STRETCH, limit + 1)
+        wanted: list_[bytes] = []
+        cursor: str | None = None
+        for _ in range(ROUNDS):
+            keys = await self._stretch(query, at, after, width)
+            for id_, position, matches in keys:
+                at, after = position, id_
+                if matches and len(wanted) == limit:
+                    return Page(await self._records(wanted), cursor)
+                if matches:
+                    wanted.append(id_)
+                    cursor = f"{position}:{id_.hex()}"
+            if len(keys) < width:
+                return Page(await self._records(wanted))
+        return Page(await self._records(wanted), f"{at}:{after.hex()}")
+
+    async def _stretch(self, query: Query, at: int, after: bytes, width: int) -> Rows:
+        """The next ``width`` entries of the index that serves the query, each with whether it is wanted."""
+        place = {"at": str(at), "id": binary(after), "width": str(width)}
+        wanted = "TRUE"
+        if query.scope is not None:
+            stretch = _fill(self._sql["page_of_scope"], scope=text(query.scope), **place)
+            # As bytes: to the index, scopes that differ in trailing spaces are equal.
+            wanted = f"CAST(r.scope AS BINARY) = {binary(query.scope.encode())}"
+            if query.state is not None:
+                wanted += f" AND r.state = '{_STATE[query.state]}'"
+        else:
+            states = STATES if query.state is None else (query.state,)
+            parts = [_fill(self._sql["page_of_state"], state=f"'{_STATE[state]}'", **place) for state in states]
+            stretch = parts[0]
+            if len(parts) > 1:
+                every = " UNION ALL ".join(f"({part})" for part in parts)
+                stretch = f"{every} ORDER BY at DESC, id DESC LIMIT {width}"
+        [keys] = await self._ask(_fill(self._sql["page"], stretch=stretch, wanted=wanted))
+        return keys
+
+    async def _records(self, ids: Sequence[bytes]) -> list_[Record]:
+        if not ids:
+            return []
+        [rows] = await self._ask(_fill(self._sql["get"], ids=binaries(ids)))
+        found = {row[-1]: row for row in rows}
+        return [_record(found[id_]) for id_ in ids if id_ in found]
+
+    async def stats(self) -> Stats:
+        counts, oldest, swept = await self._ask(_fill(self._sql["stats"], cap=str(CAP)))
+        return Stats(
+            counts={state: int(count) for state, count in counts},
+            cap=CAP,
+            oldest_in_doubt=oldest[0][0],
+            swept_at=swept[0][0] if swept else None,
+        )
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        id_ = binary(digest(scope, key))
+        results = await self._ask(_fill(self._sql["forget"], id=id_, retention=f"{retention:d}"))
+        return bool(results[1])
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        sql = _fill(
+            self._sql["resolve"],
+            id=binary(digest(scope, key)),
+            retention=f"{resolution.retention:d}",
+            state=f"'{_STATE[resolution.state]}'",
+            retry="1" if resolution.state == "free" else "0",
+            result=binary(resolution.result),
+            error=binary(resolution.error),
+        )
+        return bool((await self._ask(sql))[1])
+
+    async def sweep(self, limit: int) -> Swept:
+        expired, deleted = await self._reap("expired", "delete", limit)
+        lapsed, moved = await self._reap("lapsed", "doubt", limit)
+        more = expired > limit or lapsed > limit
+        if not more:
+            await self._ask(self._sql["swept"])
+        return Swept(deleted, moved, more)
+
+    async def _reap(self, which: str, action: str, limit: int) -> tuple[int, int]:
+        """Do ``action`` to up to ``limit`` records; how many there were (at most one more), and how many it did.
+
+        In transactions of a few rows each, every row by its primary key and only where nobody holds it.
+        """
+        [rows] = await self._ask(_fill(self._sql[which], limit=str(limit + 1)))
+        ids = sorted(row[0] for row in rows[:limit])
+        done = 0
+        for start in range(0, len(ids), HELD):
+            hold = _fill(self._sql[f"hold_{which}"], ids=binaries(ids[start : start + HELD]))
+            _, held = await self._ask(hold)
+            acts = [_fill(self._sql[action], id=binary(row[0])) for row in held]
+            await self._ask("; ".join([*acts, "COMMIT"]))
+            done += len(held)
+        return len(rows), done
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return ()
+
+    async def now(self) -> int:
+        [[[now]]] = await self._wire.ask(self._sql["clock"])
+        return int(now)
+
+    # -- the schema
+
+    async def check(self) -> None:
+        await self._wire.connected()
+        await self._verify()
+        tables, variables, clock = await self._wire.ask(self._sql["safety"])
+        settings = {str(name).lower(): str(value).upper() for name, value in variables}
+        if settings.get("read_only", "OFF") not in ("OFF", "0"):
+            raise StoreUnavailable(f"{self._address} is read-only, a replica perhaps; claims need the primary")
+        unsafe = [
+            f"table {name} is {engine}, not InnoDB: ALTER TABLE {name} ENGINE = InnoDB"
+            for name, engine in tables
+            if engine != "InnoDB"
+        ]
+        if settings.get("innodb_flush_log_at_trx_commit") != "1":
+            unsafe.append("innodb_flush_log_at_trx_commit is not 1: a crash loses what was confirmed; set it to 1")
+        if settings.get("log_bin") in ("ON", "1") and settings.get("binlog_format") == "STATEMENT":
+            unsafe.append("binlog_format is STATEMENT: replicas would get other times; set it to ROW or MIXED")
+        if not clock[0][1]:
+            unsafe.append("the server runs with --sysdate-is-now, so leases lose the time spent waiting for locks")
+        if unsafe:
+            raise UnsafeStore(f"{self._address} may lose records: {'; '.join(unsafe)}")
+
+    async def _verify(self) -> None:
+        [rows] = await self._wire.ask(self._sql["version"])
+        if not rows:
+            raise SchemaMissing(f"{self._prefix}_meta holds no schema_version: effectonce migrate '{self._address}'")
+        _known(int(rows[0][0]), self._address)
+
+    async def migrate(self) -> None:
+        """Every statement of the schema may run twice and at once, so no lock is needed (nor would one reach
+        across a cluster)."""
+        try:
+            await self._wire.connected()
+            await self._verify()
+        except SchemaMismatch:
+            raise
+        except SchemaMissing:
+            script = _fill(_file("mysql_schema.sql"), **_tables(self._prefix))
+            await self._wire.ask(_bare(script).rstrip("; "))
+            await self._verify()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+list_ = list  # `list` is a method there
+
+
+def _known(version: int, address: Address) -> None:
+    if version != SCHEMA_VERSION:
+        newer = version > SCHEMA_VERSION
+        remedy = "upgrade effectonce" if newer else f"run: effectonce migrate '{address}'"
+        raise SchemaMismatch(f"the tables of {address} are of version {version}, not {SCHEMA_VERSION}; {remedy}")
+
+
+def _answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer:
+    """What an unexpired row answers: steps 2 to 8 of `Port.run`, after the statement has done its part.
+
+    Without ``owner`` (a look, a remember) nothing was taken: what could be is ``absent``.
+    """
+    _, state, holder, token, attempts, generation, lapsed, stored, left, doubt, result, error = row
+    if fingerprints and stored and stored not in fingerprints:
+        return Answer("mismatch")
+    if state == "done":
+        return Answer("done", token, attempts, generation, result)
+    if state == "failed":
+        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
+    if state == "in_doubt":
+        return Answer("in_doubt", token, attempts, generation)
+    if state == "claimed":
+        if owner is not None and holder == owner:
+            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed))
+        if left > 0 or owner is not None:
+            return Answer("in_progress", token, attempts, generation, retry_after=max(0, left) / 1e6)
+        if doubt:
+            return Answer("in_doubt", token, attempts, generation)
+    return Answer("absent")
+
+
+def _weight(op: Batchable) -> int:
+    """At most so many bytes of a packet."""
+    size = 768 + 8 * (len(op.scope) + len(op.key))
+    if isinstance(op, Settlement | Remember):
+        size += 2 * len(op.result or b"")
+    if isinstance(op, Settlement):
+        size += 2 * len(op.error or b"")
+    return size
+
+
+_FIELDS = (
+    "scope", "key", "state", "token", "attempts", "generation", "doubt_on_lapse", "created_at", "changed_at",
+    "lease_until", "expires_at", "owner", "fingerprint", "result", "error",
+)  # fmt: skip
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    values = dict(zip(_FIELDS, row[:-1], strict=True))
+    values["doubt_on_lapse"] = bool(values["doubt_on_lapse"])
+    values["fingerprint"] = values["fingerprint"] or None
+    return Record(**values)
+
+
+def _position(cursor: str | None) -> tuple[int, bytes]:
+    """Where a list goes on: the time and the id of the last record before it."""
+    if cursor is None:
+        return 1 << 62, b"\xff" * 32
+    at, _, id_ = cursor.partition(":")
+    if not re.fullmatch(r"[0-9]{1,19}:[0-9a-f]{64}", cursor):
+        raise InvalidOption("this cursor was not made by this store; start again without one")
+    return int(at), bytes.fromhex(id_)
+
+
+_STATE = {state: state for state in STATES}  # the only texts that are quoted
+
+
+# -- the SQL files
+
+
+def _prefix(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,40}", name):
+        raise ValueError("a prefix is a letter or _, then up to 40 letters, digits and _")
+    return name
+
+
+def _tables(prefix: str) -> dict[str, str]:
+    return {"records": f"`{prefix}_records`", "meta": f"`{prefix}_meta`"}
+
+
+def _fill(sql: str, **values: str) -> str:
+    for name, value in values.items():
+        sql = sql.replace(f"{{{name}}}", value)
+    return sql
+
+
+@cache
+def _file(name: str) -> str:
+    return (resources.files(__package__) / "sql" / name).read_text("utf-8")
+
+
+def _bare(sql: str) -> str:
+    """Without comments and line breaks."""
+    lines = (line.split("--")[0].strip() for line in sql.splitlines())
+    return " ".join(line for line in lines if line)
+
+
+@cache
+def _queries(prefix: str) -> dict[str, str]:
+    """The statements by name, with everything filled in that is not a value."""
+    found: dict[str, str] = {}
+    for section in _file("mysql_queries.sql").split("-- name: ")[1:]:
+        name, _, sql = section.partition("\n")
+        found[name.strip()] = _bare(sql)
+    common = {
+        "standing": found["standing"],
+        "record": found["record"],
+        "records_name": f"{prefix}_records",
+        "meta_name": f"{prefix}_meta",
+        "exhausted": binary(EXHAUSTED),
+        "now": NOW,
+        "began": BEGAN,
+        **_tables(prefix),
+    }
+    return {name: _fill(sql, **common) for name, sql in found.items()}
