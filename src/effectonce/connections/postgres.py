@@ -1,0 +1,317 @@
+"""PostgreSQL on the wire: one statement out, its rows back, its errors in our words.
+
+Straight through libpq, without cursors, adaptation or BEGIN: every statement is its own transaction and one
+round trip. `Wire` is written once; what blocks is in its `Source`, sync or async.
+
+Poolers. A connection whose server has another process id than the one it was greeted with runs through a pooler
+(PgBouncer). Nothing that belongs to a session is used there: no prepared statements, no SET, no LISTEN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..contracts import ConnectionLost, Contention
+from ..errors import (
+    ConfigurationError,
+    InvalidKey,
+    KeyTooLong,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreUnavailable,
+    UnsafeStore,
+    show,
+)
+from .postgres_session import Prepare, Session, Source, first_line, pq, psycopg
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+Row = tuple[Any, ...]
+Param = bytes | None
+
+_BINARY = pq.Format.BINARY
+_OLDEST = 130000
+
+
+class Statement:
+    """One statement. Its name tells its text: behind a pooler, another client's statement of the same name
+    on a shared server connection is then the same statement."""
+
+    __slots__ = ("name", "sql")
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql.encode()
+        self.name = b"effectonce_" + hashlib.sha256(self.sql).hexdigest()[:24].encode()
+
+
+class Wire:
+    """One caller's way to the server. After any error but a clean refusal the connection is dropped."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        shown: str,
+        timeout: float,
+        prepare: Prepare,
+        schema: int,
+        facts: Statement,
+        session: Statement,
+        version: Statement,
+    ) -> None:
+        self._source = source
+        self._shown = shown
+        self._timeout = timeout
+        self._prepare = prepare
+        self._schema = schema
+        self._facts, self._session, self._version = facts, session, version
+
+    async def execute(
+        self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True, schema: bool = True
+    ) -> list[Row]:
+        """The rows of ``statement``, run by itself in READ COMMITTED.
+
+        ``prepare=False``: plan it for these parameters. ``schema=False``: it needs none of our tables.
+        """
+        deadline = time.monotonic() + self._timeout
+
+        async def work(session: Session) -> list[Row]:
+            if schema and not session.current:
+                await self._check_version(session, deadline)
+            if session.pinned:
+                return await self._run(session, statement, params, deadline, prepare)
+            await self._send(session, lambda: session.pgconn.send_query(_BEGIN), deadline)
+            rows = await self._run(session, statement, params, deadline, prepare)
+            await self._send(session, lambda: session.pgconn.send_query(b"COMMIT"), deadline)
+            return rows
+
+        return await self._with_session(work, deadline)
+
+    async def script(self, sql: str, timeout: float) -> None:
+        """Several statements in one message; they are one transaction."""
+        deadline = time.monotonic() + timeout
+
+        async def work(session: Session) -> list[Row]:
+            await self._send(session, lambda: session.pgconn.send_query(sql.encode()), deadline)
+            session.current = False
+            return []
+
+        await self._with_session(work, deadline)
+
+    async def check(self) -> None:
+        """Whether the server can keep the promise. What `execute` looks at once per connection, now."""
+        deadline = time.monotonic() + self._timeout
+
+        async def work(session: Session) -> list[Row]:
+            await self._greet(session, deadline)
+            await self._check_version(session, deadline)
+            return []
+
+        await self._with_session(work, deadline)
+
+    async def notifications(self, channel: bytes, timeout: float) -> list[bytes]:
+        """The payloads that came in on ``channel``, after at most ``timeout`` seconds. [] where it cannot listen."""
+        deadline = time.monotonic() + self._timeout
+        found: list[bytes] = []
+
+        async def work(session: Session) -> list[Row]:
+            if session.shared or not self._source.owns:
+                return []
+            pgconn = session.pgconn
+            if session.listening != channel:
+                await self._send(session, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
+                session.listening = channel
+            until = time.monotonic() + timeout
+            while not found:
+                pgconn.consume_input()
+                while (notice := pgconn.notifies()) is not None:
+                    found.append(bytes(notice.extra))
+                if not found:
+                    try:
+                        await self._source.ready(pgconn.socket, False, until)
+                    except TimeoutError:
+                        break
+            return [()]
+
+        if not await self._with_session(work, deadline):
+            await self._source.sleep(timeout)
+        return found
+
+    async def close(self) -> None:
+        await self._source.close()
+
+    # -- one session
+
+    async def _with_session(self, work: Callable[[Session], Any], deadline: float) -> list[Row]:
+        session = await self._source.take(deadline)
+        try:
+            if not session.greeted:
+                await self._greet(session, deadline)
+            rows: list[Row] = await work(session)
+        except BaseException as error:
+            await self._after(session, error)
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(f"{self._shown} did not answer within {self._timeout:g} s") from error
+            if isinstance(error, psycopg.Error):
+                raise ConnectionLost(f"the connection to {self._shown} broke: {first_line(error)}") from error
+            raise
+        await self._source.give_back(session)
+        return rows
+
+    async def _after(self, session: Session, error: BaseException) -> None:
+        """Keep the connection only where the server has cleanly refused a statement, and is idle."""
+        pgconn = session.pgconn
+        refused = isinstance(error, Contention | InvalidKey | ConfigurationError)
+        if refused and pgconn.status == pq.ConnStatus.OK and session.greeted:
+            try:
+                if pgconn.transaction_status == pq.TransactionStatus.INERROR:
+                    await self._send(session, lambda: pgconn.send_query(b"ROLLBACK"), time.monotonic() + 1.0)
+                if pgconn.transaction_status == pq.TransactionStatus.IDLE:
+                    await self._source.give_back(session)
+                    return
+            except Exception:  # then it is dropped
+                pass
+        await self._source.drop(session)
+
+    async def _greet(self, session: Session, deadline: float) -> None:
+        rows = await self._run(session, self._facts, (), deadline, False)
+        ((pid, replica, isolation, encoding, version),) = rows
+        if version < _OLDEST:
+            raise UnsafeStore(f"{self._shown} is PostgreSQL {version // 10000}; effectonce needs 13 or later")
+        if replica:
+            raise StoreUnavailable(_REPLICA.format(self._shown))
+        if encoding not in ("UTF8", "SQL_ASCII"):
+            raise UnsafeStore(
+                f"the database of {self._shown} is encoded in {encoding}, which cannot hold every key; "
+                "create one with ENCODING 'UTF8'"
+            )
+        if session.pgconn.parameter_status(b"client_encoding") != b"UTF8":
+            raise ConfigurationError("effectonce needs connections with client_encoding UTF8; open the pool with it")
+        session.shared = pid != session.pgconn.backend_pid
+        session.pinned = isolation == "read committed"
+        session.prepares = self._prepare == "on" or (self._prepare == "auto" and not session.shared)
+        if self._source.owns and not session.shared:
+            # Locks are given up before the statement is, and the statement before its caller gives up.
+            limits = [b"%d" % (self._timeout * 1000), b"%d" % max(1, self._timeout * 200)]
+            await self._run(session, self._session, limits, deadline, False)
+            session.pinned = True
+        session.greeted = True
+
+    async def _check_version(self, session: Session, deadline: float) -> None:
+        rows = await self._run(session, self._version, (), deadline, False)
+        found = rows[0][0] if rows else None
+        if found != self._schema:
+            raise SchemaMismatch(
+                f"the tables in {self._shown} are of schema version {found}, this release reads {self._schema}; "
+                + (f"run `effectonce migrate {self._shown}`" if (found or 0) < self._schema else "upgrade effectonce")
+            )
+        session.current = True
+
+    async def _run(
+        self, session: Session, statement: Statement, params: Sequence[Param], deadline: float, prepare: bool
+    ) -> list[Row]:
+        pgconn = session.pgconn
+        formats = [_BINARY] * len(params)
+        if prepare and session.prepares:
+            name = statement.name
+            try:
+                if name not in session.prepared:
+                    await self._send(session, lambda: pgconn.send_prepare(name, statement.sql), deadline)
+                    session.prepared.add(name)
+                result = await self._send(
+                    session, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
+                )
+            except _NotPrepared:
+                # Something between us and the server shares or resets sessions after all. Nothing was run.
+                session.prepares = False
+                if pgconn.transaction_status == pq.TransactionStatus.INERROR:
+                    raise ConnectionLost(f"{self._shown} has lost a prepared statement") from None
+            else:
+                return _rows(session, result)
+        result = await self._send(
+            session, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
+        )
+        return _rows(session, result)
+
+    async def _send(self, session: Session, send: Callable[[], None], deadline: float) -> PGresult:
+        """The last result of what ``send`` puts on the wire; the first error among them is raised."""
+        pgconn, ready = session.pgconn, self._source.ready
+        send()
+        while pgconn.flush():
+            await ready(pgconn.socket, True, deadline)
+            pgconn.consume_input()
+        last: PGresult | None = None
+        failed: PGresult | None = None
+        while True:
+            while pgconn.is_busy():
+                await ready(pgconn.socket, False, deadline)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                break
+            last = result
+            if failed is None and result.status == pq.ExecStatus.FATAL_ERROR:
+                failed = result
+        if failed is not None:
+            raise self._translated(failed)
+        if last is None:
+            raise ConnectionLost(f"{self._shown} ended the connection without an answer")
+        return last
+
+    # -- errors
+
+    def _translated(self, result: PGresult) -> Exception:
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        error = self._worded(state, show(said.decode("utf-8", "replace").strip(), 200))
+        error.__cause__ = psycopg.errors.error_from_result(result)
+        return error
+
+    def _worded(self, state: str, said: str) -> Exception:
+        where = self._shown
+        if state in ("40001", "40P01", "55P03"):
+            return Contention(said)
+        if state in ("26000", "42P05"):
+            return _NotPrepared(said)
+        if state in ("42P01", "3F000"):
+            return SchemaMissing(f"the tables are missing in {where} ({said}); run `effectonce migrate {where}`")
+        if state == "42703":
+            return SchemaMismatch(f"the tables in {where} are outdated ({said}); run `effectonce migrate {where}`")
+        if state == "25006":
+            return StoreUnavailable(_REPLICA.format(where))
+        if state == "42501":
+            return ConfigurationError(f"{where}: {said}; grant SELECT, INSERT, UPDATE and DELETE on the tables")
+        if state == "54000":
+            return KeyTooLong(f"the scope and the key are too long together for an index of PostgreSQL: {said}")
+        if state in ("22021", "22P05"):
+            return InvalidKey(f"PostgreSQL cannot keep this scope or key: {said}")
+        if state[:2] in ("", "08") or state in ("57P01", "57P02", "57P03", "57P05", "0A000"):
+            # 0A000: a prepared statement's tables were migrated under it; a new connection prepares anew.
+            return ConnectionLost(f"the connection to {where} broke: {said}")
+        if state == "57014":
+            return StoreUnavailable(f"{where} did not finish within {self._timeout:g} s: {said}")
+        return StoreUnavailable(f"{where} refused: {said} (SQLSTATE {state})")
+
+
+_BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+_REPLICA = (
+    "{} answers as a read-only replica, and claims need the primary; name the primary, "
+    "or all hosts with ?target_session_attrs=read-write"
+)
+
+
+class _NotPrepared(Exception):
+    """The server does not know, or already knows, a prepared statement's name."""
+
+
+def _rows(session: Session, result: PGresult) -> list[Row]:
+    reader = session.rows
+    reader.set_pgresult(result, set_loaders=True, format=_BINARY)
+    rows: list[Row] = reader.load_rows(0, result.ntuples, tuple)
+    reader.set_pgresult(None)
+    return rows

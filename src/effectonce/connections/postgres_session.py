@@ -1,0 +1,332 @@
+"""Sessions with a PostgreSQL server: of our own by URL, or borrowed from a psycopg pool; in both colours.
+
+All that blocks is here. A sync source does it inside an ``async def`` that never suspends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import InvalidOption, MissingDriver, StoreUnavailable, show
+from ..urls import Address
+
+try:
+    import psycopg
+    from psycopg import pq
+    from psycopg.adapt import AdaptersMap, Transformer
+    from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, make_conninfo
+    from psycopg.types import bool as boolean
+    from psycopg.types import numeric, string
+except ImportError as _error:
+    raise MissingDriver(
+        f"PostgreSQL needs the driver psycopg 3: pip install 'effectonce[postgres]' ({show(_error)})"
+    ) from _error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
+__all__ = [
+    "AsyncOwn",
+    "AsyncPooled",
+    "Options",
+    "Prepare",
+    "Session",
+    "Source",
+    "SyncOwn",
+    "SyncPooled",
+    "first_line",
+    "pq",
+    "psycopg",
+]
+
+Prepare = Literal["auto", "on", "off"]
+
+# libpq's options that may be in a URL. Others (`passfile`, `service`) would read files that the URL does not show.
+_PASSED = (
+    "application_name",
+    "channel_binding",
+    "gssencmode",
+    "host",  # the directory of a Unix socket
+    "options",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+)
+
+
+def _loaders() -> AdaptersMap:
+    """How results are read. A map of our own: a program may have changed psycopg's global one."""
+    loaders = AdaptersMap(types=psycopg.adapters.types)
+    loaders.register_loader(16, boolean.BoolBinaryLoader)
+    loaders.register_loader(17, string.ByteaBinaryLoader)
+    loaders.register_loader(20, numeric.Int8BinaryLoader)
+    loaders.register_loader(23, numeric.Int4BinaryLoader)
+    loaders.register_loader(25, string.TextBinaryLoader)
+    return loaders
+
+
+_LOADERS = _loaders()
+
+
+class Options:
+    """What a postgresql:// URL says about the connection. Takes its options from ``address``."""
+
+    def __init__(self, address: Address) -> None:
+        self.shown = str(address)
+        self.timeout = address.seconds("timeout", 5.0)
+        self.connect_timeout = address.seconds("connect_timeout", 5.0)
+        self.prepare: Prepare = address.take("prepare", _preparing, _preparing("auto"))
+        given = {name: address.take(name, str, "") for name in _PASSED}
+        given["host"] = address.host or given["host"]
+        given["port"] = str(address.port or "")
+        given["user"], given["password"] = address.user or "", address.password or ""
+        given["dbname"] = address.path.removeprefix("/")
+        self.params: dict[str, Any] = {name: value for name, value in given.items() if value}
+        self.params.setdefault("application_name", "effectonce")
+        self.params["client_encoding"] = "UTF8"
+        try:
+            make_conninfo("", **self.params)
+        except psycopg.Error as error:
+            raise InvalidOption(f"libpq does not take {address}: {first_line(error)}") from None
+
+
+def _preparing(text: str) -> Prepare:
+    """``auto``: but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with max_prepared_statements)."""
+    choices: dict[str, Prepare] = {"auto": "auto", "on": "on", "off": "off"}
+    return choices[text]
+
+
+class Session:
+    """One connection to a server, and what is known about it."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self.pgconn = pgconn
+        self.lent: Any = None  # the pool's object for it, until it is given back
+        self.greeted = False
+        self.current = False  # the schema's version was looked at
+        self.shared = False  # by a pooler: it may be another server process for every transaction
+        self.pinned = True  # READ COMMITTED by default
+        self.prepares = False
+        self.prepared: set[bytes] = set()
+        self.listening = b""
+        self.rows = Transformer(_LOADERS)
+
+
+# -- what blocks: opening, borrowing and waiting, in both colours --------------------------------------------
+
+
+class Source(ABC):
+    """Where sessions come from, and how to wait for one's socket."""
+
+    #: Sessions are this source's alone, so that it may set what it likes on them.
+    owns = True
+
+    @abstractmethod
+    async def take(self, deadline: float) -> Session:
+        """A connected session, nobody else's until it is given back or dropped."""
+
+    async def give_back(self, session: Session) -> None:
+        """The session is idle again."""
+        return
+
+    @abstractmethod
+    async def drop(self, session: Session) -> None:
+        """Close the session in whatever state it is. Never suspends before the socket is closed."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+        """Return when the socket can be read (or, with ``writing``, also written). TimeoutError at the deadline."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SyncWaiting(Source):
+    """The blocking colour."""
+
+    if hasattr(select, "poll"):
+
+        async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
+            left = deadline - time.monotonic()
+            if not poll.poll(left * 1000 if left > 0 else 0):
+                raise TimeoutError
+
+    else:  # Windows
+
+        async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+            left = max(0.0, deadline - time.monotonic())
+            if not any(select.select([fd], [fd] if writing else [], [], left)):
+                raise TimeoutError
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  (a sync port never suspends)
+
+
+class AsyncWaiting(Source):
+    """The colour of the running event loop."""
+
+    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        loop.add_reader(fd, _resolve, future, True)
+        if writing:
+            loop.add_writer(fd, _resolve, future, True)
+        timer = loop.call_later(max(0.0, deadline - time.monotonic()), _resolve, future, False)
+        try:
+            if not await future:
+                raise TimeoutError
+        finally:
+            timer.cancel()
+            loop.remove_reader(fd)
+            if writing:
+                loop.remove_writer(fd)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def _resolve(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+class _Own(Source):
+    """One connection of our own, opened by URL when first used."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._session: Session | None = None
+
+    async def take(self, deadline: float) -> Session:
+        if self._session is None:
+            self._session = Session(await self._connect())
+        return self._session
+
+    async def drop(self, session: Session) -> None:
+        self._session = None
+        session.pgconn.finish()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self.drop(self._session)
+
+    @abstractmethod
+    async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """One set of parameters per host and address to try."""
+
+    async def _connect(self) -> PGconn:
+        """The first of the addresses that answers. The timeout is for each: a dead one must not hide the next."""
+        reason = "no address to connect to"
+        cause: Exception | None = None
+        try:
+            attempts = await self._attempts(self._options.params)
+        except (psycopg.Error, OSError) as error:
+            attempts, reason, cause = [], first_line(error), error
+        for attempt in attempts:
+            try:
+                return await self._open(make_conninfo("", **attempt))
+            except TimeoutError:
+                reason, cause = f"no answer within {self._options.connect_timeout:g} s", None
+            except psycopg.Error as error:
+                reason, cause = first_line(error), error
+        raise StoreUnavailable(f"cannot connect to {self._options.shown}: {reason}") from cause
+
+    async def _open(self, conninfo: str) -> PGconn:
+        deadline = time.monotonic() + self._options.connect_timeout
+        pgconn = pq.PGconn.connect_start(conninfo.encode())
+        try:
+            while True:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+                status = pgconn.connect_poll()
+                if status == pq.PollingStatus.OK:
+                    pgconn.nonblocking = 1
+                    return pgconn
+                if status == pq.PollingStatus.FAILED:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+                await self.ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
+        except BaseException:
+            pgconn.finish()
+            raise
+
+
+class SyncOwn(SyncWaiting, _Own):
+    async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return conninfo_attempts(params)
+
+
+class AsyncOwn(AsyncWaiting, _Own):
+    async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return await conninfo_attempts_async(params)
+
+
+class _Pooled(Source):
+    """A connection per operation from the caller's psycopg pool, which the caller closes."""
+
+    owns = False
+
+    def __init__(self, pool: Any, known: weakref.WeakKeyDictionary[Any, Session]) -> None:
+        self._pool = pool
+        self._known = known  # shared by all ports on this pool
+
+    @abstractmethod
+    async def _get(self, timeout: float) -> Any: ...
+
+    @abstractmethod
+    async def _put(self, conn: Any) -> None: ...
+
+    async def take(self, deadline: float) -> Session:
+        try:
+            conn = await self._get(max(0.0, deadline - time.monotonic()))
+        except psycopg.Error as error:  # PoolTimeout, PoolClosed
+            raise StoreUnavailable(f"the pool gave no connection: {first_line(error)}") from error
+        session = self._known.get(conn)
+        if session is None:
+            session = self._known[conn] = Session(conn.pgconn)
+        session.lent = conn
+        return session
+
+    async def give_back(self, session: Session) -> None:
+        # Not kept while it is idle: it would keep its own entry in `_known` alive.
+        conn, session.lent = session.lent, None
+        await self._put(conn)
+
+    async def drop(self, session: Session) -> None:
+        session.pgconn.finish()  # the pool replaces a closed connection
+        await self.give_back(session)
+
+    async def close(self) -> None:
+        return
+
+
+class SyncPooled(SyncWaiting, _Pooled):
+    async def _get(self, timeout: float) -> Any:
+        return self._pool.getconn(timeout)
+
+    async def _put(self, conn: Any) -> None:
+        self._pool.putconn(conn)
+
+
+class AsyncPooled(AsyncWaiting, _Pooled):
+    async def _get(self, timeout: float) -> Any:
+        return await self._pool.getconn(timeout)
+
+    async def _put(self, conn: Any) -> None:
+        await self._pool.putconn(conn)
+
+
+def first_line(error: Exception) -> str:
+    """What libpq says, for a message: its first line. It names hosts, users and databases, never a password."""
+    return show(str(error).strip().partition("\n")[0] or type(error).__name__, 200)

@@ -1,0 +1,416 @@
+"""Records in PostgreSQL 13 or later, also behind PgBouncer in transaction mode.
+
+One statement per batch, each its own transaction: see `sql/postgres_queries.sql` for what they promise and why
+they are shaped so. Times come from the server's clock; duplicates of finished records write nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..connections.postgres import Param, Row, Statement, Wire
+from ..connections.postgres_session import AsyncOwn, AsyncPooled, Options, Prepare, Source, SyncOwn, SyncPooled
+from ..contracts import Capabilities, Contention, Port
+from ..errors import InvalidOption, WrongColour
+from ..record import (
+    EXHAUSTED,
+    Batchable,
+    Claim,
+    Look,
+    Page,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settlement,
+    Stats,
+    Swept,
+)
+from ..urls import Address
+from .postgres_codec import (
+    answer,
+    applied,
+    blobs,
+    cursor,
+    flags,
+    int4,
+    int8,
+    integers,
+    longs,
+    record,
+    texts,
+    uncursor,
+    utf8,
+)
+
+T = TypeVar("T")
+
+SCHEMA = 1
+CAP = 100_000
+_SCANNED = 250_000  # the most rows `stats` looks at for the states that have no index
+_LOOKED_AT = 10_000  # the most rows one page of `list` looks at
+_ASKS = 20  # an operation without an answer met a rival; that many in a row is a fault
+_MIGRATION_TIMEOUT = 60.0
+
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}", re.ASCII)
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^--.*\n|\s+--.*$", re.MULTILINE)
+
+
+class PostgresBackend:
+    """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``.
+
+    Each port has a connection of its own by URL, or borrows one per operation from an existing pool.
+    """
+
+    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True)
+
+    def __init__(self, address: Address) -> None:
+        self._prefix = _table_prefix(address.take("prefix", str, "effectonce"))
+        options = Options(address)
+        address.done()
+        self._shown, self._timeout = options.shown, options.timeout
+        self._prepare: Prepare = options.prepare
+        self._sync: Callable[[], Source] = lambda: SyncOwn(options)
+        self._async: Callable[[], Source] = lambda: AsyncOwn(options)
+
+    @classmethod
+    def from_pool(
+        cls,
+        pool: Any,
+        other: Any = None,
+        *,
+        prefix: str = "effectonce",
+        timeout: float = 5.0,
+        prepare: Prepare = "auto",
+    ) -> PostgresBackend:
+        """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``, or one of each.
+
+        An operation takes a connection and gives it back; whoever opened the pool closes it. Heartbeats and people
+        use the sync colour. A pool's connections do not listen: waiters poll.
+        """
+        backend = cls.__new__(cls)
+        backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
+        backend._prefix = _table_prefix(prefix)
+        backend._shown, backend._timeout, backend._prepare = "the given pool", timeout, prepare
+        backend._sync = _refuse("a sync", "psycopg_pool.ConnectionPool")
+        backend._async = _refuse("an async", "psycopg_pool.AsyncConnectionPool")
+        for each in (pool, other):
+            backend._adopt(each)
+        return backend
+
+    def _adopt(self, pool: Any) -> None:
+        if pool is None:
+            return
+        getconn = getattr(pool, "getconn", None)
+        if getconn is None:
+            raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
+        known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        if asyncio.iscoroutinefunction(getconn):
+            self._async = lambda: AsyncPooled(pool, known)
+        else:
+            self._sync = lambda: SyncPooled(pool, known)
+
+    def sync_port(self) -> Port:
+        return self._port(self._sync())
+
+    def async_port(self) -> Port:
+        return self._port(self._async())
+
+    def _port(self, source: Source) -> PostgresPort:
+        queries = _queries(self._prefix)
+        wire = Wire(
+            source,
+            shown=self._shown,
+            timeout=self._timeout,
+            prepare=self._prepare,
+            schema=SCHEMA,
+            facts=queries["facts"],
+            session=queries["session"],
+            version=queries["version"],
+        )
+        return PostgresPort(wire, queries, self._prefix, self.schema_sql())
+
+    def schema_sql(self) -> str:
+        return _filled(_text("schema"), self._prefix)
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+def _refuse(colour: str, needed: str) -> Callable[[], Source]:
+    def refuse() -> Source:
+        raise WrongColour(
+            f"{colour} call on a store that was given a pool of the other colour only; pass a {needed} as well "
+            "(PostgresBackend.from_pool takes one of each), or connect by URL"
+        )
+
+    return refuse
+
+
+class PostgresPort:
+    """See `contracts.Port`. One `Wire`, and what to send over it."""
+
+    def __init__(self, wire: Wire, queries: dict[str, Statement], prefix: str, schema: str) -> None:
+        self._wire = wire
+        self._queries = queries
+        self._channel = f"{prefix}_settled".encode()
+        self._schema = schema
+        self._kinds: dict[type, Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]] = {
+            Claim: self._claim,
+            Look: self._look,
+            Settlement: self._settle,
+            Renewal: self._renew,
+            Remember: self._remember,
+        }
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        kinds = {type(op) for op in batch}
+        if len(kinds) == 1:
+            return await self._kinds[kinds.pop()](batch)
+        replies: list[Any] = [None] * len(batch)
+        for kind, send in self._kinds.items():
+            places = [n for n, op in enumerate(batch) if type(op) is kind]
+            if places:
+                for n, reply in zip(places, await send([batch[n] for n in places]), strict=True):
+                    replies[n] = reply
+        return replies
+
+    # -- one kind of operation at a time
+
+    async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
+        def params(ops: Sequence[Claim]) -> list[Param]:
+            return [
+                texts([op.scope for op in ops]),
+                texts([op.key for op in ops]),
+                blobs([op.owner for op in ops]),
+                longs([op.lease for op in ops]),
+                longs([op.retention for op in ops]),
+                integers([op.max_attempts for op in ops]),
+                flags([op.doubt_on_lapse for op in ops]),
+                flags([op.waiting for op in ops]),
+                blobs([op.fingerprints for op in ops]),
+            ]
+
+        return await self._insist(self._queries["claim"], batch, params, answer)
+
+    async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
+        params = [
+            texts([op.scope for op in batch]),
+            texts([op.key for op in batch]),
+            blobs([op.fingerprints for op in batch]),
+        ]
+        rows = await self._wire.execute(self._queries["look"], params)
+        replies: list[Any] = [None] * len(batch)
+        for row in rows:
+            replies[row[0] - 1] = answer(row)
+        return replies
+
+    async def _settle(self, batch: Sequence[Settlement]) -> Sequence[Reply]:
+        def params(ops: Sequence[Settlement]) -> list[Param]:
+            return [
+                texts([op.scope for op in ops]),
+                texts([op.key for op in ops]),
+                blobs([op.owner for op in ops]),
+                longs([op.token for op in ops]),
+                texts([op.state for op in ops]),
+                longs([op.retention for op in ops]),
+                blobs([op.result for op in ops]),
+                blobs([op.error for op in ops]),
+                flags([op.refund for op in ops]),
+            ]
+
+        return await self._insist(self._queries["settle"], batch, params, applied, otherwise=False)
+
+    async def _renew(self, batch: Sequence[Renewal]) -> Sequence[Reply]:
+        def params(ops: Sequence[Renewal]) -> list[Param]:
+            return [
+                texts([op.scope for op in ops]),
+                texts([op.key for op in ops]),
+                blobs([op.owner for op in ops]),
+                longs([op.token for op in ops]),
+                longs([op.lease for op in ops]),
+                longs([op.retention for op in ops]),
+            ]
+
+        return await self._insist(self._queries["renew"], batch, params, applied, otherwise=False)
+
+    async def _remember(self, batch: Sequence[Remember]) -> Sequence[Reply]:
+        def params(ops: Sequence[Remember]) -> list[Param]:
+            return [
+                texts([op.scope for op in ops]),
+                texts([op.key for op in ops]),
+                longs([op.retention for op in ops]),
+                blobs([op.fingerprints for op in ops]),
+                blobs([op.result for op in ops]),
+            ]
+
+        return await self._insist(self._queries["remember"], batch, params, applied)
+
+    async def _insist(
+        self,
+        statement: Statement,
+        batch: Sequence[T],
+        params: Callable[[Sequence[T]], list[Param]],
+        read: Callable[[Row], Reply | None],
+        *,
+        otherwise: Reply | None = None,
+    ) -> Sequence[Reply]:
+        """A reply to each, asking again those that met a rival. ``otherwise`` is the reply where there is no row;
+        without one, that means to ask again, too."""
+        replies: list[Reply | None] = [otherwise] * len(batch)
+        left: Sequence[int] = range(len(batch))
+        for _ in range(_ASKS):
+            ops = batch if len(left) == len(batch) else [batch[n] for n in left]
+            for row in await self._wire.execute(statement, params(ops)):
+                replies[left[row[0] - 1]] = read(row)
+            left = [n for n in left if replies[n] is None]
+            if not left:
+                return replies  # type: ignore[return-value]
+        raise Contention(f"{len(left)} operations met a rival {_ASKS} times in a row")
+
+    # -- people and the sweeper
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        rows = await self._ask("get", utf8(scope), utf8(key))
+        return record(rows[0]) if rows else None
+
+    async def list(self, query: Query) -> Page:
+        """By (scope, key). A page that had to pass over many records of other states may be short, or empty, and
+        still have a cursor."""
+        after = uncursor(query.cursor)
+        scope = None if query.scope is None else utf8(query.scope)
+        state = None if query.state is None else query.state.encode()
+        name = "list_attention" if query.state in ("free", "failed", "in_doubt") else "list"
+        found: list[Record] = []
+        looked = 0
+        while True:
+            # One more than is asked for tells whether there is another page.
+            chunk = query.limit + 1 if looked == 0 else max(query.limit + 1, 1_000)
+            rows = await self._ask(name, scope, state, utf8(after[0]), utf8(after[1]), int4.pack(chunk))
+            for row in rows:
+                if row[-1]:
+                    if len(found) == query.limit:
+                        return Page(found, cursor(found[-1].scope, found[-1].key))
+                    found.append(record(row))
+            looked += len(rows)
+            if len(rows) < chunk:
+                return Page(found)
+            after = rows[-1][0], rows[-1][1]
+            if looked >= _LOOKED_AT and len(found) < query.limit:
+                return Page(found, cursor(*after))
+
+    async def stats(self) -> Stats:
+        """``claimed`` and ``done`` are counted among the 250,000 records that expire last, the newest as a rule."""
+        counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
+        times: dict[str, int | None] = {}
+        for state, count, least in await self._ask("stats", int4.pack(CAP), int4.pack(_SCANNED)):
+            times[state] = least or None
+            if state in counts:
+                counts[state] = min(CAP, counts[state] + count)
+        return Stats(counts=counts, cap=CAP, oldest_in_doubt=times.get("in_doubt"), swept_at=times.get("swept_at"))
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention))
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        state, retention = resolution.state.encode(), int8.pack(resolution.retention)
+        return await self._decide(
+            "resolve", utf8(scope), utf8(key), state, retention, resolution.result, resolution.error
+        )
+
+    async def _decide(self, name: str, *params: Param) -> bool:
+        for _ in range(_ASKS):
+            rows = await self._ask(name, *params)
+            if not rows:
+                return False
+            if rows[0][0]:
+                return True
+        raise Contention(f"{name} met a rival {_ASKS} times in a row")
+
+    async def sweep(self, limit: int) -> Swept:
+        ((deleted, lapsed, more),) = await self._ask("sweep", int4.pack(limit))
+        return Swept(deleted, lapsed, more)
+
+    async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
+        return await self._wire.execute(self._queries[name], params, prepare=False)
+
+    # -- the store itself
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return [
+            msgspec.json.decode(payload, type=tuple[str, str])
+            for payload in await self._wire.notifications(self._channel, timeout)
+        ]
+
+    async def now(self) -> int:
+        ((now,),) = await self._wire.execute(self._queries["now"], schema=False)
+        return int(now)
+
+    async def check(self) -> None:
+        await self._wire.check()
+
+    async def migrate(self) -> None:
+        """One transaction under a lock of its own; whoever comes second finds the tables there."""
+        lock = f"hashtextextended('effectonce migrate {self._channel.decode()}', 0)"
+        await self._wire.script(
+            "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
+            "SET LOCAL client_min_messages = error; "
+            f"SELECT pg_advisory_xact_lock({lock}); {self._schema}; COMMIT",
+            _MIGRATION_TIMEOUT,
+        )
+        await self._wire.check()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+# -- statements ----------------------------------------------------------------------------------------------
+
+
+def _table_prefix(text: str) -> str:
+    """Names go into statements as they are, so only plain ones are taken (F61)."""
+    if not _PREFIX.fullmatch(text):
+        raise InvalidOption(f"prefix={text!r} must be a plain name: letters, digits and _, at most 41 of them")
+    return text
+
+
+def _text(name: str) -> str:
+    return (files(__package__) / "sql" / f"postgres_{name}.sql").read_text("utf-8")
+
+
+@cache
+def _queries(prefix: str) -> dict[str, Statement]:
+    _, *named = _NAME.split(_text("queries"))
+    plain = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(named[::2], named[1::2], strict=True)}
+    verdict = plain.pop("verdict")
+    return {name: Statement(_filled(sql.replace("{verdict}", verdict), prefix)) for name, sql in plain.items()}
+
+
+def _filled(sql: str, prefix: str) -> str:
+    payload = "json_build_array(scope, key)::text"
+    channel = f"'{prefix}_settled'"
+    values = {
+        "{records}": f'"{prefix}_records"',
+        "{records_expiry}": f'"{prefix}_records_expiry"',
+        "{records_attention}": f'"{prefix}_records_attention"',
+        "{meta}": f'"{prefix}_meta"',
+        "{now}": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+        "{exhausted}": f"'\\x{EXHAUSTED.hex()}'",
+        # A payload of 8,000 bytes or more is an error; then nobody is told, and whoever waits polls.
+        "{announced}": f"CASE WHEN awaited AND octet_length({payload}) < 7999 "
+        f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
+    }
+    for name, value in values.items():
+        sql = sql.replace(name, value)
+    return sql

@@ -1,0 +1,709 @@
+"""PostgreSQL: the contract, directly and through PgBouncer, and what is particular to this store."""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from effectonce.contracts import ConnectionLost, Contention, Port
+from effectonce.core.drive import drive
+from effectonce.errors import (
+    EffectOnceError,
+    InvalidKey,
+    InvalidOption,
+    KeyTooLong,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreUnavailable,
+    WrongColour,
+)
+from effectonce.record import Claim, Look, Query, Renewal, Resolution, Settlement
+from effectonce.stores.postgres import PostgresBackend
+from effectonce.testing.suites import store_cases, store_suite
+from effectonce.urls import Address
+from tests.harness import servers
+from tests.harness.proxy import FaultProxy
+
+T = TypeVar("T")
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+
+
+class TestDirectly:
+    class TestContract(store_suite()):  # type: ignore[misc]
+        @pytest.fixture
+        def backend(self, postgres_url: str) -> PostgresBackend:
+            return PostgresBackend(Address(postgres_url))
+
+
+class TestBehindPgBouncer:
+    # LISTEN belongs to a session, and a client of a transaction pooler has none: its waiters poll.
+    class TestContract(store_suite(skip=("changes_report_the_settlement_of_a_flagged_record",))):  # type: ignore[misc]
+        @pytest.fixture
+        def backend(self, pgbouncer_url: str) -> PostgresBackend:
+            return PostgresBackend(Address(pgbouncer_url))
+
+
+def at(url: str, prefix: str, **options: str) -> PostgresBackend:
+    given = "".join(f"&{name}={quote(value)}" for name, value in options.items())
+    return PostgresBackend(Address(f"{url}{'&' if '?' in url else '?'}prefix={prefix}{given}"))
+
+
+@contextmanager
+def ports(backend: PostgresBackend, count: int = 1) -> Iterator[list[Port]]:
+    """Sync ports on a migrated schema."""
+    opened = [backend.sync_port() for _ in range(count)]
+    drive(opened[0].migrate())
+    try:
+        yield opened
+    finally:
+        for port in opened:
+            drive(port.close())
+
+
+def claim(key: str = "k", owner: bytes | None = None, lease: int = 60 * SECOND, **options: Any) -> Claim:
+    return Claim("s", key, owner or os.urandom(16), lease, DAY, **options)
+
+
+def one(port: Port, op: Any) -> Any:
+    (reply,) = drive(port.run([op]))
+    return reply
+
+
+def taken(port: Port, mine: Claim) -> int:
+    answer = one(port, mine)
+    assert answer.kind == "claimed"
+    return int(answer.token)
+
+
+def settlement(mine: Claim, token: int, state: Any = "done", **options: Any) -> Settlement:
+    return Settlement(mine.scope, mine.key, mine.owner, token, state, DAY, **options)
+
+
+def at_once(bodies: Sequence[Callable[[], T]]) -> list[T]:
+    barrier = threading.Barrier(len(bodies))
+
+    def run(body: Callable[[], T]) -> T:
+        barrier.wait(30)
+        return body()
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(run, bodies))
+
+
+def sql(url: str, statement: str, *params: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement, params or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+# -- batches under contention --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_overlapping_batches_answer_every_claim_and_grant_each_key_once(
+    postgres_url: str, unique_name: str, isolation: str
+) -> None:
+    """F14, F70: 3,200 tries; the obvious statement (upsert UNION ALL select) left a third of them unanswered.
+
+    Whatever isolation level the server defaults to, ours is READ COMMITTED.
+    """
+    backend = at(
+        postgres_url, unique_name, options=f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}"
+    )
+    deadlocks = "SELECT sum(deadlocks) FROM pg_stat_database"
+    before = sql(postgres_url, deadlocks)
+    granted: list[str] = []
+
+    def work(port: Port) -> list[str]:
+        mine: list[str] = []
+        for batch in range(8):
+            keys = sorted(f"{batch}-{n}" for n in range(50))
+            answers = drive(port.run([claim(key) for key in keys]))
+            assert {answer.kind for answer in answers} <= {"claimed", "in_progress"}
+            mine += [key for key, answer in zip(keys, answers, strict=True) if answer.kind == "claimed"]
+        return mine
+
+    with ports(backend, 8) as opened:
+        for mine in at_once([lambda port=port: work(port) for port in opened]):
+            granted += mine
+    assert sorted(granted) == sorted(f"{batch}-{n}" for batch in range(8) for n in range(50))
+    assert sql(postgres_url, deadlocks) == before
+
+
+def test_retaking_free_and_expired_records_in_overlapping_batches(postgres_url: str, unique_name: str) -> None:
+    """F70: rows that exist are locked in order, whatever becomes of them; a sweeper deletes some meanwhile."""
+    with ports(at(postgres_url, unique_name), 6) as opened:
+        *workers, sweeper = opened
+        keys = sorted(f"k{n:02}" for n in range(40))
+        stop = threading.Event()
+
+        def sweep() -> int:
+            while not stop.is_set():
+                drive(sweeper.sweep(10))
+            return 0
+
+        def work(port: Port) -> int:
+            grants = 0
+            try:
+                for turn in range(25):
+                    claims = [claim(key) for key in keys]
+                    answers = drive(port.run(claims))
+                    mine = [
+                        # half of them are gone at once, half are free again
+                        Settlement(c.scope, c.key, c.owner, a.token, "free", 1 if (turn + n) % 2 else DAY)
+                        for n, (c, a) in enumerate(zip(claims, answers, strict=True))
+                        if a.kind == "claimed"
+                    ]
+                    assert {a.kind for a in answers} <= {"claimed", "in_progress"}
+                    grants += len(mine)
+                    if mine:
+                        assert all(drive(port.run(mine))), "an owner could not settle what it was granted"
+            finally:
+                stop.set()
+            return grants
+
+        assert sum(at_once([sweep, *(lambda port=port: work(port) for port in workers)])) >= len(keys)
+
+
+def test_a_settlement_is_applied_while_the_same_claim_is_renewed(postgres_url: str, unique_name: str) -> None:
+    """The heartbeat and the completion meet on one row: neither may take the other's change for a lost lease."""
+    with ports(at(postgres_url, unique_name), 2) as (settler, renewer):
+        for n in range(60):
+            mine = claim(f"k{n}")
+            token = taken(settler, mine)
+            renewal = Renewal(mine.scope, mine.key, mine.owner, token, SECOND, DAY)
+            applied, _ = at_once(
+                [partial(one, settler, settlement(mine, token)), partial(drive, renewing(renewer, renewal))]
+            )
+            assert applied is True
+
+
+async def renewing(port: Port, renewal: Renewal) -> None:
+    for _ in range(3):
+        await port.run([renewal])
+
+
+def test_a_batchs_answers_belong_to_their_operations(postgres_url: str, unique_name: str) -> None:
+    """New, taken, finished and free records in one batch: each gets its own token and result."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for n in range(0, 128, 4):
+            mine = claim(f"k{n:03}")
+            one(port, settlement(mine, taken(port, mine), result=b"%d" % n))
+            taken(port, claim(f"k{n + 1:03}"))
+            mine = claim(f"k{n + 2:03}")
+            one(port, settlement(mine, taken(port, mine), "free"))
+        batch = [claim(f"k{n:03}") for n in range(128)]
+        answers = drive(port.run(batch))
+        assert [a.kind for a in answers] == ["done", "in_progress", "claimed", "claimed"] * 32
+        for n, (op, answer) in enumerate(zip(batch, answers, strict=True)):
+            record = drive(port.get("s", op.key))
+            assert record is not None
+            assert answer.token == record.token
+            if n % 4 == 0:
+                assert answer.result == b"%d" % n
+            elif n % 4 > 1:
+                assert (record.owner, answer.attempts) == (op.owner, 2 if n % 4 == 2 else 1)
+
+
+# -- the server's side: clock, locks, dead rows --------------------------------------------------------------
+
+
+def test_a_lease_is_counted_from_after_the_wait_for_a_lock(postgres_url: str, unique_name: str) -> None:
+    """F32: now() is when the transaction began; a lease counted from it was over before it was granted."""
+    with ports(at(postgres_url, unique_name)) as (port,), psycopg.connect(postgres_url) as holder:
+        first = claim()
+        one(port, settlement(first, taken(port, first), "free"))
+        holder.execute(f'SELECT 1 FROM "{unique_name}_records" FOR UPDATE')
+        with ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(one, port, claim(lease=SECOND))
+            until(lambda: blocked(postgres_url, unique_name))
+            row = holder.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
+            holder.commit()
+            assert waiter.result(10).kind == "claimed"
+        record = drive(port.get("s", "k"))
+        assert row is not None
+        assert record is not None
+        assert (record.lease_until or 0) - SECOND >= row[0]
+
+
+def test_a_lock_that_is_never_released_is_contention(postgres_url: str, unique_name: str) -> None:
+    """F32: somebody's open transaction must not hang ours, nor leave a statement behind that runs later."""
+    with (
+        ports(at(postgres_url, unique_name, timeout="1s")) as (port,),
+        psycopg.connect(postgres_url) as holder,
+    ):
+        mine = claim()
+        token = taken(port, mine)
+        holder.execute(f'SELECT 1 FROM "{unique_name}_records" FOR UPDATE')
+        with pytest.raises(Contention):
+            one(port, settlement(mine, token))
+        assert not blocked(postgres_url, unique_name)
+        assert one(port, claim("other")).kind == "claimed"
+        assert drive(port.sweep(100)).deleted == 0, "a sweep never waits"
+        holder.rollback()
+        assert one(port, settlement(mine, token)) is True
+
+
+def blocked(url: str, prefix: str) -> bool:
+    found = sql(url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", f"%{prefix}%")
+    return bool(found)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.01)
+
+
+def test_duplicates_of_finished_records_write_nothing(postgres_url: str, unique_name: str) -> None:
+    """No new version, no lock on the row: duplicates leave nothing for the vacuum."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for state in ("done", "failed", "in_doubt"):
+            mine = claim(state)
+            one(port, settlement(mine, taken(port, mine), state))
+        taken(port, claim("claimed"))
+        versions = f'SELECT key, ctid::text, xmin::text, xmax::text FROM "{unique_name}_records" ORDER BY key'
+        before = sql(postgres_url, versions)
+        for _ in range(3):
+            batch = [claim(key) for key in ("claimed", "done", "failed", "in_doubt")]
+            kinds = [answer.kind for answer in drive(port.run(batch))]
+            assert kinds == ["in_progress", "done", "failed", "in_doubt"]
+        assert sql(postgres_url, versions) == before
+
+
+def test_completing_touches_no_index(postgres_url: str, unique_name: str) -> None:
+    """The schema's one rule: claimed to done is a HOT update."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for _ in range(5):
+            batch = [claim(os.urandom(8).hex()) for _ in range(100)]
+            batch.sort(key=lambda op: op.key)
+            answers = drive(port.run(batch))
+            done = [settlement(c, a.token, result=b"r" * 20) for c, a in zip(batch, answers, strict=True)]
+            assert all(drive(port.run(done)))
+    counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = %s"
+    until(lambda: sql(postgres_url, counts, f"{unique_name}_records")[0][0] >= 500)
+    ((_, hot),) = sql(postgres_url, counts, f"{unique_name}_records")
+    assert hot >= 400, "a batch may cross a minute; more than one cannot"
+
+
+@pytest.mark.parametrize("name", ["claim", "settle", "renew", "remember"])
+def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str) -> None:
+    """`UPDATE … FROM unnest` chose a sequential scan on a young table, and the prepared plan kept it."""
+    from effectonce.stores.postgres import _queries
+
+    with ports(at(postgres_url, unique_name)):
+        pass
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f'ANALYZE "{unique_name}_records"')  # known to be empty
+        text = _queries(unique_name)[name].sql.decode()
+        count = max(n for n in range(1, 12) if f"${n}" in text)
+        connection.execute(f"SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; PREPARE p AS {text}")
+        arguments = ", ".join(["'{}'"] * count)
+        plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE p ({arguments})").fetchall())
+    assert "Seq Scan" not in plan
+    assert "Sort" not in plan, "the order of the batch is the order of the locks"
+
+
+# -- connections that break, hang, restart (F36) -------------------------------------------------------------
+
+
+@pytest.fixture
+def proxied(postgres_url: str) -> Iterator[tuple[FaultProxy, str]]:
+    parts = urlsplit(postgres_url)
+    with FaultProxy(parts.port or 5432, parts.hostname or "127.0.0.1") as proxy:
+        yield proxy, proxy.through(postgres_url)
+
+
+def test_a_hung_server_ends_in_store_unavailable(proxied: tuple[FaultProxy, str], unique_name: str) -> None:
+    """F36: open connections, and new ones."""
+    proxy, url = proxied
+    with ports(at(url, unique_name, timeout="300ms", connect_timeout="300ms")) as (port,):
+        taken(port, claim())
+        proxy.blackhole = True
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable) as caught:
+                one(port, claim("other"))
+            assert not isinstance(caught.value, ConnectionLost)
+            assert time.monotonic() - began < 3
+        proxy.heal()
+        assert one(port, claim()).kind == "in_progress"
+
+
+async def test_a_hung_server_ends_in_store_unavailable_on_a_loop(
+    proxied: tuple[FaultProxy, str], unique_name: str
+) -> None:
+    """F36, in the other colour; the loop goes on meanwhile."""
+    proxy, url = proxied
+    port = at(url, unique_name, timeout="300ms", connect_timeout="300ms").async_port()
+    await port.migrate()
+    proxy.blackhole = True
+    for _ in range(2):
+        waiting = asyncio.ensure_future(port.run([claim()]))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(waiting, 3)
+    proxy.heal()
+    ((answer),) = await port.run([claim("after")])
+    assert answer.kind == "claimed"
+    await port.close()
+
+
+def test_nobody_at_the_port_is_store_unavailable(unique_name: str) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        port = at(f"postgresql://127.0.0.1:{unheard.getsockname()[1]}/x", unique_name).sync_port()
+        with pytest.raises(StoreUnavailable, match="cannot connect"):
+            one(port, claim())
+
+
+@pytest.mark.parametrize("cut", [0, 7])
+def test_a_claim_whose_reply_was_lost_is_recognised_when_repeated(
+    proxied: tuple[FaultProxy, str], unique_name: str, cut: int
+) -> None:
+    """F68: the server did it, the client never heard, or heard half of it."""
+    proxy, url = proxied
+    with ports(at(url, unique_name)) as (port,):
+        taken(port, claim("warm"))
+        mine = claim()
+        if cut:
+            proxy.cut_reply_after(cut)
+        else:
+            proxy.drop_reply()
+        with pytest.raises(ConnectionLost):
+            one(port, mine)
+        stored = drive(port.get("s", "k"))
+        assert stored is not None
+        assert taken(port, mine) == stored.token
+        proxy.drop_reply(2)  # the greeting's
+        done = settlement(mine, stored.token, result=b"r")
+        proxy.drop_reply()
+        with pytest.raises(ConnectionLost):
+            one(port, done)
+        assert one(port, done) is True
+
+
+@pytest.mark.chaos
+def test_a_restarted_server_is_found_again(unique_name: str) -> None:
+    with servers.postgres() as server, ports(at(server.url, unique_name), 2) as (port, listener):
+        mine = claim()
+        token = taken(port, mine)
+        drive(listener.changes(0.0))
+        server.restart()
+        with pytest.raises(ConnectionLost):
+            one(port, settlement(mine, token))
+        assert one(port, settlement(mine, token)) is True
+        with pytest.raises(ConnectionLost):
+            drive(listener.changes(1.0))
+        assert list(drive(listener.changes(0.0))) == []
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            one(port, claim())
+
+
+def test_a_backend_ended_by_an_administrator_is_a_lost_connection(postgres_url: str, unique_name: str) -> None:
+    with ports(at(postgres_url, unique_name, application_name=unique_name)) as (port,):
+        taken(port, claim())
+        sql(
+            postgres_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+            unique_name,
+        )
+        with pytest.raises(ConnectionLost):
+            one(port, claim("other"))
+        assert one(port, claim("other")).kind == "claimed"
+
+
+async def test_a_cancelled_operation_drops_its_connection(postgres_url: str, unique_name: str) -> None:
+    """F16: half a conversation is never continued by the next caller."""
+    port = at(postgres_url, unique_name, application_name=unique_name).async_port()
+    await port.migrate()
+    with psycopg.connect(postgres_url) as holder:
+        await port.run([claim()])
+        holder.execute(f'SELECT 1 FROM "{unique_name}_records" FOR UPDATE')
+        stuck = asyncio.ensure_future(port.forget("s", "k", DAY))
+        await asyncio.to_thread(until, lambda: blocked(postgres_url, unique_name))
+        stuck.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stuck
+        holder.rollback()
+    (answer,) = await port.run([Look("s", "never")])
+    assert answer.kind == "absent"
+    await port.close()
+
+
+# -- wake-ups ------------------------------------------------------------------------------------------------
+
+
+def test_behind_pgbouncer_changes_report_nothing_and_do_not_fail(pgbouncer_url: str, unique_name: str) -> None:
+    """LISTEN does not work there: the poll covers for it, and no server connection is left listening."""
+    with ports(at(pgbouncer_url, unique_name), 2) as (port, listener):
+        mine = claim()
+        token = taken(port, mine)
+        assert list(drive(listener.changes(0.0))) == []
+        assert one(port, claim(waiting=True)).kind == "in_progress"
+        assert one(port, settlement(mine, token)) is True
+        began = time.monotonic()
+        assert list(drive(listener.changes(0.2))) == []
+        assert 0.15 < time.monotonic() - began < 3
+
+
+def test_a_key_too_long_to_announce_is_settled_all_the_same(postgres_url: str, unique_name: str) -> None:
+    """NOTIFY refuses 8,000 bytes, and would take the settlement with it."""
+    with ports(at(postgres_url, unique_name), 2) as (port, listener):
+        drive(listener.changes(0.0))
+        for scope, told in (("s", True), ("\x1b" * 400, False)):
+            mine = Claim(scope, "\x1b" * 1024, os.urandom(16), 60 * SECOND, DAY)
+            token = taken(port, mine)
+            other = Claim(scope, mine.key, os.urandom(16), 60 * SECOND, DAY, waiting=True)
+            assert one(port, other).kind == "in_progress"
+            assert one(port, settlement(mine, token)) is True
+            assert list(drive(listener.changes(2.0 if told else 0.05))) == ([(scope, mine.key)] if told else [])
+
+
+def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) -> None:
+    with ports(at(postgres_url, unique_name), 2) as (port, listener):
+        drive(listener.changes(0.0))
+        for name in ("forget", "resolve"):
+            lease = 60 * SECOND if name == "forget" else 300_000
+            taken(port, claim(name, lease=lease, doubt_on_lapse=True))
+            assert one(port, claim(name, waiting=True)).kind == "in_progress"
+            if name == "forget":
+                assert drive(port.forget("s", name, DAY))
+            else:
+                until(lambda: drive(port.resolve("s", "resolve", Resolution(state="done", retention=DAY))))
+            assert list(drive(listener.changes(2.0))) == [("s", name)]
+
+
+# -- errors that name the remedy -----------------------------------------------------------------------------
+
+
+def test_missing_tables_name_the_command(postgres_url: str, unique_name: str) -> None:
+    port = at(postgres_url, unique_name).sync_port()
+    for ask in (lambda: one(port, claim()), lambda: drive(port.check()), lambda: drive(port.stats())):
+        with pytest.raises(SchemaMissing, match="effectonce migrate postgresql://"):
+            ask()
+    assert drive(port.now()) > 0, "the clock needs no tables"
+    drive(port.migrate())
+    assert one(port, claim()).kind == "claimed"
+    drive(port.close())
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(99, "upgrade effectonce"), (0, "effectonce migrate")])
+def test_tables_of_another_version_are_refused(postgres_url: str, unique_name: str, version: int, remedy: str) -> None:
+    """F38."""
+    backend = at(postgres_url, unique_name)
+    with ports(backend):
+        sql(postgres_url, f"UPDATE \"{unique_name}_meta\" SET value = %s WHERE name = 'schema'", version)
+    port = backend.sync_port()
+    for ask in (lambda: one(port, claim()), lambda: drive(port.check())):
+        with pytest.raises(SchemaMismatch, match=remedy):
+            ask()
+    drive(port.close())
+
+
+def test_the_schema_script_is_plain_sql(postgres_url: str, unique_name: str) -> None:
+    backend = at(postgres_url, unique_name)
+    for _ in range(2):
+        sql(postgres_url, backend.schema_sql())
+    port = backend.sync_port()
+    drive(port.check())
+    assert one(port, claim()).kind == "claimed"
+    drive(port.close())
+
+
+def test_a_read_only_server_is_told_apart(postgres_url: str, unique_name: str) -> None:
+    """F35: claims go to the primary only."""
+    with ports(at(postgres_url, unique_name)):
+        pass
+    port = at(postgres_url, unique_name, options="-c default_transaction_read_only=on").sync_port()
+    with pytest.raises(StoreUnavailable, match="target_session_attrs=read-write"):
+        one(port, claim())
+    drive(port.close())
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "\ud800"])
+def test_a_key_that_text_cannot_hold_is_an_invalid_key(postgres_url: str, unique_name: str, bad: str) -> None:
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for ask in (lambda: one(port, claim(bad)), lambda: drive(port.get("s", bad))):
+            with pytest.raises(InvalidKey):
+                ask()
+        assert one(port, claim("good")).kind == "claimed"
+
+
+def test_an_identity_too_long_for_the_index_is_too_long(postgres_url: str, unique_name: str) -> None:
+    """F27: where a scope leaves no room for its keys."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        with pytest.raises(KeyTooLong):
+            one(port, claim(os.urandom(4000).hex()))
+        assert one(port, claim("good")).kind == "claimed"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "prefix=a%22b",
+        "prefix=a;b",
+        "prefix=",
+        "prefix=" + "x" * 42,
+        "prepare=maybe",
+        "timeout=soon",
+        "passfile=/x",
+        "nope=1",
+    ],
+)
+def test_a_bad_option_is_refused_before_anything_is_opened(query: str) -> None:
+    """F61: table names come from an allow-list of characters."""
+    with pytest.raises(InvalidOption):
+        PostgresBackend(Address(f"postgresql://127.0.0.1:1/x?{query}"))
+
+
+def test_no_message_contains_the_password(postgres_url: str, unique_name: str) -> None:
+    """F66: with a canary in every error this store can be made to raise."""
+    canary = "c4n4ry"
+    parts = urlsplit(postgres_url)
+    reachable = f"postgresql://postgres:{canary}@{parts.hostname}:{parts.port}{parts.path}"
+    shown = []
+    for url in (reachable, reachable + "_missing", f"postgresql://u:{canary}@127.0.0.1:1/x"):
+        backend = at(url, unique_name, timeout="1s")
+        shown.append(repr(backend))
+        for ask in (Port.check, Port.stats):
+            with pytest.raises(EffectOnceError) as caught:
+                drive(getattr(backend.sync_port(), ask.__name__)())
+            error: BaseException | None = caught.value
+            while error is not None:
+                shown += [str(error), repr(error)]
+                error = error.__cause__ or error.__context__
+    with pytest.raises(InvalidOption) as refused:
+        PostgresBackend(Address(f"postgresql://u:{canary}@h/x?sslmode=sometimes&nope=1"))
+    shown += [str(refused.value), repr(refused.value)]
+    assert not [text for text in shown if canary in text]
+
+
+# -- somebody else's pool ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(postgres_url: str) -> Iterator[ConnectionPool]:
+    """Not in autocommit, serializable by default, three connections: as an application may have it."""
+    options = "-c default_transaction_isolation=serializable"
+    with ConnectionPool(postgres_url, min_size=3, max_size=3, kwargs={"options": options}) as pool:
+        yield pool
+
+
+POOLED = [
+    case
+    for case in store_cases()
+    if "sync" in case.colours
+    and case.name.startswith(("one_of_many", "a_claim", "a_settlement", "settle", "sweep", "every_key", "concurrent"))
+]
+
+
+@pytest.mark.parametrize("case", POOLED, ids=str)
+def test_the_contract_on_a_pool(pool: ConnectionPool, case: Any, unique_name: str) -> None:
+    case.run(PostgresBackend.from_pool(pool, prefix=unique_name), "sync")
+
+
+def test_a_pools_connections_go_back_to_it(pool: ConnectionPool, unique_name: str) -> None:
+    """After answers, clean refusals and breaks alike; and they are left as they were."""
+    backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+    port = backend.sync_port()
+    with pytest.raises(SchemaMissing):
+        one(port, claim())
+    drive(port.migrate())
+    for n in range(8):
+        taken(port, claim(f"k{n}"))
+    with pytest.raises(KeyTooLong):
+        one(port, claim(os.urandom(4000).hex()))
+    with pool.connection() as connection:
+        pids = [idle.pgconn.backend_pid for idle in pool._pool]
+        connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::integer[]) AS t (pid)", (pids,))
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
+        assert connection.execute("SHOW default_transaction_isolation").fetchone() == ("serializable",)
+    worked = [still_works(port, f"after{n}") for n in range(6)]
+    assert False in worked, "the broken connections were never met"
+    assert worked[-1], "a broken connection was given back as a good one"
+    drive(port.close())
+    assert not pool.closed
+    until(lambda: pool.get_stats()["pool_available"] == 3)
+
+
+def still_works(port: Port, key: str) -> bool:
+    try:
+        return one(port, claim(key)).kind in ("claimed", "in_progress")
+    except ConnectionLost:
+        return False
+
+
+async def test_an_async_pool_serves_async_calls_and_says_so_to_others(postgres_url: str, unique_name: str) -> None:
+    async with AsyncConnectionPool(postgres_url, min_size=2, open=False) as pool:
+        backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+        with pytest.raises(WrongColour, match=r"psycopg_pool\.ConnectionPool"):
+            backend.sync_port()
+        first, second = backend.async_port(), backend.async_port()
+        await first.migrate()
+        (answer,) = await first.run([claim()])
+        (other,) = await second.run([claim()])
+        assert (answer.kind, other.kind) == ("claimed", "in_progress")
+        assert len((await first.list(Query())).records) == 1
+        await first.close()
+        await second.close()
+
+
+def test_a_sync_pool_says_so_to_async_callers(pool: ConnectionPool) -> None:
+    with pytest.raises(WrongColour, match="AsyncConnectionPool"):
+        PostgresBackend.from_pool(pool).async_port()
+    with pytest.raises(InvalidOption, match="is not a psycopg_pool"):
+        PostgresBackend.from_pool(object())
+
+
+def test_an_exhausted_pool_is_store_unavailable(pool: ConnectionPool, unique_name: str) -> None:
+    port = PostgresBackend.from_pool(pool, prefix=unique_name, timeout=0.2).sync_port()
+    held = [pool.getconn() for _ in range(3)]
+    with pytest.raises(StoreUnavailable, match="pool"):
+        drive(port.now())
+    for connection in held:
+        pool.putconn(connection)
+    assert drive(port.now()) > 0
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+
+
+def test_a_list_does_bounded_work_and_still_reaches_all(
+    postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claimed records have no index: a page that passed over too many others ends early, with a cursor."""
+    monkeypatch.setattr("effectonce.stores.postgres._LOOKED_AT", 20)
+    with ports(at(postgres_url, unique_name)) as (port,):
+        batch = [claim(f"k{n:04}") for n in range(3000)]
+        for start in range(0, 3000, 100):
+            some = batch[start : start + 100]
+            answers = drive(port.run(some))
+            done = [settlement(c, a.token) for c, a in zip(some, answers, strict=True) if c.key != "k2345"]
+            drive(port.run(done))
+        cursor, pages, found = None, 0, []
+        while True:
+            page = drive(port.list(Query(state="claimed", limit=10, cursor=cursor)))
+            pages, cursor = pages + 1, page.cursor
+            found += [record.key for record in page.records]
+            if cursor is None:
+                break
+        assert found == ["k2345"]
+        assert 2 < pages < 50
+        with pytest.raises(InvalidOption):
+            drive(port.list(Query(cursor="made up")))
