@@ -34,8 +34,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
 
     name: str
-    #: How many connections concurrent work is spread over: 0: none, the port is in this process and also has a
-    #: plain method ``submit(op)`` that returns the reply to one operation;
+    #: How many connections concurrent work is spread over: 0: none, the port is in this process and also has
+    #: plain methods ``claim(op)`` and ``settle(op)`` that return the reply to one operation;
     #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
     lanes: Literal[0, 1, 3] = 3
     #: The most operations in one round trip.

@@ -9,7 +9,7 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable, Coroutine
-from types import TracebackType
+from types import FunctionType, MethodType, TracebackType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ from .store import DEFAULT_RETENTION, Store
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 S = TypeVar("S")
 T_co = TypeVar("T_co", covariant=True)
@@ -73,17 +74,20 @@ class _Plan(Struct, kw_only=True):
         policy = self.policy or self.settled()
         engine = self.store._live or self.store.engine
         try:
-            key = encode_key(self.extract(args, kwargs))
+            key = self.extract(args, kwargs)
+            if type(key) is not str or not 0 < len(key) <= 200 or not key.isascii() or "\0" in key:
+                key = encode_key(key)
         except MissingKey as error:
             if not self.run_without_key:
                 raise
             run = Run(engine, policy, policy.scope, "", "", b"", running.get())
             unprotected(run, "missing_key", str(error))
             return run
-        return prepare(engine, policy, key, b"" if self.fingerprint is None else self.fingerprint(args, kwargs))
+        prints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)
+        return prepare(engine, policy, key, prints)
 
 
-class Guarded(Generic[P, R]):
+class Guarded(Generic[P, R_co]):
     """A function under `once`: called as before, it runs once for each key and replays its result after that.
 
     `call` gives the `Outcome` instead of the bare value. To frameworks it looks like the function it wraps.
@@ -97,8 +101,8 @@ class Guarded(Generic[P, R]):
         functools.update_wrapper(self, function)
         self._plan = plan
         self._receiver: tuple[Any, ...] = ()
-        # What `inspect` needs to treat an object as a function: without it `iscoroutinefunction` would lie.
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        # What `inspect` and `typing` read off a function: without it `iscoroutinefunction` would lie.
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
 
@@ -112,10 +116,25 @@ class Guarded(Generic[P, R]):
         names = bound.__dict__
         names.update(self.__dict__)
         names.pop("__wrapped__", None)
-        names.update(
-            _receiver=(receiver,), __self__=receiver, __func__=plan.function, __signature__=plan.bound_signature
-        )
+        names.update(_receiver=(receiver,), __self__=receiver, __func__=self, __signature__=plan.bound_signature)
         return bound
+
+    def _looks_like(self) -> type:
+        # Celery reads the parameters of what is a function to `isinstance`, and takes any other object for one whose
+        # `__call__` has them: `task.delay(payment_id=…)` would then miss its "self".
+        return type(self) if not hasattr(self, "__code__") else MethodType if self._receiver else FunctionType
+
+    __class__: Any = property(_looks_like)
+
+    # As bound methods are: made on every access, and equal all the same.
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Guarded) and self._identity() == other._identity())
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[int, ...]:
+        return (id(self._plan), *map(id, self._receiver))
 
     @property
     def scope(self) -> str:
@@ -123,7 +142,7 @@ class Guarded(Generic[P, R]):
         scope: str = self._plan.settings["scope"]
         return scope
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         raise NotImplementedError
 
     @overload
@@ -131,13 +150,13 @@ class Guarded(Generic[P, R]):
         self: Guarded[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, Outcome[T]]: ...
     @overload
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """As calling it, but gives an `Outcome` (to be awaited where the function is ``async def``)."""
         raise NotImplementedError
 
     @overload
-    def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R]: ...
+    def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R_co]: ...
     @overload
     def __get__(self: Guarded[Concatenate[S, Q], R], obj: S, owner: type | None = None) -> Guarded[Q, R]: ...
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
@@ -176,10 +195,12 @@ class _Sync(Guarded[P, R]):
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
-        side = run.engine.sync_side()
+        side = run.engine.sync or run.engine.sync_side()
         if run.protected:
-            run_through(begin(run, side))
-            if not run.proceed:
+            pending = begin(run, side)
+            if pending is not None:
+                run_through(pending)
+            if run.replayed:
                 return run
         running.set(run)
         try:
@@ -191,15 +212,22 @@ class _Sync(Guarded[P, R]):
             run_through(abort(run, side, error))
             raise
         running.set(run.parent)
-        run_through(finish(run, side, value))
+        pending = finish(run, side, value)
+        if pending is not None:
+            run_through(pending)
         return run
 
 
 class _Async(Guarded[P, Any]):
     def __init__(self, plan: _Plan) -> None:
         super().__init__(plan)
+        if hasattr(self, "__code__"):
+            return  # which says so; a mark would go on into every `functools.wraps` of it, sync ones too
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
+        else:  # of a partial or an object; 3.11 knows no mark, but believes whatever has the names of a function
+            self.__name__, self.__defaults__, self.__kwdefaults__ = _name(plan.function), None, None
+            self.__code__ = _Async.__call__.__code__
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (await self._run(args, kwargs)).value
@@ -213,8 +241,10 @@ class _Async(Guarded[P, Any]):
         run = plan.run(args, kwargs)
         side = run.engine.async_side()
         if run.protected:
-            await begin(run, side)
-            if not run.proceed:
+            pending = begin(run, side)
+            if pending is not None:
+                await pending
+            if run.replayed:
                 return run
         running.set(run)
         try:
@@ -224,7 +254,9 @@ class _Async(Guarded[P, Any]):
             await abort(run, side, error)
             raise
         running.set(run.parent)
-        await finish(run, side, value)
+        pending = finish(run, side, value)
+        if pending is not None:
+            await pending
         return run
 
 
@@ -543,8 +575,8 @@ class Block:
         return run
 
     def _entered(self, run: Run) -> Block:
-        self.first = run.proceed
-        if run.proceed:
+        self.first = not run.replayed
+        if self.first:
             running.set(run)
         return self
 
@@ -553,7 +585,9 @@ class Block:
             raise WrongColour("`with block(...)` would block the running event loop; use `async with`")
         run = self._enter()
         try:
-            run_through(begin(run, run.engine.sync_side()))
+            pending = begin(run, run.engine.sync_side())
+            if pending is not None:
+                run_through(pending)
         except ResultNotStored as error:
             self._missing = error
         return self._entered(run)
@@ -563,12 +597,16 @@ class Block:
             run = self.run
             running.set(run.parent)
             side = run.engine.sync_side()
-            run_through(finish(run, side, run.value) if error is None else abort(run, side, error))
+            pending = finish(run, side, run.value) if error is None else abort(run, side, error)
+            if pending is not None:
+                run_through(pending)
 
     async def __aenter__(self) -> Block:
         run = self._enter()
         try:
-            await begin(run, run.engine.async_side())
+            pending = begin(run, run.engine.async_side())
+            if pending is not None:
+                await pending
         except ResultNotStored as error:
             self._missing = error
         return self._entered(run)
@@ -580,7 +618,9 @@ class Block:
             run = self.run
             running.set(run.parent)
             side = run.engine.async_side()
-            await (finish(run, side, run.value) if error is None else abort(run, side, error))
+            pending = finish(run, side, run.value) if error is None else abort(run, side, error)
+            if pending is not None:
+                await pending
 
 
 def block(

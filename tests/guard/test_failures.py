@@ -34,19 +34,25 @@ class FaultyPort(MemoryPort):
 
     backend: FaultyBackend
 
-    def submit(self, op: Batchable) -> Reply:
+    def faulted(self, apply: Callable[[Any], Reply], op: Any) -> Reply:
         faulty: FaultyBackend = self._backend  # type: ignore[assignment]
         error = faulty.before(op)
         if error is not None:
             raise error
-        reply = super().submit(op)
+        reply = apply(op)
         error = faulty.after(op)
         if error is not None:
             raise error
         return reply
 
+    def claim(self, op: Any) -> Reply:
+        return self.faulted(super().claim, op)
+
+    def settle(self, op: Any) -> Reply:
+        return self.faulted(super().settle, op)
+
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        return [self.submit(op) for op in batch]
+        return [self.claim(op) if isinstance(op, Claim) else self.settle(op) for op in batch]
 
 
 class FaultyBackend(MemoryBackend):

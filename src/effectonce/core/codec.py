@@ -15,7 +15,7 @@ import msgspec
 from effectonce.errors import ConfigurationError, CorruptRecord
 
 VERSION = b"1"
-NATIVE = (type(None), bool, str, int)
+NATIVE = frozenset((type(None), bool, str, int))
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
 _native = msgspec.json.Decoder()

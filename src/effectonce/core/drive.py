@@ -18,10 +18,11 @@ _SUSPENDED = "a sync call reached something that only works inside an event loop
 _END = object()
 
 
-def run_through(coro: Coroutine[Any, Any, None]) -> None:
-    """`drive` for a coroutine without a result, at half the cost: the end of it raises no exception."""
-    if next(coro.__await__(), _END) is not _END:
-        coro.close()
+def run_through(pending: Awaitable[None]) -> None:
+    """`drive` for what has no result, at half the cost: the end of it raises no exception."""
+    steps = pending.__await__()
+    if next(steps, _END) is not _END:
+        steps.close()
         raise WrongColour(_SUSPENDED)
 
 

@@ -83,7 +83,7 @@ class Engine:
             capabilities.batch,
             by_hand=self._clock is not None and self._clock.manual,
         )
-        self._sync: Side | None = None
+        self.sync: Side | None = None  # what `sync_side` opened
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
         self._last: tuple[asyncio.AbstractEventLoop, Side] | None = None
         self._people: Port | None = None
@@ -91,19 +91,19 @@ class Engine:
         self._listener: threading.Thread | None = None
 
     def after_fork(self) -> None:
-        _inherited.append((self._sync, self._loops, self._people, self.heartbeat))
+        _inherited.append((self.sync, self._loops, self._people, self.heartbeat))
         self._lock = threading.Lock()
         self._fresh()
 
     # -- sides
 
     def sync_side(self) -> Side:
-        side = self._sync
+        side = self.sync
         if side is None:
             with self._lock:
-                if self._sync is None:
-                    self._sync = self._side(self.backend.sync_port, None)
-                side = self._sync
+                if self.sync is None:
+                    self.sync = self._side(self.backend.sync_port, None)
+                side = self.sync
         return side
 
     def async_side(self) -> Side:
@@ -121,15 +121,15 @@ class Engine:
 
     def _side(self, open_port: Callable[[], Port], loop: asyncio.AbstractEventLoop | None) -> Side:
         capabilities = self.backend.capabilities
-        ports = [open_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
-        groups: list[Group] = []
-        for port in ports:
-            if capabilities.lanes == 0:
-                groups.append(port)  # type: ignore[arg-type]  # it takes operations one by one by itself
-            elif loop is None:
-                groups.append(ThreadGroup(port, capabilities.batch, self._orphaned_in_thread))
-            else:
-                groups.append(AsyncGroup(port, capabilities.batch, self._orphaned_in_loop, loop))
+        ports: list[Any] = [open_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
+        if capabilities.lanes == 0:
+            return Side(ports[0].claim, ports[0].settle, ports, loop)
+        groups: list[Group] = [
+            ThreadGroup(port, capabilities.batch, self._orphaned_in_thread)
+            if loop is None
+            else AsyncGroup(port, capabilities.batch, self._orphaned_in_loop, loop)
+            for port in ports
+        ]
         return Side(groups[0].submit, groups[-1].submit, ports, loop)
 
     def _orphaned_in_thread(self, claim: Claim, answer: Answer) -> None:
@@ -181,7 +181,7 @@ class Engine:
         port = self.backend.sync_port()
         idle = 0
         while self.waiters is waiters and idle < 30:
-            idle = 0 if waiters else idle + 1
+            idle = 0 if waiters.waiting else idle + 1
             try:
                 for identity in drive(port.changes(1.0)):
                     waiters.wake(identity)
@@ -204,7 +204,7 @@ class Engine:
     async def close(self, *, here: asyncio.AbstractEventLoop | None = None) -> None:
         """Close what this colour may close: sync ports, and the async ports of the loop ``here``."""
         with self._lock:
-            sync, self._sync = self._sync, None
+            sync, self.sync = self.sync, None
             people, self._people = self._people, None
             side = self._loops.pop(here, None) if here is not None else None
             self._last = None

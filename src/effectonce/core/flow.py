@@ -1,7 +1,7 @@
 """The life of one guarded call: `begin`, then the handler, then `finish` or `abort`.
 
-Written once, over a `Side` of either colour. What a side is asked it answers with an awaitable, or, where the
-store is in this process, with the reply itself. The handler is called by the guard, between these coroutines and
+Written once, over a `Side` of either colour. A side answers with an awaitable, or, where the store is in this
+process, with the reply itself; `begin` and `finish` pass that on: they return an awaitable, or None when they are done. The handler is called by the guard, between these coroutines and
 never inside one: a handler's ``StopIteration`` raised inside a coroutine would become a ``RuntimeError``.
 """
 
@@ -71,15 +71,14 @@ class Run(Struct, eq=False, gc=False):
     scope: str
     key: str
     stored_key: str  # what the store sees: the key, or its keyed hash
-    fingerprints: bytes = b""
-    parent: Run | None = None
-    owner: bytes = b""
-    answer: Answer = Answer("absent", attempts=1)  # what the claim came to
+    fingerprints: bytes
+    parent: Run | None
+    owner: bytes = b""  # b"": nothing is claimed
     sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
+    answer: Answer = Answer("absent", attempts=1)  # what the claim came to
     active: bool = True
     protected: bool = True
-    proceed: bool = False  # what `begin` decided: the handler is to run
-    replayed: bool = False
+    replayed: bool = False  # what `begin` decided: the handler is not to run, it ran before
     redriven: bool = False
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
@@ -183,52 +182,73 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
                 "with its own key would wait for itself; give the inner call its own scope or key"
             )
         outer = outer.parent
-    return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
+    if policy.seen:
+        return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
+    owner = engine.random_bits(128).to_bytes(16, "little")
+    return Run(engine, policy, scope, key, stored_key, fingerprints, parent, owner, engine.monotonic())
 
 
-async def begin(run: Run, side: Side) -> None:
-    """Sets ``run.proceed``. True: run the handler, the claim is held. False: ``run.value`` is what it gave before.
+def begin(run: Run, side: Side) -> Awaitable[None] | None:
+    """Claim it. Then, unless ``run.replayed``, the handler is to run; else ``run.value`` is what it gave before.
 
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
-    ``on_store_error="run"``.
+    ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
     policy = run.policy
-    engine = run.engine
+    op: Claim | Look
     if policy.seen:
-        return await _look(run, side)
-    run.owner = owner = engine.random_bits(128).to_bytes(16, "little")
-    run.sent_at = engine.monotonic()
-    claim = Claim(
-        run.scope, run.stored_key, owner, policy.lease, policy.retention, policy.max_attempts,
-        policy.doubt_on_lapse, run.fingerprints,
-    )  # fmt: skip
+        op = Look(run.scope, run.stored_key, run.fingerprints)
+    else:
+        op = Claim(
+            run.scope, run.stored_key, run.owner, policy.lease, policy.retention, policy.max_attempts,
+            policy.doubt_on_lapse, run.fingerprints,
+        )  # fmt: skip
     try:
-        answer = side.claim(claim)
-        if type(answer) is not Answer:
-            answer = await _granted(claim, answer, side)
-        if answer.kind == "in_progress" and policy.wait is not None:
-            answer = await _wait_turn(run, side, claim, policy.wait)
+        answer = side.claim(op)
     except StoreUnavailable as error:
         return _without_store(run, error)
-    if answer.kind != "claimed":
-        return _replay(run, answer)
-    run.answer = answer
-    run.proceed = True
-    engine.leased.add(run)
-    if policy.lease < engine.heartbeat.shortest:
-        engine.heartbeat.hurry(policy.lease)
-    if engine.hooks:
-        run.tell("claimed", "lapsed" if answer.lapsed else "")
+    if type(answer) is not Answer or (answer.kind == "in_progress" and policy.wait is not None):
+        return _begin(run, side, op, answer)
+    return _answered(run, answer)
 
 
-async def _granted(claim: Claim, pending: Awaitable[Answer], side: Side) -> Answer:
-    """The answer to ``claim``. If the caller is cancelled just as it is granted, nobody will run it: it is freed."""
+async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
+    wait = run.policy.wait
+    try:
+        if type(answer) is not Answer:
+            answer = await _granted(op, answer, side)
+        if answer.kind == "in_progress" and wait is not None and isinstance(op, Claim):
+            answer = await _wait_turn(run, side, op, wait)
+    except StoreUnavailable as error:
+        _without_store(run, error)
+    else:
+        _answered(run, answer)
+
+
+def _answered(run: Run, answer: Answer) -> None:
+    kind = answer.kind
+    if kind == "claimed":
+        run.answer = answer
+        engine = run.engine
+        engine.leased.add(run)
+        if run.policy.lease < engine.heartbeat.shortest:
+            engine.heartbeat.hurry(run.policy.lease)
+        if engine.hooks:
+            run.tell("claimed", "lapsed" if answer.lapsed else "")
+    elif kind == "absent":  # mode S: nothing is held, and nothing is counted
+        run.tell("claimed")
+    else:
+        _replay(run, answer)
+
+
+async def _granted(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> Answer:
+    """The answer to ``op``. If the caller is cancelled just as a claim is granted, nobody will run it: it is freed."""
     try:
         return await pending
     except asyncio.CancelledError:
         came = isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled()
         if came and pending.exception() is None and pending.result().kind == "claimed":  # type: ignore[attr-defined]
-            settled = asyncio.ensure_future(side.settle(release(claim, pending.result())))  # type: ignore[attr-defined]
+            settled = asyncio.ensure_future(side.settle(release(op, pending.result())))  # type: ignore[attr-defined]
             settled.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
 
@@ -261,20 +281,6 @@ async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
         engine.waiters.remove(identity, signal.wake)
 
 
-async def _look(run: Run, side: Side) -> None:
-    try:
-        answer = side.claim(Look(run.scope, run.stored_key, run.fingerprints))
-        if type(answer) is not Answer:
-            answer = await answer
-    except StoreUnavailable as error:
-        return _without_store(run, error)
-    if answer.kind == "absent":  # nothing is counted in this mode: every run is a first attempt
-        run.proceed = True
-        run.tell("claimed")
-    else:
-        _replay(run, answer)
-
-
 def _without_store(run: Run, error: StoreUnavailable) -> None:
     if not run.policy.run_on_store_error:
         raise error
@@ -284,7 +290,6 @@ def _without_store(run: Run, error: StoreUnavailable) -> None:
 def unprotected(run: Run, why: str, detail: str) -> None:
     """Let ``run`` go ahead with nothing claimed: the caller's explicit choice, and an event each time."""
     run.protected = False
-    run.proceed = True
     run.sent_at = math.inf
     run.tell(why, detail)
 
@@ -293,42 +298,50 @@ def _replay(run: Run, answer: Answer) -> None:
     """What a call comes to that may not run: the stored value, or an error that says why."""
     run.answer = answer
     run.active = False
+    run.replayed = True
+    kind = answer.kind
+    if kind == "done":
+        if run.engine.hooks:
+            run.tell("replayed")
+        stored = run.opened(answer.result, answer.generation)
+        if stored is not None:
+            run.value = run.policy.codec.decode(stored)
+            return
+    else:
+        run.tell(kind)
+    raise _refusal(run, answer)
+
+
+def _refusal(run: Run, answer: Answer) -> BaseException:
     kind = answer.kind
     about = f"scope {show(run.scope)!r}, key {show(run.key)!r}"
     if kind == "done":
-        run.replayed = True
-        run.tell("replayed")
-        stored = run.opened(answer.result, answer.generation)
-        if stored is None:
-            raise ResultNotStored(
-                f"{about} is done, but its result was not stored (too large, or not of the annotated type); the "
-                "effect happened: ack this delivery"
-            )
-        run.value = run.policy.codec.decode(stored)
-        return
-    run.tell(kind)
+        return ResultNotStored(
+            f"{about} is done, but its result was not stored (too large, or not of the annotated type); the effect "
+            "happened: ack this delivery"
+        )
     if kind == "in_progress":
-        raise InProgress(
+        return InProgress(
             f"{about} is being run by another delivery; try again in {answer.retry_after:.3g} s, or pass wait= "
             "to get its result",
             answer.retry_after,
         )
     if kind == "in_doubt":
-        raise InDoubt(
+        return InDoubt(
             f"{about} is in doubt: an attempt ended without saying whether its effect happened; find out, then "
             "resolve it (store.resolve, or `effectonce records resolve`)"
         )
     if kind == "mismatch":
-        raise PayloadMismatch(
+        return PayloadMismatch(
             f"{about} was used before with another payload; a retry must send the same payload, and a new operation "
             "must have a new key"
         )
     if kind == "exhausted":
-        raise AttemptsExhausted(
+        return AttemptsExhausted(
             f"{about} used all of its attempts; mend the cause, then let it run again (store.forget)",
             "attempts-exhausted",
         )
-    raise _failure(run, answer, about)
+    return _failure(run, answer, about)
 
 
 def _failure(run: Run, answer: Answer, about: str) -> BaseException:
@@ -345,63 +358,80 @@ def _failure(run: Run, answer: Answer, about: str) -> BaseException:
 # -- finish and abort -----------------------------------------------------------------------------------------
 
 
-async def finish(run: Run, side: Side, value: Any) -> None:
+def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     """Record the success. `LeaseLost` where another delivery took over; `StoreUnavailable` where it cannot be
-    recorded (the effect has happened and may repeat), unless ``on_store_error="run"``."""
+    recorded (the effect has happened and may repeat), unless ``on_store_error="run"``. What it returns, if
+    anything, is to be awaited."""
     run.active = False
-    engine = run.engine
     if not run.protected:
-        return
-    policy = run.policy
+        return None
+    engine = run.engine
     engine.leased.discard(run)
     try:
-        result: bytes | None = policy.codec.encode(value)
+        result: bytes | None = run.policy.codec.encode(value)
     except Unstorable as error:
         result = None
         log.warning("scope %s: the result is not stored: %s", show(run.scope), error)
         run.tell("result_not_stored", str(error))
     try:
-        while True:
-            try:
-                recorded = side.settle(_completion(run, result))
-                if type(recorded) is not bool:
-                    recorded = await recorded
-                break
-            except (StoreUnavailable, ConfigurationError):
+        recorded = side.settle(_completion(run, result))
+    except Exception as error:
+        return _finish(run, side, result, _raised(error))
+    if recorded is True and not engine.hooks and not engine.waiters.waiting:
+        return None  # what `_recorded` would come to
+    if type(recorded) is bool:
+        return _recorded(run, recorded)
+    return _finish(run, side, result, recorded)
+
+
+async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable[bool]) -> None:
+    try:
+        try:
+            recorded = await pending
+        except (StoreUnavailable, ConfigurationError):
+            raise
+        except Exception as error:
+            if result is None:
                 raise
-            except Exception as error:
-                if result is None:
-                    raise
-                # The store cannot hold this result. It happened all the same: done, without it.
-                run.tell("result_not_stored", f"{type(error).__name__}: {error}")
-                result = None
+            # The store cannot hold this result. It happened all the same: done, without it.
+            run.tell("result_not_stored", f"{type(error).__name__}: {error}")
+            recorded = side.settle(_completion(run, None))
+            if type(recorded) is not bool:
+                recorded = await recorded
     except StoreUnavailable as error:
         run.tell("unrecorded", str(error))
-        if policy.run_on_store_error:
-            return
-        raise
-    if engine.waiters:
+        if not run.policy.run_on_store_error:
+            raise
+    else:
+        _recorded(run, recorded)
+
+
+async def _raised(error: Exception) -> bool:
+    raise error
+
+
+def _recorded(run: Run, recorded: bool) -> None:
+    engine = run.engine
+    if engine.waiters.waiting:
         engine.waiters.wake((run.scope, run.stored_key))
-    if not recorded:
-        run.tell("fenced")
-        if policy.seen:  # a claim, a doubt or a failure of another guard stands there, and says more
-            return
+    if recorded:
+        if engine.hooks:
+            run.tell("completed")
+        return
+    run.tell("fenced")
+    if not run.policy.seen:  # in mode S a claim, a doubt or a failure of another guard stands there, and says more
         raise LeaseLost(
             f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another delivery took over, or an "
             "operator settled it; this attempt's outcome was not recorded and its effect may have happened twice"
         )
-    if engine.hooks:
-        run.tell("completed")
 
 
 def _completion(run: Run, result: bytes | None) -> Settlement | Remember:
-    policy = run.policy
-    if policy.seen:
-        sealed = run.sealed(result, SEEN_GENERATION)
-        return Remember(run.scope, run.stored_key, policy.retention, run.fingerprints, sealed)
-    answer = run.answer
+    policy, answer = run.policy, run.answer
     if run.engine.privacy is not None:
-        result = run.sealed(result, answer.generation)
+        result = run.sealed(result, SEEN_GENERATION if policy.seen else answer.generation)
+    if policy.seen:
+        return Remember(run.scope, run.stored_key, policy.retention, run.fingerprints, result)
     return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", policy.retention, result)
 
 
@@ -433,6 +463,6 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
         log.warning("scope %s: could not be settled as %s: %s", show(run.scope), op.state, failed)
         run.tell("unrecorded", str(failed) if isinstance(failed, EffectOnceError) else type(failed).__name__)
         return
-    if run.engine.waiters:
+    if run.engine.waiters.waiting:
         run.engine.waiters.wake((run.scope, run.stored_key))
     run.tell(kind if applied else "fenced", type(error).__name__)

@@ -23,27 +23,24 @@ class Waiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wakes: dict[Identity, set[Callable[[], None]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._wakes)
+        self.waiting: dict[Identity, set[Callable[[], None]]] = {}
 
     def add(self, identity: Identity, wake: Callable[[], None]) -> None:
         with self._lock:
-            self._wakes.setdefault(identity, set()).add(wake)
+            self.waiting.setdefault(identity, set()).add(wake)
 
     def remove(self, identity: Identity, wake: Callable[[], None]) -> None:
         with self._lock:
-            wakes = self._wakes.get(identity)
+            wakes = self.waiting.get(identity)
             if wakes is not None:
                 wakes.discard(wake)
                 if not wakes:
-                    del self._wakes[identity]
+                    del self.waiting[identity]
 
     def wake(self, identity: Identity) -> None:
         """Whoever waits for ``identity`` asks the store now."""
         with self._lock:
-            wakes = tuple(self._wakes.get(identity, ()))
+            wakes = tuple(self.waiting.get(identity, ()))
         for wake in wakes:
             wake()
 

@@ -1,0 +1,59 @@
+"""``python -m benchmarks [guard] [--part NAME …] [--json FILE] [--plots FOLDER] [--scale 0.1]``"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import guard, plot
+from .measure import Result, progress_to_stderr, run, show
+
+SUITES = {"guard": guard.PARTS}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="which suites (default: all)")
+    parser.add_argument("--part", action="append", help="only these parts of a suite, for example redis")
+    parser.add_argument("--json", type=Path, help="write every figure here")
+    parser.add_argument("--plots", type=Path, help="write one SVG a table into this folder")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the work; below 1 for a quick look")
+    options = parser.parse_args()
+    progress = progress_to_stderr()
+    results: list[Result] = []
+    for suite in options.suites or SUITES:
+        for part, tables in SUITES[suite].items():
+            if options.part and part not in options.part:
+                continue
+            for table in tables(options.scale):
+                result = run(table, progress)
+                progress("")
+                print(show(result), flush=True)
+                results.append(result)
+                if options.plots:
+                    options.plots.mkdir(parents=True, exist_ok=True)
+                    name = re.sub(r"[^a-z0-9]+", "-", result.name.lower()).strip("-")
+                    (options.plots / f"{name}.svg").write_text(plot.svg(result))
+    missed = [line.name for result in results for line in result.lines if not line.met]
+    met = [line for result in results for line in result.lines if line.targets]
+    print(f"targets met: {len(met) - len(missed)} of {len(met)}")
+    if options.json:
+        about = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "scale": options.scale,
+        }
+        document = {"about": about, "tables": [result.to_json() for result in results]}
+        options.json.write_text(json.dumps(document, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,525 @@
+"""The guard beside the raw driver and the peers: memory, SQLite, Redis, PostgreSQL, a million keys, the import."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import effectonce as eo
+from effectonce.record import Claim
+from tests.harness import servers
+
+from . import peers
+from .measure import Case, Table, cpu, rate
+
+Handler = Callable[..., Any]
+
+_serial = itertools.count()
+
+
+def fresh(count: int) -> list[str]:
+    """Keys that nobody has used, made before the clock starts."""
+    serial = next(_serial)
+    return [f"pay-{serial}-{number}" for number in range(count)]
+
+
+def charge(payment_id: str, amount: int) -> int:
+    return amount
+
+
+async def acharge(payment_id: str, amount: int) -> int:
+    return amount
+
+
+def guard(store: eo.Store, handler: Handler, **options: Any) -> Handler:
+    return eo.once(store, scope=f"bench-{next(_serial)}", key="payment_id", **options)(handler)
+
+
+def one_by_one(handler: Handler, keys: Iterable[str]) -> None:
+    for key in keys:
+        handler(key, 4200)
+
+
+async def at_once(handler: Callable[[str, int], Awaitable[Any]], keys: list[str], tasks: int) -> None:
+    """``tasks`` workers that share the keys, as a consumer with that many handlers does."""
+    rest = iter(keys)
+
+    async def worker() -> None:
+        for key in rest:
+            await handler(key, 4200)
+
+    await asyncio.gather(*(worker() for _ in range(tasks)))
+
+
+def in_threads(handler: Handler, keys: list[str], threads: int) -> None:
+    rest = iter(keys)
+    lock = threading.Lock()
+
+    def worker() -> None:
+        while True:
+            with lock:
+                key = next(rest, None)
+            if key is None:
+                return
+            handler(key, 4200)
+
+    running = [threading.Thread(target=worker) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+# -- memory -----------------------------------------------------------------------------------------------------
+
+
+def memory(scale: float) -> Iterator[Table]:
+    from idemkit import InMemoryBackend
+
+    count = max(200, int(4000 * scale))
+
+    def timed(make: Callable[[], Handler], size: int = count) -> Callable[[int], float]:
+        def measure(number: int) -> float:
+            handler = make()  # a new store each round, so that all rounds see the same amount of memory
+            keys = fresh(size)
+            return cpu(size, lambda: one_by_one(handler, keys))
+
+        return measure
+
+    async def through(handler: Handler, keys: list[str]) -> None:
+        for key in keys:
+            await handler(key, 4200)
+
+    def timed_async(make: Callable[[], Handler]) -> Callable[[int], float]:
+        def measure(number: int) -> float:
+            handler, keys = make(), fresh(count)
+            return cpu(count, lambda: asyncio.run(through(handler, keys)))
+
+        return measure
+
+    def new() -> eo.Store:
+        return eo.connect("memory://", sweep_every=None)
+
+    def replayed() -> Handler:
+        handler = guard(new(), charge)
+        handler("same", 4200)
+        return lambda key, amount: handler("same", amount)
+
+    def hand_async() -> Handler:
+        handler = peers.handwritten()(charge)
+
+        async def call(payment_id: str, amount: int) -> Any:
+            return handler(payment_id, amount)
+
+        return call
+
+    yield Table(
+        "memory, first call",
+        "µs of CPU",
+        "less",
+        [
+            Case("hand-written dict and lock", timed(lambda: peers.handwritten()(charge))),
+            Case(
+                "effectonce",
+                timed(lambda: guard(new(), charge)),
+                {"hand-written dict and lock": 1 / 2.5, "powertools": 6.0, "idemkit": 50.0},
+                ours=True,
+            ),
+            Case(
+                "effectonce, fingerprint",
+                timed(lambda: guard(new(), charge, fingerprint=("payment_id", "amount"))),
+                {"hand-written dict and lock": 1 / 3.5},
+                ours=True,
+            ),
+            Case("effectonce, mode S", timed(lambda: guard(new(), charge, mode="seen")), ours=True),
+            Case("effectonce, a duplicate", timed(replayed), ours=True),
+            Case("babelqueue wrap (seen-set)", timed(lambda: peers.babelqueue_wrapped()(charge))),
+            Case("powertools", timed(lambda: peers.powertools_in_memory()(charge))),
+            Case("idemkit", timed(lambda: peers.idemkit_sync(InMemoryBackend())(charge), max(100, count // 10))),
+        ],
+        rounds=9,
+    )
+    yield Table(
+        "memory, first call, async",
+        "µs of CPU",
+        "less",
+        [
+            Case("hand-written dict and lock", timed_async(hand_async)),
+            Case(
+                "effectonce",
+                timed_async(lambda: guard(new(), acharge)),
+                {"hand-written dict and lock": 1 / 2.5},
+                ours=True,
+            ),
+            Case("idemkit", timed_async(lambda: peers.idemkit_async(InMemoryBackend())(acharge))),
+        ],
+        rounds=7,
+    )
+
+
+# -- SQLite -----------------------------------------------------------------------------------------------------
+
+
+HAND_TABLE = """
+CREATE TABLE IF NOT EXISTS hand (scope TEXT NOT NULL, key TEXT NOT NULL, state TEXT NOT NULL, owner BLOB,
+  token INTEGER NOT NULL, attempts INTEGER NOT NULL, lease_until INTEGER, expires_at INTEGER, result BLOB,
+  PRIMARY KEY (scope, key))
+"""
+HAND_CLAIM = """
+INSERT INTO hand VALUES (?, ?, 'claimed', ?, ?, 1, ?, ?, NULL)
+ON CONFLICT (scope, key) DO UPDATE SET state = 'claimed', owner = excluded.owner, token = excluded.token,
+  attempts = attempts + 1, lease_until = excluded.lease_until
+WHERE state = 'free' OR lease_until <= excluded.token RETURNING token, attempts
+"""
+HAND_COMPLETE = """
+UPDATE hand SET state = 'done', result = ?, expires_at = ? WHERE scope = ? AND key = ? AND owner = ? AND token = ?
+"""
+
+
+def sqlite(scale: float) -> Iterator[Table]:
+    with tempfile.TemporaryDirectory() as folder:
+        for synchronous, target, size in (("FULL", 0.9, 600), ("NORMAL", 0.75, 3000)):
+            count = max(100, int(size * scale))
+            hand = sqlite3.connect(f"{folder}/hand-{synchronous}.db", isolation_level=None)
+            hand.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous={synchronous}; {HAND_TABLE}")
+            store = eo.connect(f"sqlite:///{folder}/ours-{synchronous}.db?synchronous={synchronous}", sweep_every=None)
+            guarded = guard(store, charge)
+            pair = claim_and_complete(store)
+
+            def by_hand(payment_id: str, amount: int, hand: sqlite3.Connection = hand) -> None:
+                now = time.time_ns() // 1000
+                owner = now.to_bytes(16, "little")
+                hand.execute(HAND_CLAIM, ("bench", payment_id, owner, now, now + 30_000_000, now + 10**12)).fetchall()
+                hand.execute(HAND_COMPLETE, (b"4200", now + 10**12, "bench", payment_id, owner, now))
+
+            def timed(handler: Handler, count: int = count) -> Callable[[int], float]:
+                return lambda number: rate(count, lambda keys=fresh(count): one_by_one(handler, keys))
+
+            yield Table(
+                f"SQLite, synchronous={synchronous}, one caller",
+                "pairs of claim and completion a second",
+                "more",
+                [
+                    Case("two statements by hand", timed(by_hand)),
+                    Case("effectonce, claim + complete", timed(pair), {"two statements by hand": target}, ours=True),
+                    Case("effectonce, whole guard", timed(guarded), ours=True),
+                ],
+                rounds=7,
+            )
+            hand.close()
+            store.close()
+
+
+def claim_and_complete(store: eo.Store) -> Handler:
+    """The store's own part of a guarded call, through the group, without the guard around it."""
+    from effectonce.core.drive import drive
+    from effectonce.record import Settlement
+
+    side = store.engine.sync_side()
+    bits = store.engine.random_bits
+
+    def pair(payment_id: str, amount: int) -> None:
+        owner = bits(128).to_bytes(16, "little")
+        answer = drive(side.claim(Claim("pair", payment_id, owner, 30_000_000, 10**12)))
+        drive(side.settle(Settlement("pair", payment_id, owner, answer.token, "done", 10**12, b"14200")))
+
+    return pair
+
+
+# -- Redis ------------------------------------------------------------------------------------------------------
+
+
+def redis(scale: float) -> Iterator[Table]:
+    import redis as client_library
+    from idemkit import RedisBackend
+
+    count = max(200, int(2000 * scale))
+    with servers.redis() as server:
+        client = client_library.Redis.from_url(server.url)
+        store = eo.connect(server.url, sweep_every=None)
+        guarded = guard(store, charge)
+        guarded("same", 4200)
+
+        def pings(payment_id: str, amount: int) -> None:
+            client.ping()
+            client.ping()
+
+        def timed(handler: Handler) -> Callable[[int], float]:
+            return lambda number: rate(count, lambda keys=fresh(count): one_by_one(handler, keys))
+
+        yield Table(
+            "Redis, one caller, sync",
+            "calls a second",
+            "more",
+            [
+                Case("two PINGs through redis-py", timed(pings)),
+                Case(
+                    "effectonce, claim + complete",
+                    timed(claim_and_complete(store)),
+                    {"two PINGs through redis-py": 0.8},
+                    ours=True,
+                ),
+                Case("effectonce, whole guard", timed(guarded), {"two PINGs through redis-py": 0.8}, ours=True),
+                Case("one PING through redis-py", timed(lambda key, amount: client.ping())),
+                Case(
+                    "effectonce, a duplicate",
+                    timed(lambda key, amount: guarded("same", amount)),
+                    {"one PING through redis-py": 0.8},
+                    ours=True,
+                ),
+            ],
+            rounds=7,
+        )
+
+        def commands(payment_id: str, amount: int) -> None:
+            if client.set(f"hand:{payment_id}", "claimed", nx=True, px=30_000):
+                client.set(f"hand:{payment_id}", amount, px=86_400_000)
+
+        def threaded(handler: Handler, size: int) -> Callable[[int], float]:
+            return lambda number: rate(size, lambda keys=fresh(size): in_threads(handler, keys, 16))
+
+        yield Table(
+            "Redis, 16 threads",
+            "calls a second",
+            "more",
+            [
+                Case("redis-py, SET NX and SET", threaded(commands, count)),
+                Case("effectonce", threaded(guarded, 2 * count), {"redis-py, SET NX and SET": 2.5}, ours=True),
+            ],
+        )
+        store.close()
+        client.close()
+
+        # The async cases share one event loop, since connections belong to theirs.
+        with asyncio.Runner() as loop:
+            from redis import asyncio as async_library
+
+            async_client = async_library.Redis.from_url(server.url)
+            store = eo.connect(server.url, sweep_every=None)
+            guarded = guard(store, acharge)
+            theirs = peers.idemkit_async(RedisBackend(async_library.Redis.from_url(server.url)))(acharge)
+
+            async def async_commands(payment_id: str, amount: int) -> None:
+                if await async_client.set(f"hand:{payment_id}", "claimed", nx=True, px=30_000):
+                    await async_client.set(f"hand:{payment_id}", amount, px=86_400_000)
+
+            def concurrent(handler: Handler, size: int) -> Callable[[int], float]:
+                return lambda number: rate(size, lambda keys=fresh(size): loop.run(at_once(handler, keys, 100)))
+
+            yield Table(
+                "Redis, 100 concurrent async handlers",
+                "calls a second",
+                "more",
+                [
+                    Case("redis.asyncio, SET NX and SET", concurrent(async_commands, count)),
+                    Case(
+                        "effectonce",
+                        concurrent(guarded, 5 * count),
+                        {"redis.asyncio, SET NX and SET": 6.0, "idemkit": 10.0},
+                        ours=True,
+                    ),
+                    Case("idemkit", concurrent(theirs, max(100, count // 4))),
+                ],
+                rounds=7,
+            )
+            loop.run(store.aclose())
+            loop.run(async_client.aclose())
+
+
+# -- PostgreSQL -------------------------------------------------------------------------------------------------
+
+PG_CLAIM = """
+INSERT INTO hand AS h VALUES (%s, %s, 'claimed', %s, 1, 1, now() + interval '30 s', now() + interval '1 d', NULL)
+ON CONFLICT (scope, key) DO UPDATE SET state = 'claimed', owner = excluded.owner, token = h.token + 1,
+  attempts = h.attempts + 1, lease_until = excluded.lease_until
+WHERE h.state = 'free' OR h.lease_until <= now() RETURNING token, attempts
+"""
+PG_COMPLETE = """
+UPDATE hand SET state = 'done', result = %s, expires_at = now() + interval '1 d'
+WHERE scope = %s AND key = %s AND owner = %s AND token = %s
+"""
+PG_TABLE = """
+CREATE TABLE hand (scope text, key text, state text, owner bytea, token bigint, attempts int,
+  lease_until timestamptz, expires_at timestamptz, result bytea, PRIMARY KEY (scope, key))
+"""
+
+
+def postgres(scale: float) -> Iterator[Table]:
+    import psycopg
+    from psycopg_pool import AsyncConnectionPool
+
+    count = max(200, int(1500 * scale))
+    with servers.postgres(durable=True) as server, asyncio.Runner() as loop:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(PG_TABLE)
+        store = eo.connect(server.url, sweep_every=None)
+        store.migrate()
+        guarded = guard(store, acharge)
+
+        async def open_pool(autocommit: bool) -> AsyncConnectionPool[Any]:
+            pool = AsyncConnectionPool(server.url, min_size=10, max_size=10, open=False, kwargs={"autocommit": autocommit})
+            await pool.open(wait=True)
+            return pool
+
+        explicit, autocommit = loop.run(open_pool(False)), loop.run(open_pool(True))
+
+        def by_hand(pool: AsyncConnectionPool[Any]) -> Handler:
+            async def handler(payment_id: str, amount: int) -> None:
+                owner = payment_id.encode()
+                async with pool.connection() as connection:
+                    cursor = await connection.execute(PG_CLAIM, ("bench", payment_id, owner))
+                    token, _ = await cursor.fetchone()  # type: ignore[misc]
+                async with pool.connection() as connection:
+                    await connection.execute(PG_COMPLETE, (b"4200", "bench", payment_id, owner, token))
+
+            return handler
+
+        def concurrent(handler: Handler, size: int) -> Callable[[int], float]:
+            return lambda number: rate(size, lambda keys=fresh(size): loop.run(at_once(handler, keys, 100)))
+
+        yield Table(
+            "PostgreSQL, 100 concurrent async handlers",
+            "calls a second",
+            "more",
+            [
+                Case("psycopg, pool of 10, a transaction each", concurrent(by_hand(explicit), count // 2)),
+                Case("psycopg, pool of 10, autocommit", concurrent(by_hand(autocommit), count)),
+                Case(
+                    "effectonce",
+                    concurrent(guarded, 5 * count),
+                    {"psycopg, pool of 10, a transaction each": 8.0, "psycopg, pool of 10, autocommit": 4.0},
+                    ours=True,
+                ),
+            ],
+            note="fsync on",
+        )
+        loop.run(store.aclose())
+        loop.run(explicit.close())
+        loop.run(autocommit.close())
+
+
+# -- a million live keys ----------------------------------------------------------------------------------------
+
+
+def million(scale: float) -> Iterator[Table]:
+    """Claims in batches on an empty store and on one with a million live keys, of equal settings."""
+    from effectonce.core.drive import drive
+
+    live = max(20_000, int(1_000_000 * scale))
+    count = max(1280, int(12_800 * scale))
+
+    def fill(store: eo.Store, keys: list[str]) -> None:
+        port = store.engine.backend.sync_port()
+        for start in range(0, len(keys), 128):
+            batch = sorted(keys[start : start + 128])
+            drive(port.run([Claim("fill", key, b"o" * 16, 10**10, 10**12) for key in batch]))
+        drive(port.close())
+
+    def claims(store: eo.Store) -> Callable[[int], float]:
+        port = store.engine.backend.sync_port()
+
+        def measure(number: int) -> float:
+            keys = fresh(count)
+            batches = [sorted(keys[start : start + 128]) for start in range(0, count, 128)]
+            ops = [[Claim("probe", key, b"o" * 16, 10**10, 10**12) for key in batch] for batch in batches]
+            return rate(count, lambda: [drive(port.run(batch)) for batch in ops])
+
+        return measure
+
+    def table(name: str, empty: eo.Store, full: eo.Store, note: str = "") -> Table:
+        return Table(
+            f"{name}, claims with {live:,} live keys",
+            "claims a second",
+            "more",
+            [
+                Case("empty store", claims(empty)),
+                Case(f"{live:,} live keys", claims(full), {"empty store": 0.8}, ours=True),
+            ],
+            note,
+            rounds=7,
+        )
+
+    keys = [f"pay-{number:x}-{number * 2654435761 % 2**32:08x}" for number in range(live)]
+    with tempfile.TemporaryDirectory() as folder:
+        empty, full = (eo.connect(f"sqlite:///{folder}/{name}.db", sweep_every=None) for name in ("empty", "full"))
+        fill(full, keys)
+        yield table("SQLite", empty, full)
+    with servers.redis() as one, servers.redis() as two:
+        empty, full = (eo.connect(server.url, sweep_every=None) for server in (one, two))
+        before = redis_memory(two.url)
+        fill(full, keys)
+        size = (redis_memory(two.url) - before) / live
+        yield table("Redis", empty, full)
+        yield Table(
+            "Redis, memory of a claimed key",
+            "bytes",
+            "less",
+            [
+                Case("the bound", lambda number: 320.0),
+                Case("effectonce, readable key included", lambda number: size, {"the bound": 1.0}, ours=True),
+            ],
+            rounds=1,
+        )
+    with servers.postgres(durable=True) as one, servers.postgres(durable=True) as two:
+        empty, full = (eo.connect(server.url, sweep_every=None) for server in (one, two))
+        for store in (empty, full):
+            store.migrate()
+        fill(full, keys)
+        yield table("PostgreSQL", empty, full, "fsync on")
+
+
+def redis_memory(url: str) -> int:
+    import redis as client_library
+
+    with contextlib.closing(client_library.Redis.from_url(url)) as client:
+        return int(client.info("memory")["used_memory"])
+
+
+# -- the import -------------------------------------------------------------------------------------------------
+
+
+def imports(scale: float) -> Iterator[Table]:
+    def timed(statement: str) -> Callable[[int], float]:
+        program = f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
+
+        def measure(number: int) -> float:
+            # The best of a few: an import is short, and a busy machine only ever adds.
+            runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True) for _ in range(5)]
+            return min(float(run.stdout) for run in runs) * 1000
+
+        return measure
+
+    yield Table(
+        "import",
+        "ms",
+        "less",
+        [
+            Case("import asyncio, msgspec", timed("import asyncio, msgspec")),
+            Case("import effectonce", timed("import effectonce"), {"import asyncio, msgspec": 1 / 1.5}, ours=True),
+        ],
+        rounds=7,
+    )
+
+
+PARTS: dict[str, Callable[[float], Iterator[Table]]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "redis": redis,
+    "postgres": postgres,
+    "million": million,
+    "import": imports,
+}
+
+
+def root() -> Path:
+    return Path(__file__).resolve().parent.parent

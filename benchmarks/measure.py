@@ -1,0 +1,127 @@
+"""Interleaved rounds, medians and spread, ratios against a baseline, and targets that are met or not."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Measure = Callable[[int], float]
+"""Takes the round's number; gives a figure in the table's unit."""
+
+
+@dataclass
+class Case:
+    """One line of a table. ``target`` is what our figure must reach against the named case, as a ratio."""
+
+    name: str
+    measure: Measure
+    targets: dict[str, float] = field(default_factory=dict)
+    ours: bool = False
+
+
+@dataclass
+class Table:
+    """Cases measured in the same rounds. ``faster_is``: "more" for rates, "less" for times and sizes.
+
+    A ratio is always "how many times as good as the other": of rates ours/theirs, of times theirs/ours. Targets are
+    lower bounds of it.
+    """
+
+    name: str
+    unit: str
+    faster_is: str
+    cases: list[Case]
+    note: str = ""
+    rounds: int = 5
+
+
+@dataclass
+class Line:
+    name: str
+    median: float
+    low: float
+    high: float
+    ours: bool
+    ratios: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool:
+        return all(self.ratios[name] >= target for name, target in self.targets.items())
+
+
+@dataclass
+class Result:
+    name: str
+    unit: str
+    note: str
+    lines: list[Line]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lines": [{**asdict(line), "met": line.met} for line in self.lines]}
+
+
+def run(table: Table, progress: Callable[[str], None]) -> Result:
+    """Every case once a round, in turn, so that a slow moment hits all of them."""
+    figures: dict[str, list[float]] = {case.name: [] for case in table.cases}
+    for number in range(table.rounds + 1):
+        for case in table.cases:
+            progress(f"{table.name}: round {number}/{table.rounds}, {case.name}")
+            figure = case.measure(number)
+            if number:  # the first round warms up caches, connections and prepared statements
+                figures[case.name].append(figure)
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    lines = []
+    for case in table.cases:
+        ratios = {}
+        for other in case.targets if case.targets else ():
+            # Round by round, then the median: noise that both sides of a round share cancels out.
+            pairs = zip(figures[case.name], figures[other], strict=True)
+            each = [a / b if table.faster_is == "more" else b / a for a, b in pairs]
+            ratios[other] = statistics.median(each)
+        values = figures[case.name]
+        lines.append(Line(case.name, medians[case.name], min(values), max(values), case.ours, ratios, case.targets))
+    return Result(table.name, table.unit, table.note, lines)
+
+
+def rate(count: int, work: Callable[[], Any]) -> float:
+    """Operations a second of ``work``, which does ``count``."""
+    started = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - started)
+
+
+def cpu(count: int, work: Callable[[], Any]) -> float:
+    """Microseconds of this process's CPU for each of ``count`` operations."""
+    started = time.process_time()
+    work()
+    return (time.process_time() - started) / count * 1e6
+
+
+def show(result: Result) -> str:
+    """A table for the terminal."""
+    width = max(len(line.name) for line in result.lines)
+    out = [f"{result.name} ({result.unit}){': ' + result.note if result.note else ''}"]
+    for line in result.lines:
+        text = f"  {line.name:<{width}}  {_number(line.median):>9}  [{_number(line.low)} – {_number(line.high)}]"
+        for other, ratio in line.ratios.items():
+            target = line.targets[other]
+            verdict = "met" if ratio >= target else "MISSED"
+            text += f"\n  {'':<{width}}    {ratio:.2f} × {other}, target {target:.3g}: {verdict}"
+        out.append(text)
+    return "\n".join(out)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def progress_to_stderr() -> Callable[[str], None]:
+    """One line that is overwritten in a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,33 @@
+"""One bar chart a table, as SVG by hand: it needs no library and reads well in a page of either colour."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from .measure import Result
+
+ROW, LEFT, WIDTH = 28, 300, 420
+
+
+def svg(result: Result) -> str:
+    """Horizontal bars of the medians with whiskers for the spread; ours in colour, with its ratios."""
+    top = max(line.high for line in result.lines)
+    height = 56 + ROW * len(result.lines)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" font-family="sans-serif" font-size="13">',
+        '<style>text{fill:#333}.o{fill:#0b7285}.t{fill:#adb5bd}.w{stroke:#495057}'
+        "@media(prefers-color-scheme:dark){text{fill:#ddd}.w{stroke:#ced4da}}</style>",
+        f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(result.name)} ({escape(result.unit)})</text>',
+    ]
+    for number, line in enumerate(result.lines):
+        y = 42 + ROW * number
+        bar, low, high = (LEFT + WIDTH * value / top for value in (line.median, line.low, line.high))
+        label = f"{line.median:,.0f}" if line.median >= 100 else f"{line.median:.3g}"
+        ratios = ", ".join(f"{ratio:.2f} × {other}" for other, ratio in line.ratios.items())
+        parts += [
+            f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(line.name)}</text>',
+            f'<rect class="{"o" if line.ours else "t"}" x="{LEFT}" y="{y}" width="{bar - LEFT:.1f}" height="18"/>',
+            f'<path class="w" d="M{low:.1f} {y + 9}H{high:.1f}M{low:.1f} {y + 5}v8M{high:.1f} {y + 5}v8"/>',
+            f'<text x="{high + 8:.1f}" y="{y + 14}">{label}{"  (" + escape(ratios) + ")" if ratios else ""}</text>',
+        ]
+    return "\n".join([*parts, "</svg>\n"])
