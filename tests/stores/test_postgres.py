@@ -649,24 +649,31 @@ def still_works(port: Port, key: str) -> bool:
         return False
 
 
-async def test_an_async_pool_serves_async_calls_and_says_so_to_others(postgres_url: str, unique_name: str) -> None:
+async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
+    postgres_url: str, unique_name: str
+) -> None:
     async with AsyncConnectionPool(postgres_url, min_size=2, open=False) as pool:
         backend = PostgresBackend.from_pool(pool, prefix=unique_name)
-        with pytest.raises(WrongColour, match=r"psycopg_pool\.ConnectionPool"):
-            backend.sync_port()
         first, second = backend.async_port(), backend.async_port()
         await first.migrate()
         (answer,) = await first.run([claim()])
         (other,) = await second.run([claim()])
         assert (answer.kind, other.kind) == ("claimed", "in_progress")
         assert len((await first.list(Query())).records) == 1
+        heartbeat = backend.sync_port()
+        assert one(heartbeat, claim()).kind == "in_progress"
+        drive(heartbeat.close())
         await first.close()
         await second.close()
 
 
-def test_a_sync_pool_says_so_to_async_callers(pool: ConnectionPool) -> None:
-    with pytest.raises(WrongColour, match="AsyncConnectionPool"):
-        PostgresBackend.from_pool(pool).async_port()
+def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only(pool: ConnectionPool) -> None:
+    class Nameless(ConnectionPool):
+        def __init__(self) -> None:
+            self.conninfo = lambda: "host=elsewhere"  # type: ignore[assignment]
+
+    with pytest.raises(WrongColour, match="URL"):
+        PostgresBackend.from_pool(Nameless()).async_port()
     with pytest.raises(InvalidOption, match="is not a psycopg_pool"):
         PostgresBackend.from_pool(object())
 

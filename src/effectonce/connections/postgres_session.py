@@ -12,14 +12,14 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import InvalidOption, MissingDriver, StoreUnavailable, show
+from ..errors import InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
 from ..urls import Address
 
 try:
     import psycopg
     from psycopg import pq
     from psycopg.adapt import AdaptersMap, Transformer
-    from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, make_conninfo
+    from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, conninfo_to_dict, make_conninfo
     from psycopg.types import bool as boolean
     from psycopg.types import numeric, string
 except ImportError as _error:
@@ -77,6 +77,21 @@ _LOADERS = _loaders()
 
 class Options:
     """What a postgresql:// URL says about the connection. Takes its options from ``address``."""
+
+    @classmethod
+    def of_pool(cls, pool: Any, timeout: float) -> Options:
+        """Where an existing pool connects to, for the colour that it does not have itself."""
+        if not isinstance(pool.conninfo, str):
+            raise WrongColour(
+                "this pool is of the other colour and makes up its conninfo as it goes; make the store from a URL, "
+                "which serves both sync and async code"
+            )
+        options = cls.__new__(cls)
+        options.shown, options.timeout, options.connect_timeout = "the given pool", timeout, timeout
+        options.prepare = _preparing("auto")
+        given = {name: value for name, value in (pool.kwargs or {}).items() if name in (*_PASSED, "port", "user", "password", "dbname")}
+        options.params = {**conninfo_to_dict(pool.conninfo, **given), "client_encoding": "UTF8"}
+        return options
 
     def __init__(self, address: Address) -> None:
         self.shown = str(address)

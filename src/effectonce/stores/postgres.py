@@ -19,7 +19,7 @@ import msgspec
 from ..connections.postgres import Param, Row, Statement, Wire
 from ..connections.postgres_session import AsyncOwn, AsyncPooled, Options, Prepare, Source, SyncOwn, SyncPooled
 from ..contracts import Capabilities, Contention, Port
-from ..errors import InvalidOption, WrongColour
+from ..errors import InvalidOption
 from ..record import (
     EXHAUSTED,
     Batchable,
@@ -88,38 +88,32 @@ class PostgresBackend:
     def from_pool(
         cls,
         pool: Any,
-        other: Any = None,
         *,
         prefix: str = "effectonce",
         timeout: float = 5.0,
         prepare: Prepare = "auto",
     ) -> PostgresBackend:
-        """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``, or one of each.
+        """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``.
 
-        An operation takes a connection and gives it back; whoever opened the pool closes it. Heartbeats and people
-        use the sync colour. A pool's connections do not listen: waiters poll.
+        An operation takes a connection and gives it back; whoever opened the pool closes it. The other colour gets
+        connections of ours to the same server (heartbeats run on a thread, beside an async pool too). A pool's
+        connections do not listen: waiters poll.
         """
         backend = cls.__new__(cls)
         backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
         backend._prefix = _table_prefix(prefix)
         backend._shown, backend._timeout, backend._prepare = "the given pool", timeout, prepare
-        backend._sync = _refuse("a sync", "psycopg_pool.ConnectionPool")
-        backend._async = _refuse("an async", "psycopg_pool.AsyncConnectionPool")
-        for each in (pool, other):
-            backend._adopt(each)
-        return backend
-
-    def _adopt(self, pool: Any) -> None:
-        if pool is None:
-            return
         getconn = getattr(pool, "getconn", None)
         if getconn is None:
             raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
         known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if asyncio.iscoroutinefunction(getconn):
-            self._async = lambda: AsyncPooled(pool, known)
+            backend._async = lambda: AsyncPooled(pool, known)
+            backend._sync = lambda: SyncOwn(Options.of_pool(pool, timeout))
         else:
-            self._sync = lambda: SyncPooled(pool, known)
+            backend._sync = lambda: SyncPooled(pool, known)
+            backend._async = lambda: AsyncOwn(Options.of_pool(pool, timeout))
+        return backend
 
     def sync_port(self) -> Port:
         return self._port(self._sync())
@@ -146,16 +140,6 @@ class PostgresBackend:
 
     def __repr__(self) -> str:
         return self._shown
-
-
-def _refuse(colour: str, needed: str) -> Callable[[], Source]:
-    def refuse() -> Source:
-        raise WrongColour(
-            f"{colour} call on a store that was given a pool of the other colour only; pass a {needed} as well "
-            "(PostgresBackend.from_pool takes one of each), or connect by URL"
-        )
-
-    return refuse
 
 
 class PostgresPort:

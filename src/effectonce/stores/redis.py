@@ -1,0 +1,401 @@
+"""Records in Redis >= 6, Valkey or a Redis Cluster: one hash each, one Lua script for whatever is done to it.
+
+What the keys and fields are called is said in `lua/records.lua`. Redis removes expired records by itself; the
+sweeper moves lapsed leases into doubt and tidies the indexes. Redis may lose what it has confirmed (a failover,
+a crash between two fsyncs): that is mode L's window, and `check` refuses a server that would also evict.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from effectonce.connections.redis import Connection, Endpoint, NodeWire, ReplyError, Script, Wire, driver, translate
+from effectonce.connections.redis_client import ClientWire, endpoint_of, is_async, is_cluster
+from effectonce.connections.redis_cluster import ClusterWire, Node
+from effectonce.connections.redis_socket import AsyncConnection, SyncConnection
+from effectonce.contracts import Capabilities, ConnectionLost, Port
+from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, UnsafeStore
+from effectonce.record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
+from effectonce.urls import Address, flag
+
+from .redis_format import PACK, VERSION, Layout, answer, pack_forget, pack_get, pack_resolution, record
+
+RECORDS = Script("records")
+INDEXES = Script("indexes")
+CAP = 100_000
+#: Keys that one step of a SCAN looks at, and how many steps `list` and `stats` take at most.
+STEP, LIST_STEPS, STATS_STEPS = 500, 100, 2_000
+
+_POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
+
+
+class RedisBackend:
+    """Redis at ``redis://``, ``rediss://`` (TLS), ``redis+cluster://`` or ``redis+unix://``.
+
+    Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each), ``ca_file``,
+    ``cert_file`` and ``key_file`` for TLS; of a cluster also ``tls`` and ``nodes`` (``host:port,host:port``, asked
+    where the first does not answer); of a Unix socket ``db``.
+    """
+
+    def __init__(self, address: Address) -> None:
+        kind = address.scheme
+        host, port = address.host or "localhost", address.port or 6379
+        namespace = address.take("namespace", str, "eo")
+        timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
+        secure = kind == "rediss"
+        path: str | None = None
+        self._seeds: list[Node] = []
+        no_nodes: list[Node] = []
+        if kind == "redis+unix":
+            path, database = address.path, address.take("db", str, "0")
+        else:
+            database = address.path.strip("/") or "0"
+        if kind == "redis+cluster":
+            secure = address.take("tls", flag, False)
+            self._seeds = [(host, port), *address.take("nodes", _nodes, no_nodes)]
+        files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
+        address.done()
+        if not (database.isascii() and database.isdigit()):
+            raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
+        if kind == "redis+cluster" and int(database):
+            raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
+        if any(files) and not secure:
+            raise InvalidOption(f"ca_file, cert_file and key_file need TLS; {address} has none")
+        driver()
+        self._client: Any = None
+        self._endpoint: Endpoint | None = Endpoint(
+            host=host,
+            port=port,
+            path=path,
+            db=int(database),
+            user=address.user,
+            password=address.password,
+            tls=_tls(address, *files) if secure else None,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            shown=str(address),
+        )
+        self._settle_on(namespace, str(address))
+
+    @classmethod
+    def from_client(cls, client: Any, namespace: str = "eo") -> RedisBackend:
+        """Over a client of redis-py or valkey-py: `Redis`, `RedisCluster`, or their asyncio forms.
+
+        Its own colour goes through ``client.execute_command``, and its owner closes it. The other colour gets
+        connections of ours to the same server (heartbeats run on a thread, beside async clients too); where the
+        client does not say which server that is, asking for that colour raises `WrongColour`.
+        """
+        if not callable(getattr(client, "execute_command", None)):
+            raise InvalidOption(f"{type(client).__name__} is not a Redis client: it has no execute_command")
+        driver()
+        backend = cls.__new__(cls)
+        backend._client = client
+        backend._endpoint = None
+        backend._seeds = []
+        kind = type(client)
+        backend._settle_on(namespace, f"{kind.__module__.partition('.')[0]}.{kind.__name__}")
+        return backend
+
+    def _settle_on(self, namespace: str, shown: str) -> None:
+        self.shown = shown
+        self.layout = Layout(namespace)
+        self.verified = False  # whether some port of this process has found the server fit
+        self.capabilities = Capabilities(
+            name="redis", lanes=3, notifies=True, creates_schema=True, expires_by_itself=True
+        )
+
+    def sync_port(self) -> Port:
+        return RedisPort(self, self._wire("sync"))
+
+    def async_port(self) -> Port:
+        return RedisPort(self, self._wire("async"))
+
+    def _wire(self, colour: Literal["sync", "async"]) -> Wire:
+        client, endpoint, seeds = self._client, self._endpoint, self._seeds
+        if client is not None:
+            if is_async(client) == (colour == "async"):
+                return ClientWire(client, self.shown, self.layout.companions)
+            endpoint = endpoint_of(client)
+            seeds = [(endpoint.host, endpoint.port)] if is_cluster(client) else []
+        assert endpoint is not None
+        connect: Callable[[Endpoint], Connection] = SyncConnection if colour == "sync" else AsyncConnection
+        if seeds:
+            return ClusterWire(connect, endpoint, seeds, self.layout.companions)
+        return NodeWire(connect, endpoint)
+
+    def schema_sql(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+def _nodes(text: str) -> list[Node]:
+    nodes = []
+    for part in text.split(","):
+        host, _, port = part.rpartition(":")
+        nodes.append((host or port, int(port) if host else 6379))
+    return nodes
+
+
+def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file or None)
+    except OSError as error:
+        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
+    return context
+
+
+# The port
+
+
+class RedisPort:
+    """See `contracts.Port`. ``list`` is in no order, and may show a record twice if Redis grows its table
+    between two pages; a page may be short, even empty, with a cursor that leads on."""
+
+    def __init__(self, backend: RedisBackend, wire: Wire) -> None:
+        self._backend = backend
+        self._layout = backend.layout
+        self._wire = wire
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if not self._backend.verified:
+            await self.check()
+        name = self._layout.key
+        keys = [name(op.scope, op.key) for op in batch]
+        items = await self._wire.batch(RECORDS, keys, [PACK[type(op)](op) for op in batch])
+        return [
+            answer(item) if type(item) is list else item == 1 if type(item) is int else await self._failed(item)
+            for item in items
+        ]
+
+    async def _failed(self, item: Any) -> Exception:
+        """Our exception for an item that failed alone; one that speaks of the whole server is raised."""
+        error = translate(item, self._wire.shown) if isinstance(item, ReplyError) else item
+        if isinstance(error, ConnectionLost):
+            await self._wire.drop()
+            raise error
+        if not isinstance(error, Exception):
+            return CorruptRecord(f"{self._wire.shown} answered something that effectonce did not ask for")
+        return error
+
+    async def _each(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
+        """A batch off the hot path: the first failed item is raised."""
+        if not self._backend.verified:
+            await self.check()
+        return await self._sound(await self._wire.batch(script, keys, args))
+
+    async def _sound(self, items: Sequence[Any]) -> Sequence[Any]:
+        for item in items:
+            if isinstance(item, Exception):
+                raise await self._failed(item)
+        return items
+
+    async def _one(self, scope: str, key: str, arg: bytes) -> Any:
+        return (await self._each(RECORDS, [self._layout.key(scope, key)], [arg]))[0]
+
+    async def _meta(self, *words: str | int) -> Any:
+        return (await self._each(INDEXES, [self._layout.meta], [msgspec.json.encode(words)]))[0]
+
+    async def _buckets(self, *words: str | int) -> Sequence[Any]:
+        indexes = self._layout.indexes()
+        return await self._each(INDEXES, indexes, [msgspec.json.encode(words)] * len(indexes))
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        fields = await self._one(scope, key, pack_get())
+        return record(fields) if fields else None
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        return bool(await self._one(scope, key, pack_forget(retention)))
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        return bool(await self._one(scope, key, pack_resolution(resolution)))
+
+    # -- many records
+
+    async def list(self, query: Query) -> Page:
+        if query.state in ("claimed", "in_doubt"):
+            return await self._list_open(query, "open" if query.state == "claimed" else "doubt")
+        return await self._list_all(query)
+
+    async def _list_open(self, query: Query, index: str) -> Page:
+        """Bucket after bucket through an index. A step is resumed after the last digest that was shown."""
+        first, cursor, after = "0", "0", b""
+        if query.cursor is not None:
+            first, cursor, after, _ = _uncursor(query.cursor, "i")
+        sizes = await self._buckets("sizes")
+        column = 0 if index == "open" else 1
+        records: list[Record] = []
+        for number in range(int(first), len(sizes)):
+            if number > int(first):
+                cursor, after = "0", b""
+            while sizes[number][column]:
+                arg = msgspec.json.encode(("step", index, cursor, STEP, query.scope or ""))
+                following, *found = (await self._each(INDEXES, [self._layout.indexes()[number]], [arg]))[0]
+                members = sorted(dict(zip(found[::2], found[1::2], strict=True)).items())
+                for identity, fields in members:
+                    if identity > after:
+                        if len(records) == query.limit:
+                            return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
+                        records.append(record(fields))
+                        after = identity
+                cursor, after = following.decode(), b""
+                if cursor == "0":
+                    break
+        return Page(records)
+
+    async def _list_all(self, query: Query) -> Page:
+        """SCAN, node after node, a bounded number of steps a page."""
+        nodes = list(await self._wire.nodes())
+        cursor, after = "0", b""
+        if query.cursor is not None:
+            _, cursor, after, node = _uncursor(query.cursor, "s")
+            if node not in nodes:
+                raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
+            nodes = nodes[nodes.index(node) :]
+        arg = pack_get(query.state, query.scope)
+        records: list[Record] = []
+        for _ in range(LIST_STEPS):
+            following, found = await self._at(nodes[0], "scan", cursor, self._layout.pattern, STEP)
+            names = sorted(name for name in set(found) if name > after)
+            for at in range(0, len(names), 128):
+                chunk = names[at : at + 128]
+                rows = await self._each(RECORDS, chunk, [arg] * len(chunk))
+                for name, fields in zip(chunk, rows, strict=True):
+                    if fields:
+                        if len(records) == query.limit:
+                            return Page(records, f"s||{cursor}|{after.hex()}|{nodes[0]}")
+                        records.append(record(fields))
+                    after = name
+            cursor, after = following.decode(), b""
+            if cursor == "0":
+                nodes.pop(0)
+                if not nodes:
+                    return Page(records)
+            if len(records) == query.limit:
+                break
+        return Page(records, f"s||{cursor}||{nodes[0]}")
+
+    async def _at(self, node: str, *words: str | int) -> Any:
+        return (await self._sound(await self._wire.batch_at(node, INDEXES, [msgspec.json.encode(words)])))[0]
+
+    async def stats(self) -> Stats:
+        """claimed and in_doubt are counted by their indexes (claimed with those that expired since the last
+        sweep); the others by a SCAN that ends at ``cap`` of each, or after a million keys of whatever kind."""
+        sizes = await self._buckets("sizes")
+        counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
+        counts["claimed"], counts["in_doubt"] = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+        steps = STATS_STEPS
+        for node in await self._wire.nodes():
+            cursor = "0"
+            while steps > 0:
+                steps -= 1
+                following, done, failed, free = await self._at(node, "count", cursor, self._layout.pattern, STEP)
+                counts["done"] += done
+                counts["failed"] += failed
+                counts["free"] += free
+                cursor = following.decode()
+                if cursor == "0" or min(counts["done"], counts["failed"], counts["free"]) >= CAP:
+                    break
+        oldest = [int(float(s[2])) for s in sizes if s[2]]
+        swept = await self._meta("swept_at")
+        return Stats(
+            counts={state: min(count, CAP) for state, count in counts.items()},
+            cap=CAP,
+            oldest_in_doubt=min(oldest, default=None),
+            swept_at=int(swept) if swept else None,
+        )
+
+    async def sweep(self, limit: int) -> Swept:
+        """``deleted`` counts what Redis had expired and the indexes still named."""
+        sizes = await self._buckets("sizes")
+        deleted = lapsed = 0
+        left, more = limit, False
+        for index, (_, _, _, due) in zip(self._layout.indexes(), sizes, strict=True):
+            if not due:
+                continue
+            if left <= 0:
+                more = True
+                break
+            arg = msgspec.json.encode(("sweep", left))
+            expired, doubted, seen = (await self._each(INDEXES, [index], [arg]))[0]
+            deleted, lapsed, left = deleted + expired, lapsed + doubted, left - seen
+            more = more or seen < due
+        if not more:
+            await self._meta("swept")
+        return Swept(deleted, lapsed, more)
+
+    # -- wake-ups, time, fitness
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return [_identity(message) for message in await self._wire.listen(self._layout.channel, timeout)]
+
+    async def now(self) -> int:
+        return int(await self._meta("now"))
+
+    async def check(self) -> None:
+        for node in await self._wire.nodes():
+            policy = await self._eviction_policy(node)
+            if policy != "noeviction":
+                raise UnsafeStore(
+                    f"{self._wire.shown} has maxmemory-policy {policy or 'unknown'}: it may evict records, and their "
+                    "operations would run again. Run CONFIG SET maxmemory-policy noeviction (and write it into "
+                    "redis.conf), or give effectonce a Redis of its own"
+                )
+        await self.migrate()
+        try:
+            node = (await self._wire.nodes())[0]
+            await self._wire.command(node, "PUBLISH", self._layout.channel, b"")
+        except ReplyError as error:
+            raise translate(error, self._wire.shown) from error
+        self._backend.verified = True
+
+    async def _eviction_policy(self, node: str) -> str | None:
+        """From CONFIG, or from INFO where a service forbids CONFIG."""
+        for command in (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory")):
+            try:
+                reply = await self._wire.command(node, *command)
+            except ReplyError as error:
+                if error.code in ("NOPERM", "ERR"):
+                    continue
+                raise translate(error, self._wire.shown) from error
+            # A client's callbacks may have made a dict of it: the policy is in there whatever the shape.
+            if found := _POLICY.search(str(reply)):
+                return found[0]
+        return None
+
+    async def migrate(self) -> None:
+        arg = msgspec.json.encode(("version", VERSION))
+        items = await self._sound(await self._wire.batch(INDEXES, [self._layout.meta], [arg]))
+        found = bytes(items[0]).decode("ascii", "replace")
+        if found != str(VERSION):
+            raise SchemaMismatch(
+                f"the records in {self._wire.shown} are of format {found}, this release reads {VERSION}; upgrade "
+                "effectonce, or use another namespace="
+            )
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+
+def _identity(message: bytes) -> tuple[str, str]:
+    length, _, rest = message.partition(b":")
+    return rest[: int(length)].decode(), rest[int(length) :].decode()
+
+
+def _uncursor(cursor: str, kind: str) -> tuple[str, str, bytes, str]:
+    """(bucket, SCAN's cursor, after which name, node) of a cursor that a page ended with."""
+    try:
+        found, bucket, scan, after, node = cursor.split("|")
+        if found != kind or not scan.isdigit() or not (bucket.isdigit() or kind == "s"):
+            raise ValueError
+        return bucket, scan, bytes.fromhex(after), node
+    except ValueError:
+        raise InvalidOption("this cursor was not made by this query; start again without one") from None

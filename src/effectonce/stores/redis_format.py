@@ -1,0 +1,177 @@
+"""How records look to Redis: the names of keys, the items that scripts take, the replies that they give.
+
+The other side of this is said in `lua/records.lua`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from effectonce.errors import CorruptRecord, InvalidOption
+from effectonce.keys import digest
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Claim,
+    Kind,
+    Look,
+    Record,
+    Remember,
+    Renewal,
+    Resolution,
+    Settlement,
+    State,
+)
+
+VERSION: Final = 1
+"""The format of the records, kept in the namespace's meta hash."""
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}", re.ASCII)
+
+
+class Layout:
+    """What a namespace's keys are called. Records are spread over 256 buckets by the first byte of their
+    digest; a bucket is a hash tag, so a record and its indexes are on one node of a cluster."""
+
+    def __init__(self, namespace: str) -> None:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise InvalidOption(f"namespace={namespace!r} may hold letters, digits, '_', '.' and '-', at most 64")
+        self.buckets = [f"eo:{{{namespace}/{n:02x}}}:".encode() for n in range(256)]
+        self.meta = f"eo:{{{namespace}}}:meta".encode()
+        self.pattern = f"eo:{{{namespace}/??}}:*"
+        self.channel = f"eo:{namespace}:changes"
+
+    def key(self, scope: str, key: str) -> bytes:
+        identity = digest(scope, key)
+        return self.buckets[identity[0]] + identity
+
+    def indexes(self) -> list[bytes]:
+        return [bucket + b"open" for bucket in self.buckets]
+
+    @staticmethod
+    def companions(key: bytes) -> tuple[bytes, ...]:
+        """The indexes that a script may touch beside ``key``."""
+        bucket, found, rest = key.partition(b"}:")
+        if rest == b"meta":
+            return ()
+        return (bucket + found + b"open", bucket + found + b"doubt")
+
+
+# Items: operation, flags, three numbers, and the lengths of what follows
+
+_head = struct.Struct("<BBBdddIIII").pack
+_SETTLED = {"done": 1, "failed": 2, "in_doubt": 3, "free": 4}
+
+
+def _pack_claim(op: Claim) -> bytes:
+    scope, key, owner, prints = op.scope.encode(), op.key.encode(), op.owner, op.fingerprints
+    flags = op.doubt_on_lapse + 2 * op.waiting
+    lengths = len(scope), len(key), len(prints), 0
+    head = _head(1, flags, len(owner), op.lease, op.retention, op.max_attempts, *lengths)
+    return head + owner + scope + key + prints
+
+
+def _pack_look(op: Look) -> bytes:
+    return _head(4, 0, 0, 0, 0, 0, 0, 0, len(op.fingerprints), 0) + op.fingerprints
+
+
+def _pack_settlement(op: Settlement) -> bytes:
+    result, error, owner = op.result, op.error, op.owner
+    flags = op.refund + 2 * (result is not None) + 4 * (error is not None)
+    result, error = result or b"", error or b""
+    state = _SETTLED[op.state]
+    head = _head(2, flags, len(owner), op.token, op.retention, state, 0, 0, len(result), len(error))
+    return head + owner + result + error
+
+
+def _pack_renewal(op: Renewal) -> bytes:
+    return _head(3, 0, len(op.owner), op.token, op.lease, op.retention, 0, 0, 0, 0) + op.owner
+
+
+def _pack_remember(op: Remember) -> bytes:
+    scope, key, result, prints = op.scope.encode(), op.key.encode(), op.result or b"", op.fingerprints
+    lengths = len(scope), len(key), len(result), len(prints)
+    return _head(5, 2 * (op.result is not None), 0, 0, op.retention, 0, *lengths) + scope + key + result + prints
+
+
+def pack_forget(retention: int) -> bytes:
+    return _head(6, 0, 0, 0, retention, 0, 0, 0, 0, 0)
+
+
+def pack_resolution(word: Resolution) -> bytes:
+    flags = 2 * (word.result is not None) + 4 * (word.error is not None)
+    result, error = word.result or b"", word.error or b""
+    return _head(7, flags, 0, 0, word.retention, _SETTLED[word.state], 0, 0, len(result), len(error)) + result + error
+
+
+def pack_get(state: State | None = None, scope: str | None = None) -> bytes:
+    body, note = (_LETTERS[state] if state else "").encode(), (scope or "").encode()
+    return _head(8, 0, 0, 0, 0, 0, 0, 0, len(body), len(note)) + body + note
+
+
+PACK: Final[dict[type, Callable[[Any], bytes]]] = {
+    Claim: _pack_claim,
+    Look: _pack_look,
+    Settlement: _pack_settlement,
+    Renewal: _pack_renewal,
+    Remember: _pack_remember,
+}
+
+
+# Replies
+
+_KINDS: dict[bytes, Kind] = {
+    b"absent": "absent",
+    b"mismatch": "mismatch",
+    b"in_doubt": "in_doubt",
+}
+_LETTERS: dict[State, str] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
+_STATES: dict[bytes, State] = {letter.encode(): state for state, letter in _LETTERS.items()}
+_header = struct.Struct("<cBdddd3s3s").unpack_from  # then of a claim the lease, then the owner
+_HEADER_SIZE = 40
+
+
+def answer(item: list[Any]) -> Answer:
+    """What a claim or a look was answered."""
+    kind, token, attempts, generation, extra = item
+    if kind == b"claimed":
+        return Answer("claimed", token, attempts, generation, None, None, 0.0, extra == 1)
+    if kind == b"done":
+        return Answer("done", token, attempts, generation, extra)
+    if kind == b"in_progress":
+        return Answer("in_progress", token, attempts, generation, None, None, extra / 1e6)
+    if kind == b"failed":
+        return Answer("exhausted" if extra == EXHAUSTED else "failed", token, attempts, generation, None, extra)
+    return Answer(_KINDS[kind], token, attempts, generation)
+
+
+def record(fields: list[bytes]) -> Record:
+    """A record from its hash; `CorruptRecord` where it is not one that we wrote."""
+    found = dict(zip(fields[::2], fields[1::2], strict=True))
+    try:
+        header = found[b"h"]
+        state, flags, token, changed, created, expires, attempts, generation = _header(header)
+        claimed = state == b"C"
+        lease = struct.unpack_from("<d", header, _HEADER_SIZE)[0] if claimed else 0
+        return Record(
+            scope=found[b"S"].decode(),
+            key=found[b"K"].decode(),
+            state=_STATES[state],
+            token=int(token),
+            attempts=int.from_bytes(attempts, "little"),
+            generation=int.from_bytes(generation, "little"),
+            doubt_on_lapse=flags % 2 == 1,
+            created_at=int(created),
+            changed_at=int(changed),
+            lease_until=int(lease) if lease else None,
+            expires_at=int(expires) if expires else None,
+            owner=header[_HEADER_SIZE + 8 * claimed :],
+            fingerprint=found.get(b"p"),
+            result=found.get(b"r"),
+            error=found.get(b"e"),
+        )
+    except (KeyError, ValueError, struct.error) as error:
+        raise CorruptRecord(f"a record cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error
