@@ -115,8 +115,8 @@ class Port(Protocol):
     async def stats(self) -> Stats: ...
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        """Make the next claim run: free, generation + 1, attempts 0, result and error gone, the owner fenced
-        out by a new token. False where there is no such record."""
+        """Make the next claim run: free, generation + 1, attempts 0, result, error and fingerprint gone (it may
+        bring a corrected payload), the owner fenced out by a new token. False where there is no such record."""
         ...
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:

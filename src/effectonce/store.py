@@ -34,6 +34,7 @@ SCHEMES = {
     "redis": ("redis", "RedisBackend"),
     "rediss": ("redis", "RedisBackend"),
     "redis+cluster": ("redis", "RedisBackend"),
+    "redis+unix": ("redis", "RedisBackend"),
     "postgresql": ("postgres", "PostgresBackend"),
     "postgres": ("postgres", "PostgresBackend"),
     "mysql": ("mysql", "MySQLBackend"),

@@ -329,7 +329,9 @@ class MariaDB(Server):
     @property
     def _own(self) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        return ["--no-defaults", *user, f"--datadir={self.dir / 'data'}"]
+        # A tmpdir of its own: a starting server deletes the temporary tables it finds there, a neighbour's too.
+        (self.dir / "tmp").mkdir(exist_ok=True)
+        return ["--no-defaults", *user, f"--datadir={self.dir / 'data'}", f"--tmpdir={self.dir / 'tmp'}"]
 
     def prepare(self) -> None:
         self.run([self._install, *self._own, "--auth-root-authentication-method=normal", "--skip-test-db"])

@@ -166,9 +166,8 @@ def test_errors_doubts_and_limits_are_the_same_everywhere(store: eo.Store) -> No
     for _ in range(2):
         with pytest.raises(KeyError, match="unknown card"):
             charge("permanent", 404)
-    with contextlib.suppress(TimeoutError):
-        with eo.block(store, scope="mail", key="m", on_error="doubt"):
-            raise TimeoutError
+    with contextlib.suppress(TimeoutError), eo.block(store, scope="mail", key="m", on_error="doubt"):
+        raise TimeoutError
     with pytest.raises(eo.InDoubt), eo.block(store, scope="mail", key="m"):
         pytest.fail("entered in doubt")
     store.resolve("mail", "m", "done", result={"sent": 1})

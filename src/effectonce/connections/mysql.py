@@ -230,7 +230,7 @@ class SyncWire(Wire):
     """Over PyMySQL. Its coroutines never suspend."""
 
     async def _open(self) -> Any:
-        pymysql = _driver("pymysql", "PyMySQL")
+        pymysql = driver("pymysql", "PyMySQL")
         options = self._options
         flag: int = pymysql.constants.CLIENT.MULTI_STATEMENTS
         return pymysql.connect(
@@ -265,7 +265,7 @@ class AsyncWire(Wire):
     """Over aiomysql, on the running loop. aiomysql has no read timeout, so every exchange is under ours."""
 
     async def _open(self) -> Any:
-        aiomysql = _driver("aiomysql", "aiomysql")
+        aiomysql = driver("aiomysql", "aiomysql")
         options = self._options
         # `aiomysql.connect` would leave the socket open when it is cancelled between connecting and logging in,
         # with nobody able to close it. A ping of a connection that is not open yet opens it.
@@ -300,7 +300,8 @@ class AsyncWire(Wire):
             self._cut(connection)
 
 
-def _driver(module: str, package: str) -> ModuleType:
+def driver(module: str, package: str) -> ModuleType:
+    """The driver library, or `MissingDriver`."""
     try:
         if module == "pymysql":
             import pymysql
@@ -308,8 +309,8 @@ def _driver(module: str, package: str) -> ModuleType:
             return pymysql
         import aiomysql  # type: ignore[import-untyped, unused-ignore]
 
-        driver: ModuleType = aiomysql
-        return driver
+        asynchronous: ModuleType = aiomysql
+        return asynchronous
     except ImportError as error:
         raise MissingDriver(f"{package} is not installed: pip install 'effectonce[mysql]'") from error
 

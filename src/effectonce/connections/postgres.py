@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contracts import ConnectionLost, Contention
-from ..errors import (
+from effectonce.contracts import ConnectionLost, Contention
+from effectonce.errors import (
     ConfigurationError,
     InvalidKey,
     KeyTooLong,
@@ -25,6 +25,7 @@ from ..errors import (
     UnsafeStore,
     show,
 )
+
 from .postgres_session import Prepare, Session, Source, first_line, pq, psycopg
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
-from ..urls import Address
+from effectonce.errors import InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
+from effectonce.urls import Address
 
 try:
     import psycopg
@@ -89,7 +89,8 @@ class Options:
         options = cls.__new__(cls)
         options.shown, options.timeout, options.connect_timeout = "the given pool", timeout, timeout
         options.prepare = _preparing("auto")
-        given = {name: value for name, value in (pool.kwargs or {}).items() if name in (*_PASSED, "port", "user", "password", "dbname")}
+        names = (*_PASSED, "port", "user", "password", "dbname")
+        given = {name: value for name, value in (pool.kwargs or {}).items() if name in names}
         options.params = {**conninfo_to_dict(pool.conninfo, **given), "client_encoding": "UTF8"}
         return options
 

@@ -1,8 +1,9 @@
 """The life of one guarded call: `begin`, then the handler, then `finish` or `abort`.
 
 Written once, over a `Side` of either colour. A side answers with an awaitable, or, where the store is in this
-process, with the reply itself; `begin` and `finish` pass that on: they return an awaitable, or None when they are done. The handler is called by the guard, between these coroutines and
-never inside one: a handler's ``StopIteration`` raised inside a coroutine would become a ``RuntimeError``.
+process, with the reply itself; `begin` and `finish` pass that on: they return an awaitable, or None when they are
+done. The handler is called by the guard, between them and never inside a coroutine of ours: a handler's
+``StopIteration`` raised inside one would become a ``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -206,10 +207,12 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     try:
         answer = side.claim(op)
     except StoreUnavailable as error:
-        return _without_store(run, error)
+        _without_store(run, error)
+        return None
     if type(answer) is not Answer or (answer.kind == "in_progress" and policy.wait is not None):
         return _begin(run, side, op, answer)
-    return _answered(run, answer)
+    _answered(run, answer)
+    return None
 
 
 async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
@@ -246,11 +249,15 @@ async def _granted(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> 
     try:
         return await pending
     except asyncio.CancelledError:
-        came = isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled()
-        if came and pending.exception() is None and pending.result().kind == "claimed":  # type: ignore[attr-defined]
-            settled = asyncio.ensure_future(side.settle(release(op, pending.result())))  # type: ignore[attr-defined]
+        if isinstance(op, Claim) and isinstance(pending, asyncio.Future) and _came(pending):
+            settled = asyncio.ensure_future(side.settle(release(op, pending.result())))
             settled.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
+
+
+def _came(future: asyncio.Future[Answer]) -> bool:
+    came = future.done() and not future.cancelled() and future.exception() is None
+    return came and future.result().kind == "claimed"
 
 
 async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
@@ -379,9 +386,10 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         return _finish(run, side, result, _raised(error))
     if recorded is True and not engine.hooks and not engine.waiters.waiting:
         return None  # what `_recorded` would come to
-    if type(recorded) is bool:
-        return _recorded(run, recorded)
-    return _finish(run, side, result, recorded)
+    if type(recorded) is not bool:
+        return _finish(run, side, result, recorded)
+    _recorded(run, recorded)
+    return None
 
 
 async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable[bool]) -> None:

@@ -298,6 +298,7 @@ class MemoryPort:
             if row is None:
                 return False
             self._reopen(row, now, retention)
+            row.fingerprint = b""
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, ClassVar
 
-from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, text
+from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
 from effectonce.contracts import Capabilities, Port
 from effectonce.errors import InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
 from effectonce.keys import digest
@@ -69,6 +69,7 @@ class MySQLBackend:
         self._prefix = address.take("prefix", _prefix, "effectonce")
         self._returning = address.take("returning", {"auto": True, "off": False}.__getitem__, True)
         address.done()
+        driver("pymysql", "PyMySQL")
 
     def sync_port(self) -> Port:
         return self._port(SyncWire(self._options))

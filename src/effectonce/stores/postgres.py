@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..connections.postgres import Param, Row, Statement, Wire
-from ..connections.postgres_session import AsyncOwn, AsyncPooled, Options, Prepare, Source, SyncOwn, SyncPooled
-from ..contracts import Capabilities, Contention, Port
-from ..errors import InvalidOption
-from ..record import (
+from effectonce.connections.postgres import Param, Row, Statement, Wire
+from effectonce.connections.postgres_session import AsyncOwn, AsyncPooled, Options, Prepare, Source, SyncOwn, SyncPooled
+from effectonce.contracts import Capabilities, Contention, Port
+from effectonce.errors import InvalidOption
+from effectonce.record import (
     EXHAUSTED,
     Batchable,
     Claim,
@@ -36,7 +36,8 @@ from ..record import (
     Stats,
     Swept,
 )
-from ..urls import Address
+from effectonce.urls import Address
+
 from .postgres_codec import (
     answer,
     applied,

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidKey, InvalidOption
-from ..record import EXHAUSTED, Answer, Record
+from effectonce.errors import InvalidKey, InvalidOption
+from effectonce.record import EXHAUSTED, Answer, Record
 
 Row = tuple[Any, ...]
 

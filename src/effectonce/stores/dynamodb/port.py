@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from effectonce.connections.dynamodb import ConditionFailed, InUse, Item
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable
 from effectonce.keys import digest
@@ -63,7 +65,7 @@ class DynamoDBPort(Operations):
             record = live(row, now)
             if row is None or record is None:
                 return False, None
-            return True, reopen(row, record, now, retention)
+            return True, replace(reopen(row, record, now, retention), fingerprint=None)
 
         await self._greet()
         return await self._change(decide, await self._read(digest(scope, key))) is True

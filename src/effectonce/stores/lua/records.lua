@@ -280,7 +280,11 @@ function rest()
   end
 
   local function forget(key, _, _, _, retention)
-    return read(key) and take_over(key, 'R', retention, false, false) or 0
+    if not read(key) then
+      return 0
+    end
+    call('HDEL', key, 'p') -- the next claim may bring another payload
+    return take_over(key, 'R', retention, false, false)
   end
 
   -- target and options as in settle

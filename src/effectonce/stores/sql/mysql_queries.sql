@@ -158,7 +158,7 @@ SELECT 1 FROM {records} WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FA
 UPDATE {records}
 SET generation = generation + 1, attempts = 0, token = GREATEST(token + 1, {now}), owner = '',
     lapsed = 0, lease_until = NULL, changed_at = {now}, expires_at = {now} + {retention},
-    result = NULL, error = NULL, verdict = 0, state = 'free'
+    result = NULL, error = NULL, fingerprint = '', verdict = 0, state = 'free'
 WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE);
 COMMIT
 

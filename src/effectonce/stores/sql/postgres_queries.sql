@@ -376,7 +376,8 @@ changed AS (
         awaited = false,
         owner = '',
         result = NULL,
-        error = NULL
+        error = NULL,
+        fingerprint = NULL
     FROM locked l
     WHERE r.ctid = l.place AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.scope, l.key, l.awaited

@@ -88,7 +88,7 @@ SELECT {columns} FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS N
 -- name: forget
 UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, ?), attempts = 0,
                      generation = generation + 1, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
-                     result = NULL, error = NULL
+                     result = NULL, error = NULL, fingerprint = NULL
 WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: resolve

@@ -161,9 +161,9 @@ async def forget_makes_the_next_claim_run(h: Harness) -> None:
             ("free", 0, 1),
             f"what a forget of {state} stores",
         )
-        equal((record.result, record.error), (None, None), "result and error")
+        equal((record.result, record.error, record.fingerprint), (None, None, None), "result, error, fingerprint")
         holds(record.token > mine.token, f"the token did not grow: {mine.token}, then {record.token}")
-        again = await h.take(state, prints=a_print("p"), max_attempts=1)
+        again = await h.take(state, prints=a_print("corrected"), max_attempts=1)
         equal(
             (again.answer.attempts, again.answer.generation),
             (1, 1),

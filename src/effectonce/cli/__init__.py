@@ -1,0 +1,78 @@
+"""The `effectonce` command.
+
+`effectonce demo` needs nothing that `effectonce` itself does not need. Every other command is in `app`, on typer
+(the extra ``cli``), which is imported only when one of them is asked for.
+
+Exit codes: 0 it is so; 1 it was looked at and is not so (a check that found something, a demo whose count is
+wrong); 2 it could not be done. An error of ours is one line on stderr, ``effectonce: [code] message``, never a
+traceback, and no line shows a password.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from effectonce.errors import EffectOnceError, MissingDriver
+
+BARE_HELP = """\
+Usage: effectonce COMMAND [OPTIONS]
+
+  effectonce demo           One payment, delivered twice, charged once
+  effectonce demo --crash   The same with the worker killed in between, all modes side by side
+  effectonce --version
+
+The other commands (migrate, check) need a library more: pip install 'effectonce[cli]'
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    from . import terminal
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    terminal.be_lenient(sys.stdout, sys.stderr)
+    try:
+        code = run(given)
+        sys.stdout.flush()
+    except EffectOnceError as error:
+        print(terminal.error_line(error, given), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever reads us has read enough; Python would complain once more when it closes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        print(terminal.redacted(traceback.format_exc(), given), file=sys.stderr, end="")
+        print("effectonce: [defect] this should not have happened; please report it with the above", file=sys.stderr)
+        return 2
+    return code
+
+
+def run(arguments: list[str]) -> int:
+    """Dispatch one command line; errors of ours come out as exceptions."""
+    if arguments[:1] == ["demo"]:
+        from .demo import main as demo
+
+        return demo(arguments[1:])
+    if arguments in (["--version"], ["-V"]):
+        from effectonce import __version__
+
+        print(f"effectonce {__version__}")
+        return 0
+    try:
+        import typer  # noqa: F401
+    except ImportError:
+        if arguments in ([], ["--help"], ["-h"]):
+            print(BARE_HELP, end="")
+            return 0
+        raise MissingDriver(
+            "this command needs typer: pip install 'effectonce[cli]' (`effectonce demo` runs without it)"
+        ) from None
+    from .app import run as run_app
+
+    return run_app(arguments)

@@ -1,0 +1,76 @@
+"""The little shop that the demos run: a payment, its envelope, and the card network that counts."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from msgspec import Struct, json
+
+from effectonce.message import Message
+
+
+class Payment(Struct, frozen=True):
+    """What the customer owes."""
+
+    payment_id: str
+    amount: int
+    currency: str
+
+
+class Receipt(Struct, frozen=True):
+    """What the card network answers to a charge."""
+
+    number: int
+    amount: int
+
+
+def envelope() -> Message[Payment]:
+    """One payment as its producer sends it; its id is minted here, once."""
+    return Message(type="payment.requested", data=Payment("pay_7f3a", 4200, "EUR"))
+
+
+def encoded(message: Message[Payment]) -> bytes:
+    """The bytes on the wire: one line, the same for every delivery."""
+    return json.encode(message)
+
+
+def decoded(body: bytes) -> Message[Payment]:
+    return json.decode(body, type=Message[Payment])
+
+
+def sqlite_url(file: Path) -> str:
+    """The store in ``file``."""
+    return f"sqlite:///{quote(file.as_posix())}"
+
+
+class Ledger:
+    """The card network: it keeps no keys, and charges whenever it is asked.
+
+    Every charge is a row in a file of its own, committed before the call returns, so that it survives the death of
+    whoever asked for it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        with closing(self._open()) as db:
+            db.execute(
+                "CREATE TABLE IF NOT EXISTS charges (number INTEGER PRIMARY KEY, payment_id TEXT, amount INTEGER)"
+            )
+
+    def charge(self, payment: Payment) -> Receipt:
+        with closing(self._open()) as db:
+            row = "INSERT INTO charges (payment_id, amount) VALUES (?, ?)"
+            number = db.execute(row, (payment.payment_id, payment.amount)).lastrowid
+        return Receipt(number or 0, payment.amount)
+
+    def count(self) -> int:
+        """How many charges there were."""
+        with closing(self._open()) as db:
+            (count,) = db.execute("SELECT count(*) FROM charges").fetchone()
+        return int(count)
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=30, isolation_level=None)

@@ -1,0 +1,167 @@
+"""What the command line prints with: colour and boxes in a terminal, plain ASCII in a pipe, no secrets anywhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Literal, TextIO
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from effectonce.errors import EffectOnceError, InvalidOption, show
+from effectonce.urls import Address
+
+Colour = Literal["", "green", "red", "yellow", "bold", "dim"]
+
+_CODES: dict[Colour, str] = {"green": "32", "red": "31", "yellow": "33", "bold": "1", "dim": "2"}
+_NARROWEST = 28
+_IN_A_PIPE = 120
+
+
+def be_lenient(*streams: TextIO) -> None:
+    """Print ``?`` for what the terminal's encoding lacks, instead of failing half-way."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+class Screen:
+    """A stream to print on, and what it can show."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream if stream is not None else sys.stdout
+        self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.colours = self.live and not os.environ.get("NO_COLOR")
+        self.boxes = self.live and (self.stream.encoding or "").lower().startswith("utf")
+        self.width = shutil.get_terminal_size().columns if self.live else _IN_A_PIPE
+
+    def paint(self, text: str, colour: Colour) -> str:
+        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and self.colours else text
+
+    def say(self, text: str = "", colour: Colour = "") -> None:
+        print(self.paint(text, colour), file=self.stream, flush=True)
+
+    def tell(self, tag: str, text: str, colour: Colour = "") -> None:
+        """A line that begins with its ``[tag]``."""
+        print(f"{self.paint(f'[{tag}]', colour)} {text}", file=self.stream, flush=True)
+
+
+class Progress:
+    """How far the work is, on one line of a terminal that is wiped at the end; nothing in a pipe."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self._screen = Screen(stream if stream is not None else sys.stderr)
+        self._total = total
+        self._done = 0
+
+    def show(self, text: str) -> None:
+        if self._screen.live:
+            line = f"  {self._done}/{self._total}  {text}"[: self._screen.width - 1]
+            print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
+
+    def step(self, text: str) -> None:
+        self._done += 1
+        self.show(text)
+
+    def wipe(self) -> None:
+        if self._screen.live:
+            print("\r\x1b[K", end="", file=self._screen.stream, flush=True)
+
+
+class Cell(Struct, frozen=True):
+    """One cell of a table; its text may have several lines."""
+
+    text: str
+    colour: Colour = ""
+
+
+def table(screen: Screen, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
+    """Aligned lines. The last column is prose: it takes what width is left, or follows as a list if that is little."""
+    columns = [[Cell(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
+    widths = [max(len(line) for cell in column for line in cell.text.splitlines()) for column in columns]
+    left = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
+    if left < _NARROWEST:
+        return [*_grid(screen, columns[:-1], widths[:-1]), "", *_listed(screen, columns[0], columns[-1])]
+    return _grid(screen, columns, [*widths[:-1], min(widths[-1], left)])
+
+
+def _grid(screen: Screen, columns: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[str]:
+    lines = "┌┬┐├┼┤└┴┘─" if screen.boxes else "+++++++++-"
+
+    def rule(left: str, middle: str, right: str) -> str:
+        return left + middle.join(lines[9] * (width + 2) for width in widths) + right
+
+    head, *body = zip(*columns, strict=True)
+    out = [rule(*lines[0:3]), *_row(screen, head, widths), rule(*lines[3:6])]
+    for row in body:
+        out += _row(screen, row, widths)
+    return [*out, rule(*lines[6:9])]
+
+
+def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str]:
+    bar = "│" if screen.boxes else "|"
+    cells = [
+        [part for line in cell.text.splitlines() for part in textwrap.wrap(line, width)]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    out = []
+    for at in range(max(map(len, cells))):
+        parts = [
+            screen.paint((lines[at] if at < len(lines) else "").ljust(width), cell.colour)
+            for lines, width, cell in zip(cells, widths, row, strict=True)
+        ]
+        out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
+    return out
+
+
+def _listed(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> list[str]:
+    indent = max(len(cell.text) for cell in names) + 2
+    out = []
+    for name, cell in zip(names[1:], prose[1:], strict=True):
+        first, *more = textwrap.wrap(cell.text, max(_NARROWEST, screen.width - indent - 1))
+        out += [name.text.ljust(indent) + first, *(" " * indent + line for line in more)]
+    return [screen.paint(f"What it {prose[0].text}:", prose[0].colour), *out]
+
+
+def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
+    """``effectonce: [code] message``, on one line."""
+    message = show(redacted(str(error), arguments), 2000)
+    return f"effectonce: [{error.code}] {message}"
+
+
+def redacted(text: str, arguments: Iterable[str]) -> str:
+    """``text`` without the secrets that came in as URLs, by ``arguments`` or the environment.
+
+    Errors of ours hold none; this is for what others say about what they were given.
+    """
+    for given in (*arguments, os.environ.get("EFFECTONCE_STORE", "")):
+        url = given[given.index("=") + 1 :] if given.startswith("--") and "=" in given else given
+        if "://" not in url:
+            continue
+        text = text.replace(url, without_secrets(url))
+        for secret in _secrets(url):
+            text = text.replace(secret, "***")
+    return text
+
+
+def without_secrets(url: str) -> str:
+    """``url`` as it may be printed."""
+    try:
+        address = Address(url)
+    except InvalidOption:
+        address = None
+    if address is None or not address.scheme:
+        return f"{show(url.partition('://')[0])}://***"
+    return show(address, 500)
+
+
+def _secrets(url: str) -> Iterable[str]:
+    """The password in ``url``, as written and as meant. A very short one would only deface the text: left."""
+    rest = url.partition("://")[2]
+    written = rest.rpartition("@")[0].partition(":")[2]
+    return [secret for secret in (written, unquote(written)) if len(secret) > 3]

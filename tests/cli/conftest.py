@@ -1,0 +1,95 @@
+"""The command line as people run it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Sabotage = Callable[[str], str]
+
+#: The SQLite store, answering every operation with what `answer(op)` says.
+SABOTAGE = """\
+from effectonce.record import Answer, Claim, Look
+from effectonce.stores.sqlite import SQLiteBackend
+
+class Sabotaged:
+    def __init__(self, port):
+        self._port = port
+    def __getattr__(self, name):
+        return getattr(self._port, name)
+    async def run(self, batch):
+        return [answer(op) for op in batch]
+
+honest = SQLiteBackend.sync_port
+SQLiteBackend.sync_port = lambda self: Sabotaged(honest(self))
+"""
+LETS_EVERYTHING_THROUGH = """
+def answer(op):
+    return Answer("claimed", 1, 1) if isinstance(op, Claim) else Answer("absent") if isinstance(op, Look) else True
+"""
+BREAKS = """
+def answer(op):
+    return 1 / 0
+"""
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """The folder for temporary files of a command; short, as sockets in it have short names."""
+    with tempfile.TemporaryDirectory(prefix="eo") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def environment(temporary: Path) -> dict[str, str]:
+    """Nothing of the caller's that changes what is printed."""
+    unwanted = ("NO_COLOR", "FORCE_COLOR", "EFFECTONCE_STORE", "COLUMNS", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return {**kept, "TMPDIR": str(temporary), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str], tmp_path: Path) -> Run:
+    """``run("demo", "--json", NO_COLOR="1")``: the command in a pipe, in a folder of its own."""
+
+    def run(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "cwd": tmp_path}
+        command = [sys.executable, "-m", "effectonce", *arguments]
+        return subprocess.run(command, env={**environment, **extra}, **options)
+
+    return run
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[..., str]:
+    """A PYTHONPATH under which the named libraries are not installed."""
+
+    def without(*modules: str) -> str:
+        folder = tmp_path / "hidden"
+        folder.mkdir(exist_ok=True)
+        for module in modules:
+            (folder / f"{module}.py").write_text(f"raise ImportError('No module named {module}')\n")
+        return str(folder)
+
+    return without
+
+
+@pytest.fixture
+def sabotaged(tmp_path: Path) -> Sabotage:
+    """A PYTHONPATH under which the SQLite store is sabotaged, in the command and in every process it starts."""
+
+    def sabotaged(how: str) -> str:
+        folder = tmp_path / "sabotage"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(SABOTAGE + how)
+        return str(folder)
+
+    return sabotaged

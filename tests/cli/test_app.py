@@ -1,0 +1,223 @@
+"""The commands on a store, and how the command line says no."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+CANARY = "s3cret-canary"
+ROOT = Path(__file__).parents[2]
+
+
+def one_line(text: str, code: str) -> bool:
+    return text.startswith(f"effectonce: [{code}] ") and text.count("\n") == 1
+
+
+# -- the commands
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        done = run(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        commands = done.stdout.split("Commands:")[1].split("\n")
+        assert [line.split()[0] for line in commands if line.strip()] == ["demo", "migrate", "check"]
+
+
+def test_version(run: Run) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version").stdout == f"effectonce {version}\n"
+    assert run("-V").stdout == f"effectonce {version}\n"
+
+
+def test_migrate_makes_the_tables_and_may_be_repeated(run: Run, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run("migrate", "sqlite:///shop.db")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "sqlite:///shop.db is ready\n", "")
+    tables = sqlite3.connect(tmp_path / "shop.db").execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert "effectonce_records" in {name for (name,) in tables}
+    done = run("migrate", "sqlite:///shop.db", "--json")
+    assert json.loads(done.stdout) == {"store": "sqlite:///shop.db", "migrated": True}
+
+
+def test_migrate_sql_prints_a_script_that_makes_the_tables_and_touches_nothing(run: Run, tmp_path: Path) -> None:
+    done = run("migrate", "sqlite:///shop.db", "--sql")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "shop.db").exists()
+    sqlite3.connect(":memory:").executescript(done.stdout)
+    assert (
+        json.loads(run("migrate", "sqlite:///shop.db", "--sql", "--json").stdout)["sql"].strip() == done.stdout.strip()
+    )
+
+
+def test_migrate_sql_of_a_store_without_a_schema_says_so(run: Run) -> None:
+    done = run("migrate", "memory://", "--sql")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done.stderr, "configuration")
+
+
+def test_check_says_that_a_store_is_fine(run: Run) -> None:
+    done = run("check", "sqlite:///shop.db")
+    assert (done.returncode, done.stdout) == (0, "sqlite:///shop.db can keep its promise\n")
+    assert json.loads(run("check", "sqlite:///shop.db", "--json").stdout) == {"store": "sqlite:///shop.db", "ok": True}
+
+
+def test_check_exits_with_1_and_the_reason(run: Run) -> None:
+    done = run("check", "sqlite:///nowhere/shop.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert one_line(done.stderr, "configuration")
+    done = run("check", "sqlite:///nowhere/shop.db", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (report["ok"], report["code"]) == (False, "configuration")
+    assert "folder" in report["error"]
+
+
+def test_the_store_may_come_from_the_environment(run: Run) -> None:
+    done = run("check", EFFECTONCE_STORE="sqlite:///shop.db")
+    assert (done.returncode, done.stdout) == (0, "sqlite:///shop.db can keep its promise\n")
+
+
+@pytest.mark.parametrize("server", ["postgres_url", "mariadb_url"])
+def test_a_server_wants_migrate_once(run: Run, request: pytest.FixtureRequest, unique_name: str, server: str) -> None:
+    url = request.getfixturevalue(server)
+    url += f"{'&' if '?' in url else '?'}prefix={unique_name}"
+    before = run("check", url)
+    assert before.returncode == 1
+    assert one_line(before.stderr, "schema-missing")
+    assert "effectonce migrate" in before.stderr
+    assert run("migrate", url).returncode == 0
+    assert run("check", url).returncode == 0
+
+
+# -- how it says no
+
+
+def test_an_unknown_scheme_names_those_that_are_known(run: Run) -> None:
+    done = run("migrate", "orracle://h/db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done.stderr, "unknown-scheme")
+    assert "postgresql://" in done.stderr
+
+
+def test_a_missing_driver_names_the_command_that_installs_it(run: Run, without: Callable[..., str]) -> None:
+    done = run("check", "redis://localhost", PYTHONPATH=without("hiredis", "redis"))
+    assert done.returncode == 2
+    assert one_line(done.stderr, "missing-driver")
+    assert "pip install 'effectonce[redis]'" in done.stderr
+
+
+def test_a_wrong_option_names_those_that_exist(run: Run) -> None:
+    done = run("check", "sqlite:///shop.db?sinchronous=full")
+    assert done.returncode == 2
+    assert one_line(done.stderr, "invalid-option")
+    assert "synchronous" in done.stderr
+
+
+def test_a_wrong_command_line_is_said_in_two_lines(run: Run) -> None:
+    for arguments in (["migrat", "x"], ["migrate"], ["migrate", "--bogus", "x"], ["check", "a", "b"]):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        first, second = done.stderr.splitlines()
+        assert first.startswith("effectonce: ")
+        assert second.startswith("Try: effectonce")
+
+
+def test_without_typer_there_are_still_demo_version_and_help(run: Run, without: Callable[..., str]) -> None:
+    bare = without("typer", "click", "rich")
+    done = run("migrate", "sqlite:///shop.db", PYTHONPATH=bare)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done.stderr, "missing-driver")
+    assert "pip install 'effectonce[cli]'" in done.stderr
+    assert run("--version", PYTHONPATH=bare).returncode == 0
+    assert run("demo", PYTHONPATH=bare).returncode == 0
+    shown = run("--help", PYTHONPATH=bare)
+    assert shown.returncode == 0
+    assert all(word in shown.stdout for word in ("demo", "migrate", "check", "effectonce[cli]"))
+
+
+def test_the_quick_commands_do_not_load_typer(environment: dict[str, str]) -> None:
+    script = "import sys; from effectonce.cli import main; main(['--version']); assert 'typer' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)
+
+
+def test_control_characters_in_a_url_do_not_reach_the_terminal(run: Run) -> None:
+    """F65"""
+    done = run("check", "bogus\x1b[31m\r\nforged://x")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert one_line(done.stderr, "unknown-scheme")
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql", "mysql", "mariadb"])
+def test_an_unreachable_server_is_one_line_without_its_password(run: Run, scheme: str) -> None:
+    """F66"""
+    url = f"{scheme}://shop:{CANARY}@127.0.0.1:1/db"
+    if scheme == "redis":
+        url = url.removesuffix("db")
+    for command, code in (("check", 1), ("migrate", 2)):
+        done = run(command, url)
+        assert done.returncode == code
+        assert one_line(done.stderr, "store-unavailable")
+        assert "127.0.0.1:1" in done.stderr
+        assert CANARY not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "bogus://u:{0}@h"],
+        ["check", "redis://u:{0}@h:port"],
+        ["check", "redis://u:{0}@[::"],
+        ["check", "redis://u:{0}@h/0?bogus=1"],
+        ["check", "redis://h/0?password={0}"],
+        ["check", "sqlite://u:{0}@h/shop.db"],
+        ["redis://u:{0}@h"],
+        ["check", "redis://u:{0}@h", "redis://u:{0}@h"],
+        ["check", "--url=redis://u:{0}@h"],
+        ["check", "--redis://u:{0}@h"],
+        ["demo", "redis://u:{0}@h"],
+        ["migrate", "--sql", "redis://u:{0}@h"],
+        ["migrate", "--sql", "postgresql://u:{0}@h/db"],
+        ["migrate", "--sql", "--json", "postgresql://u:{0}@h/db"],
+    ],
+)
+def test_no_password_is_ever_printed(run: Run, arguments: list[str]) -> None:
+    """F66: whatever the mistake in the command line."""
+    for password in (CANARY, "s3cret%2Dcanary", "s3@cret-canary"):
+        done = run(*(argument.format(password) for argument in arguments))
+        said = done.stdout + done.stderr
+        assert said
+        assert not any(secret in said for secret in (password, CANARY, "cret-canary")), said
+
+
+def test_a_defect_of_ours_keeps_the_password_too(environment: dict[str, str]) -> None:
+    script = f"""
+import effectonce.cli, effectonce.cli.app as app
+def connect(url, **options): raise RuntimeError("could not use " + url)
+app.connect = connect
+raise SystemExit(effectonce.cli.main(["check", "redis://u:{CANARY}@h"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-"], input=script, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "could not use redis://u:***@h" in done.stderr
+    assert "[defect]" in done.stderr
+    assert CANARY not in done.stderr
+
+
+def test_the_password_of_the_environment_is_kept_as_well(run: Run) -> None:
+    done = run("check", EFFECTONCE_STORE=f"redis://u:{CANARY}@127.0.0.1:1")
+    assert done.returncode == 1
+    assert CANARY not in done.stdout + done.stderr

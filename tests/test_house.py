@@ -1,0 +1,272 @@
+"""What holds the house up: who may import whom, which names are public, and what is never there.
+
+`TABLE` is the architecture of the package. To add a module, find its row; to add a row, put it below all that it may
+import.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import effectonce
+
+ROOT = Path(effectonce.__file__).parent
+
+VALUES = "errors durations urls fingerprint keys message record"
+TOOLS = "store guard"
+
+#: part: (what of ours it may import, beside itself; what of others, beside the standard library).
+#: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
+TABLE = {
+    # values: plain data, no I/O
+    "errors": ("", ""),
+    "durations": ("errors", ""),
+    "urls": ("errors durations", ""),
+    "fingerprint": ("errors", "msgspec"),
+    "keys": ("errors durations fingerprint", ""),
+    "message": ("", "msgspec"),
+    "record": ("", "msgspec"),
+    # every seam, on one page
+    "contracts": (f"{VALUES}", "msgspec"),
+    # the algorithms, over injected ports
+    "core*": (f"{VALUES} contracts", "msgspec cryptography"),
+    # one driver each: opened, spoken to, its errors translated
+    "connections": ("", ""),
+    "connections.sqlite": (f"{VALUES} contracts", "sqlite3"),
+    "connections.redis*": (f"{VALUES} contracts", "redis hiredis"),
+    "connections.postgres*": (f"{VALUES} contracts", "psycopg psycopg_pool"),
+    "connections.mysql": (f"{VALUES} contracts", "pymysql aiomysql"),
+    "connections.dynamodb": (f"{VALUES} contracts", "msgspec boto3 botocore aiobotocore"),
+    # the backends: each on its own connection, none beside another
+    "stores": ("", ""),
+    "stores.memory": (f"{VALUES} contracts", "msgspec"),
+    "stores.sqlite": (f"{VALUES} contracts connections.sqlite", "msgspec sqlite3"),
+    "stores.redis*": (f"{VALUES} contracts connections.redis*", "msgspec"),
+    "stores.postgres*": (f"{VALUES} contracts connections.postgres*", "msgspec"),
+    "stores.mysql*": (f"{VALUES} contracts connections.mysql", "msgspec"),
+    "stores.dynamodb*": (f"{VALUES} contracts connections.dynamodb", "msgspec"),
+    # the tools, and the names that users see
+    "store": (f"{VALUES} contracts core*", ""),
+    "guard": (f"{VALUES} contracts core* store", "msgspec"),
+    "__init__": (f"{VALUES} contracts core* {TOOLS}", ""),
+    # what stands on them
+    "integrations": ("", ""),
+    "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
+    "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest"),
+    "cli*": (f"{VALUES} contracts core* {TOOLS} __init__", "msgspec typer rich sqlite3"),
+    "__main__": ("cli*", ""),
+}
+
+#: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for.
+LAZY = {
+    ("store", "stores.redis"),
+    ("store", "stores.postgres"),
+}
+
+PUBLIC = [
+    "AttemptsExhausted",
+    "Block",
+    "ConfigurationError",
+    "CorruptRecord",
+    "EffectOnceError",
+    "Event",
+    "GLOBAL",
+    "Guarded",
+    "InDoubt",
+    "InProgress",
+    "InvalidKey",
+    "InvalidOption",
+    "KeyTooLong",
+    "LeaseLost",
+    "Message",
+    "MissingDriver",
+    "MissingKey",
+    "NotAwaited",
+    "NotInDoubt",
+    "Outcome",
+    "PayloadMismatch",
+    "PermanentFailure",
+    "PostgresStore",
+    "Record",
+    "RedisStore",
+    "Reentered",
+    "ResultNotStored",
+    "Retryable",
+    "Run",
+    "SchemaMismatch",
+    "SchemaMissing",
+    "ScopeTaken",
+    "Store",
+    "StoreUnavailable",
+    "UnknownScheme",
+    "UnsafeStore",
+    "WrongColour",
+    "block",
+    "connect",
+    "current",
+    "keys",
+    "once",
+]
+
+
+# -- who may import whom
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, by its name inside it; a package goes by its own name, ours by "__init__"."""
+    trees = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+        trees[name] = ast.parse(path.read_text(), str(path))
+    return trees
+
+
+def part_of(module: str) -> str | None:
+    """The row of ``module``: its own, else the longest pattern that matches it."""
+    fitting = [part for part in TABLE if part == module or ("*" in part and fnmatchcase(module, part))]
+    return max(fitting, key=len, default=None)
+
+
+def imports(module: str) -> Iterator[tuple[str, bool, int]]:
+    """What ``module`` imports, anywhere in it: full name, whether inside a function, line."""
+    package = ["effectonce", *module.split(".")]
+    if not ROOT.joinpath(*package[1:]).is_dir():
+        package.pop()
+
+    def visit(node: ast.AST, lazy: bool) -> Iterator[tuple[str, bool, int]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, lazy, child.lineno) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = package[: len(package) - child.level + 1] if child.level else []
+                source = ".".join([*base, child.module] if child.module else base)
+                for alias in child.names:
+                    name = f"{source}.{alias.name}"
+                    is_module = name.removeprefix("effectonce.") in modules()
+                    yield name if is_module else source, lazy, child.lineno
+            else:
+                yield from visit(child, lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+    return visit(modules()[module], False)
+
+
+def test_every_module_has_its_row() -> None:
+    assert [module for module in modules() if part_of(module) is None] == []
+    assert [part for part in TABLE if part not in {part_of(module) for module in modules()}] == []
+
+
+def test_the_table_goes_downward_only() -> None:
+    rows = list(TABLE)
+    for at, (part, (ours, _)) in enumerate(TABLE.items()):
+        assert set(ours.split()) <= set(rows[:at]), f"{part!r} may import what stands below it"
+
+
+def test_stores_and_connections_know_no_sibling_no_core_and_no_tool() -> None:
+    """Of the table itself, so that a careless row cannot allow it."""
+    owners: dict[str, str] = {}
+    for part, (ours, others) in TABLE.items():
+        layer, _, name = part.rstrip("*").partition(".")
+        if layer in ("stores", "connections"):
+            allowed = {*VALUES.split(), "contracts"}
+            if layer == "stores":
+                allowed |= {each for each in TABLE if each.rstrip("*") == f"connections.{name}"}
+            assert set(ours.split()) <= allowed, part
+            for driver in set(others.split()) - {"msgspec"}:
+                assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_it_imports_what_its_row_allows(module: str) -> None:
+    part = part_of(module)
+    assert part is not None
+    ours, others = (set(column.split()) for column in TABLE[part])
+    wrong = []
+    for name, lazy, line in imports(module):
+        top, _, inner = name.partition(".")
+        if top == "effectonce":
+            target = part_of(inner or "__init__")
+            fine = target == part or target in ours or (lazy and (module, inner) in LAZY)
+        else:
+            fine = top in others or (top in sys.stdlib_module_names and top != "sqlite3")
+        if not fine:
+            wrong.append(f"line {line}: {name}")
+    assert wrong == []
+
+
+def test_the_exceptions_are_still_needed() -> None:
+    seen = {(m, name.removeprefix("effectonce.")) for m in modules() for name, lazy, _ in imports(m) if lazy}
+    assert seen >= LAZY
+
+
+def test_only_the_store_loads_modules_by_name() -> None:
+    """What `import_module` loads is not seen above."""
+    callers = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
+    }
+    assert callers == {"store"}
+
+
+# -- what is public
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(effectonce.__all__) == PUBLIC
+    assert [name for name in PUBLIC if not hasattr(effectonce, name)] == []
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_says_what_it_is(name: str) -> None:
+    value = getattr(effectonce, name)
+    if isinstance(value, str):  # a constant's stands below it, where only the source has it
+        assert f'\n{name}: Final = "{value}"\n"""' in (ROOT / "guard.py").read_text()
+        return
+    own = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
+    assert own
+    assert not own.startswith(f"{name}("), "a signature that a class was given by itself says nothing"
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """``from effectonce import once`` must give the function, whatever was imported before."""
+    functions = {name for name in PUBLIC if inspect.isfunction(getattr(effectonce, name))}
+    assert functions == {"block", "connect", "current", "once"}
+    assert functions.isdisjoint(module.rpartition(".")[2] for module in modules())
+
+
+# -- what is never there
+
+
+def test_importing_effectonce_imports_no_driver() -> None:
+    code = "import sys; before = set(sys.modules); import effectonce; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert foreign - {"typing_extensions"} == {"effectonce", "msgspec"}  # msgspec takes the third where it is there
+    assert not {name for name in loaded if name.startswith(("effectonce.stores.", "effectonce.connections."))}
+    slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
+    assert loaded.isdisjoint(slow)
+
+
+CODE_FROM_DATA = {"pickle", "marshal", "shelve", "dbm", "dill", "cloudpickle", "jsonpickle", "eval", "exec", "compile"}
+
+
+@pytest.mark.parametrize("module", modules())
+def test_nothing_turns_stored_data_into_code(module: str) -> None:
+    """F60: a poisoned row is an error, never code."""
+    tops = {name.partition(".")[0] for name, _, _ in imports(module)}
+    names = {node.id for node in ast.walk(modules()[module]) if isinstance(node, ast.Name)}
+    assert CODE_FROM_DATA.isdisjoint(tops | names)

@@ -1,0 +1,271 @@
+"""The types of the public names. Never executed: `mypy --strict` reads it, and every line is a claim.
+
+`assert_type` says what a type is. A ``type: ignore`` says that the line must be an error: mypy reports those that are
+not needed, so a decorator that swallowed a signature would fail here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+import effectonce as eo
+from effectonce.integrations.babelqueue import SeenSet, seen_set
+from effectonce.record import Page, Stats, Swept
+
+
+class Receipt:
+    payment_id: str
+
+
+# -- opening a store
+
+store = eo.connect("sqlite:///shop.db")
+assert_type(store, eo.Store)
+assert_type(eo.connect(), eo.Store)
+assert_type(eo.connect("memory://", private=b"secret", hooks=[print]), eo.Store)
+eo.connect(7)  # type: ignore[arg-type]
+
+assert_type(store.get("charge", ("acme", 7)), eo.Record | None)
+assert_type(store.list(state="in_doubt"), Page)
+assert_type(store.stats(), Stats)
+assert_type(store.purge(limit=10), Swept)
+assert_type(store.forget("charge", UUID(int=0)), bool)
+store.list(state="lost")  # type: ignore[arg-type]
+store.get("charge", 1.5)  # type: ignore[arg-type]
+store.resolve("charge", "p1", "maybe")  # type: ignore[arg-type]
+
+
+# -- a function keeps its signature
+
+
+@eo.once(store, key="payment_id")
+def charge(payment_id: str, amount: int = 1, *, currency: str = "EUR") -> Receipt:
+    run = eo.current()
+    assert_type(run, eo.Run)
+    assert_type(run.attempt, int)
+    assert_type(run.lease_lost, bool)
+    assert_type(run.provider_key("stripe"), str)
+    return Receipt()
+
+
+assert_type(charge("p1"), Receipt)
+assert_type(charge("p1", 4200, currency="USD"), Receipt)
+assert_type(charge(payment_id="p1", amount=4200), Receipt)
+assert_type(charge.scope, str)
+assert_type(charge.__name__, str)
+charge()  # type: ignore[call-arg]
+charge("p1", "a lot")  # type: ignore[arg-type]
+charge("p1", 1, "EUR")  # type: ignore[call-arg]
+charge("p1", colour="red")  # type: ignore[call-arg]
+plain: Callable[[str], Receipt] = charge
+wrong: Callable[[int], Receipt] = charge  # type: ignore[assignment]
+
+outcome = charge.call("p1", 4200)
+assert_type(outcome, eo.Outcome[Receipt])
+assert_type(outcome.value, Receipt)
+assert_type(outcome.replayed, bool)
+assert_type(outcome.key, str)
+assert_type(outcome.attempt, int)
+charge.call()  # type: ignore[call-arg]
+charge.call("p1", "a lot")  # type: ignore[arg-type]
+
+
+# -- async stays async
+
+
+@eo.once(store, key="payment_id")
+async def acharge(payment_id: str, amount: int = 1) -> Receipt:
+    return Receipt()
+
+
+async def calls() -> None:
+    charging: Coroutine[Any, Any, Receipt] = acharge("p1")
+    assert_type(await charging, Receipt)
+    assert_type(await acharge("p1", 4200), Receipt)
+    calling: Coroutine[Any, Any, eo.Outcome[Receipt]] = acharge.call("p1")
+    assert_type(await calling, eo.Outcome[Receipt])
+    assert_type(await acharge.call("p1"), eo.Outcome[Receipt])
+    assert_type((await acharge.call("p1")).value, Receipt)
+    await acharge()  # type: ignore[call-arg]
+    await acharge("p1", "a lot")  # type: ignore[arg-type]
+    await acharge.call(7)  # type: ignore[call-overload]
+    await charge("p1")  # type: ignore[misc]
+
+
+@eo.once(store, key="payment_id")
+def nothing(payment_id: str) -> None: ...
+
+
+@eo.once(store, key="payment_id")
+async def anothing(payment_id: str) -> None: ...
+
+
+async def nothings() -> None:
+    assert_type(nothing.call("p1"), eo.Outcome[None])
+    assert_type(await anothing.call("p1"), eo.Outcome[None])
+
+
+# -- methods bind
+
+
+class Shop:
+    @eo.once(store, key="payment_id")
+    def charge(self, payment_id: str, amount: int = 1) -> Receipt:
+        return Receipt()
+
+    @eo.once(store, key="payment_id")
+    async def acharge(self, payment_id: str, amount: int = 1) -> Receipt:
+        return Receipt()
+
+    @staticmethod
+    @eo.once(store, key="payment_id")
+    def static(payment_id: str) -> int:
+        return 1
+
+
+shop = Shop()
+
+
+async def methods() -> None:
+    assert_type(shop.charge("p1"), Receipt)
+    assert_type(shop.charge.call("p1"), eo.Outcome[Receipt])
+    assert_type(Shop.charge(shop, "p1"), Receipt)
+    assert_type(Shop.charge.call(shop, "p1", 7), eo.Outcome[Receipt])
+    assert_type(await shop.acharge("p1", 7), Receipt)
+    assert_type(await shop.acharge.call("p1"), eo.Outcome[Receipt])
+    assert_type(Shop.static("p1"), int)
+    shop.charge()  # type: ignore[call-arg]
+    shop.charge(7)  # type: ignore[arg-type]
+    shop.charge(shop, "p1")  # type: ignore[arg-type]
+    Shop.charge("p1")  # type: ignore[call-arg, arg-type]
+    await shop.acharge("p1", 1, 2)  # type: ignore[call-arg]
+
+
+# -- keys
+
+
+@eo.once(store, key=lambda payment: payment["id"])
+def by_one(payment: dict[str, str]) -> None: ...
+
+
+@eo.once(store, key=lambda tenant, payment_id: (tenant, payment_id))
+def by_two(tenant: str, payment_id: str) -> None: ...
+
+
+@eo.once(store, key=lambda tenant, year, number: f"{tenant}-{year}-{number}")
+def by_three(tenant: str, year: int, number: int) -> None: ...
+
+
+@eo.once(store, key=("tenant", "order.id"), fingerprint=lambda order: order)
+def by_paths(tenant: str, order: dict[str, str]) -> None: ...
+
+
+@eo.once(store, key=eo.keys.content_hash("order"))
+def by_content(order: dict[str, str]) -> None: ...
+
+
+def typed_key(payment_id: str, amount: int) -> tuple[str, int]:
+    return payment_id, amount
+
+
+def float_key(amount: float) -> float:
+    return amount
+
+
+eo.once(store, key=typed_key)
+eo.once(store, key=float_key)  # type: ignore[arg-type]
+eo.once(store, key=lambda a, b, c, d: a)  # type: ignore[arg-type]
+eo.once(store, key=7)  # type: ignore[arg-type]
+
+
+# -- messages
+
+
+@eo.once(store)
+def on_paid(message: eo.Message[dict[str, int]]) -> int:
+    assert_type(message.data, dict[str, int])
+    assert_type(message.key, str)
+    return message.data["amount"]
+
+
+assert_type(on_paid(eo.Message(data={"amount": 1})), int)
+on_paid({"amount": 1})  # type: ignore[arg-type]
+
+
+# -- options
+
+eo.once(store, key="k", lease="30s", retention=timedelta(days=30), wait=5, max_attempts=3, permanent=(ValueError,))
+eo.once(store, key="k", mode="exactly-once")  # type: ignore[arg-type]
+eo.once(store, key="k", on_error="ignore")  # type: ignore[arg-type]
+eo.once(store, key="k", permanent=ValueError)  # type: ignore[arg-type]
+eo.once(store, "charge")  # type: ignore[call-arg]
+eo.once("memory://", key="k")  # type: ignore[arg-type]
+eo.once(store, key="k")(7)  # type: ignore[arg-type]
+
+money = functools.partial(eo.once, store, retention="30d")
+
+
+@money(key="payment_id")
+def refund(payment_id: str) -> bool:
+    return True
+
+
+assert_type(refund("p1"), bool)
+refund(1)  # type: ignore[arg-type]
+
+
+# -- blocks
+
+with eo.block(store, scope="mailer", key="email:42", payload={"to": "ada"}) as b:
+    assert_type(b, eo.Block)
+    assert_type(b.first, bool)
+    assert_type(b.run, eo.Run)
+    assert_type(b.run.attempt, int)
+    b.result = {"sent": True}
+
+eo.block(store, key="email:42")  # type: ignore[call-arg]
+eo.block(store, scope="mailer")  # type: ignore[call-arg]
+eo.block(store, scope="mailer", key=None)  # type: ignore[arg-type]
+
+
+async def blocks() -> None:
+    async with store as same:
+        assert_type(same, eo.Store)
+    async with eo.block(store, scope="mailer", key=("email", 42)) as b:
+        assert_type(b, eo.Block)
+    # A block never swallows what is raised in it: what comes after it is reached only if it ended well.
+    with eo.block(store, scope="mailer", key="email:43"):
+        sure = Shop.static("p1")
+    assert_type(sure, int)
+
+
+# -- hooks and errors
+
+
+def hook(event: eo.Event) -> None:
+    assert_type(event.scope, str)
+    assert_type(event.attempt, int)
+
+
+store.add_hook(hook)
+store.add_hook(lambda event: print(event.kind))
+store.add_hook(on_paid)  # type: ignore[arg-type]
+
+try:
+    charge("p1")
+except eo.Retryable as error:
+    assert_type(error.retry_after, float)
+    assert_type(error.code, str)
+except eo.PermanentFailure as failure:
+    assert_type(failure.error, str)
+
+
+# -- babelqueue
+
+assert_type(seen_set(store, scope="payments"), SeenSet)
+assert_type(seen_set(store, scope="payments", retention="30d").seen("m1"), bool)
+seen_set(store)  # type: ignore[call-arg]
