@@ -367,7 +367,9 @@ def postgres(scale: float) -> Iterator[Table]:
         guarded = guard(store, acharge)
 
         async def open_pool(autocommit: bool) -> AsyncConnectionPool[Any]:
-            pool = AsyncConnectionPool(server.url, min_size=10, max_size=10, open=False, kwargs={"autocommit": autocommit})
+            pool = AsyncConnectionPool(
+                server.url, min_size=10, max_size=10, open=False, kwargs={"autocommit": autocommit}
+            )
             await pool.open(wait=True)
             return pool
 

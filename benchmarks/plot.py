@@ -15,7 +15,7 @@ def svg(result: Result) -> str:
     height = 56 + ROW * len(result.lines)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" font-family="sans-serif" font-size="13">',
-        '<style>text{fill:#333}.o{fill:#0b7285}.t{fill:#adb5bd}.w{stroke:#495057}'
+        "<style>text{fill:#333}.o{fill:#0b7285}.t{fill:#adb5bd}.w{stroke:#495057}"
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.w{stroke:#ced4da}}</style>",
         f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(result.name)} ({escape(result.unit)})</text>',
     ]
