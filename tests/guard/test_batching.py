@@ -30,7 +30,7 @@ def nobody(op: Claim, answer: Answer) -> None:
 
 async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
     await group.submit(claim("alone"))
     await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(100)))
     assert [len(batch) for batch in backend.batches] == [1, 100]
@@ -39,7 +39,7 @@ async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() 
 async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:
     """Unsorted, 82 of 84 statements deadlocked."""
     backend = GroupedBackend()
-    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
     keys = [f"k{n % 20:02}" for n in range(100)]
     random.Random(1).shuffle(keys)
     await asyncio.gather(*(group.submit(claim(key, f"o{n}")) for n, key in enumerate(keys)))
@@ -50,7 +50,7 @@ async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:
 
 async def test_a_batch_is_bounded_in_number_and_in_bytes() -> None:
     backend = GroupedBackend(batch=10)
-    group = AsyncGroup(backend.async_port(), 10, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 10, nobody, asyncio.get_running_loop())
     await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(25)))
     assert [len(batch) for batch in backend.batches] == [10, 10, 5]
     backend.batches.clear()
@@ -61,7 +61,7 @@ async def test_a_batch_is_bounded_in_number_and_in_bytes() -> None:
 
 async def test_refusals_are_shared_and_grants_are_not() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
     answers = await asyncio.gather(*(group.submit(claim("hot", f"o{n}")) for n in range(500)))
     assert sorted(answer.kind for answer in answers).count("claimed") == 1
     assert backend.round_trips == 2
@@ -69,7 +69,7 @@ async def test_refusals_are_shared_and_grants_are_not() -> None:
 
 async def test_a_refusal_is_not_shared_with_another_payload() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup(backend.async_port(), 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
     prints = [b"\1" + bytes([n % 2]) * 32 for n in range(10)]
     answers = await asyncio.gather(*(group.submit(claim("hot", f"o{n}", fingerprints=p)) for n, p in enumerate(prints)))
     assert [answer.kind for answer in answers[1::2]] == ["mismatch"] * 5
@@ -81,7 +81,7 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
     backend = GroupedBackend(latency=0.05)
     given_back: list[str] = []
     group = AsyncGroup(
-        backend.async_port(), 128, lambda op, answer: given_back.append(op.key), asyncio.get_running_loop()
+        [backend.async_port()], 128, lambda op, answer: given_back.append(op.key), asyncio.get_running_loop()
     )
 
     async def caller(key: str) -> Answer:
@@ -96,6 +96,25 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
     assert (await queued[1]).kind == "claimed"
     assert given_back == ["a"], "a grant that nobody takes is given back"
     assert [op.key for batch in backend.batches for op in batch] == ["a", "c"]
+
+
+async def test_a_settlement_goes_out_even_when_its_caller_is_cancelled() -> None:
+    """F16: the effect has happened; only whoever waits to hear that it was recorded is gone."""
+    async with eo.Store(GroupedBackend(latency=0.02), sweep_every=None) as store:
+        ran = asyncio.Event()
+
+        @eo.once(store, scope="s", key="k")
+        async def handler(k: str) -> str:
+            ran.set()
+            return "receipt"
+
+        busy = [asyncio.create_task(handler(f"other{n}")) for n in range(3)]
+        task = asyncio.create_task(handler("k"))
+        await ran.wait()
+        task.cancel()
+        await asyncio.wait([task, *busy])
+        await asyncio.sleep(0.1)
+        assert (await handler.call("k")).replayed
 
 
 async def test_a_grant_that_arrives_with_the_cancellation_is_released() -> None:
@@ -131,7 +150,7 @@ async def test_the_flusher_carries_no_callers_context() -> None:
             return [True] * len(batch)
 
     variable.set("alice")
-    group = AsyncGroup(Port(), 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    group = AsyncGroup([Port()], 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
     await group.submit(claim("k"))
     assert seen == ["none"]
 
@@ -252,7 +271,7 @@ async def test_waiters_of_one_failed_batch_get_errors_of_their_own() -> None:
         async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
             raise eo.StoreUnavailable("refused", 3.0)
 
-    group = AsyncGroup(Port(), 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    group = AsyncGroup([Port()], 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
     errors = await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(3)), return_exceptions=True)
     assert len({id(error) for error in errors}) == 3
     assert [(str(error), error.retry_after) for error in errors] == [("refused", 3.0)] * 3  # type: ignore[union-attr]

@@ -19,10 +19,11 @@ from typing import Any, Protocol
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import ConfigurationError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Remember, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Remember, Reply, Settlement
 
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
+MANY = 32  # from here on a second port pays
 
 Orphaned = Callable[[Claim, Answer], None]
 
@@ -267,32 +268,43 @@ class ThreadGroup:
 
 
 class AsyncGroup:
-    """The queue of one event loop, emptied by a task of its own.
+    """The queue of one event loop, emptied by tasks of its own, one for each port.
 
-    The task is never a caller's, so that cancelling a caller harms nobody else, and runs in an empty context.
-    A caller that is cancelled leaves the queue; if its claim was already granted, the grant is given back.
+    The tasks are never a caller's, so that cancelling a caller harms nobody else, and run in an empty context. The
+    second port is used only while many wait: half of them are then with the store while the loop serves the others.
+    A caller that is cancelled takes its claim out of the queue, or, if it was granted, has it given back.
     """
 
-    def __init__(self, port: Port, limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop) -> None:
-        self._port = port
+    def __init__(
+        self, ports: Sequence[Port], limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._limit = limit
         self._orphaned = orphaned
         self._loop = loop
         self._queue: deque[Entry] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._idle = list(reversed(ports))
+        self._spare = len(ports) - 1  # how many ports are idle while one works
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
         self._queue.append(Entry(op, future))
-        if self._task is None:
-            self._task = self._loop.create_task(self._drain(), context=Context())
+        if not self._tasks:
+            self._start()
         return future
 
-    async def _drain(self) -> None:
+    def _start(self) -> None:
+        port = self._idle.pop()
+        task = self._loop.create_task(self._drain(port), context=Context())
+        self._tasks.add(task)
+
+    async def _drain(self, port: Port) -> None:
         entries: list[Entry] = []
         try:
             while entries := self._next():
-                replies = await exchange(self._port, [entry.op for entry in entries], asyncio.sleep)
+                if len(self._queue) >= MANY and self._idle:
+                    self._start()
+                replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
                 for entry, reply in pair(entries, replies, self._queue):
                     self._deliver(entry, reply)
         except BaseException:
@@ -305,12 +317,15 @@ class AsyncGroup:
             self._queue.clear()
             raise
         finally:
-            self._task = None
+            self._idle.append(port)
+            self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]
 
     def _next(self) -> list[Entry]:
         queue = self._queue
         while queue:
-            entries = [entry for entry in take(queue, self._limit) if not _left(entry, queue)]
+            waiting = len(queue)
+            share = waiting // 2 if self._spare and waiting >= 2 * MANY else waiting
+            entries = [entry for entry in take(queue, min(share, self._limit)) if not _left(entry, queue)]
             if entries:
                 return entries
         return []
@@ -327,8 +342,11 @@ class AsyncGroup:
 
 
 def _left(entry: Entry, queue: deque[Entry]) -> bool:
-    """Whether the caller was cancelled while it waited; those behind it go back to the queue."""
-    if entry.future is None or not entry.future.done():
+    """Whether nobody wants this claim any more: its caller was cancelled. Those behind it go back to the queue.
+
+    A settlement goes out all the same: the effect has happened, and only its caller is gone.
+    """
+    if not isinstance(entry.op, Claim | Look) or entry.future is None or not entry.future.done():
         return False
     queue.extendleft(reversed(entry.behind))
     return True

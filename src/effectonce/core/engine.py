@@ -121,15 +121,19 @@ class Engine:
 
     def _side(self, open_port: Callable[[], Port], loop: asyncio.AbstractEventLoop | None) -> Side:
         capabilities = self.backend.capabilities
-        ports: list[Any] = [open_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
         if capabilities.lanes == 0:
-            return Side(ports[0].claim, ports[0].settle, ports, loop)
-        groups: list[Group] = [
-            ThreadGroup(port, capabilities.batch, self._orphaned_in_thread)
-            if loop is None
-            else AsyncGroup(port, capabilities.batch, self._orphaned_in_loop, loop)
-            for port in ports
-        ]
+            port: Any = open_port()
+            return Side(port.claim, port.settle, [port], loop)
+        groups: list[Group] = []
+        ports: list[Port] = []
+        for _ in range(2 if capabilities.lanes == 3 else 1):
+            if loop is None:
+                own = [open_port()]
+                groups.append(ThreadGroup(own[0], capabilities.batch, self._orphaned_in_thread))
+            else:
+                own = [open_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
+                groups.append(AsyncGroup(own, capabilities.batch, self._orphaned_in_loop, loop))
+            ports += own
         return Side(groups[0].submit, groups[-1].submit, ports, loop)
 
     def _orphaned_in_thread(self, claim: Claim, answer: Answer) -> None:
