@@ -107,11 +107,11 @@ def show(result: Result) -> str:
     width = max(len(line.name) for line in result.lines)
     out = [f"{result.name} ({result.unit}){': ' + result.note if result.note else ''}"]
     for line in result.lines:
-        text = f"  {line.name:<{width}}  {_number(line.median):>9}  [{_number(line.low)} – {_number(line.high)}]"
+        text = f"  {line.name:<{width}}  {_number(line.median):>9}  [{_number(line.low)} to {_number(line.high)}]"
         for other, ratio in line.ratios.items():
             target = line.targets[other]
             verdict = "met" if ratio >= target else "MISSED"
-            text += f"\n  {'':<{width}}    {ratio:.2f} × {other}, target {target:.3g}: {verdict}"
+            text += f"\n  {'':<{width}}    {ratio:.2f} x {other}, target {target:.3g}: {verdict}"
         out.append(text)
     return "\n".join(out)
 

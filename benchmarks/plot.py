@@ -23,7 +23,7 @@ def svg(result: Result) -> str:
         y = 42 + ROW * number
         bar, low, high = (LEFT + WIDTH * value / top for value in (line.median, line.low, line.high))
         label = f"{line.median:,.0f}" if line.median >= 100 else f"{line.median:.3g}"
-        ratios = ", ".join(f"{ratio:.2f} × {other}" for other, ratio in line.ratios.items())
+        ratios = ", ".join(f"{ratio:.2f} x {other}" for other, ratio in line.ratios.items())
         parts += [
             f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(line.name)}</text>',
             f'<rect class="{"o" if line.ours else "t"}" x="{LEFT}" y="{y}" width="{bar - LEFT:.1f}" height="18"/>',

@@ -227,15 +227,15 @@ class _Async(Guarded[P, Any]):
             inspect.markcoroutinefunction(self)
         else:  # of a partial or an object; 3.11 knows no mark, but believes whatever has the names of a function
             self.__name__, self.__defaults__, self.__kwdefaults__ = _name(plan.function), None, None
-            self.__code__ = _Async.__call__.__code__
+            self.__code__ = _Async._run.__code__
 
-    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (await self._run(args, kwargs)).value
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs, _value)
 
-    async def call(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        return _outcome(await self._run(args, kwargs))
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs, _outcome)
 
-    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run], Any]) -> Any:
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
@@ -245,7 +245,7 @@ class _Async(Guarded[P, Any]):
             if pending is not None:
                 await pending
             if run.replayed:
-                return run
+                return give(run)
         running.set(run)
         try:
             run.value = value = await plan.function(*args, **kwargs)
@@ -257,7 +257,11 @@ class _Async(Guarded[P, Any]):
         pending = finish(run, side, value)
         if pending is not None:
             await pending
-        return run
+        return give(run)
+
+
+def _value(run: Run) -> Any:
+    return run.value
 
 
 def _outcome(run: Run) -> Outcome[Any]:

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import ConfigurationError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Look, Remember, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Renewal, Reply
 
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
@@ -36,62 +38,63 @@ class Group(Protocol):
         ...
 
 
-class Entry:
+class Entry(Struct, eq=False, gc=False):
     """One operation, the reply to it, and the operations on the same identity that wait behind it."""
 
-    __slots__ = ("behind", "future", "gate", "gone", "lead", "op", "reply")
-
-    def __init__(self, op: Batchable, future: asyncio.Future[Any] | None = None) -> None:
-        self.op = op
-        self.behind: list[Entry] = []
-        self.future = future
-        self.reply: Reply | None = None
-        # Of a thread: what it blocks on; whether it is to lead; whether it was interrupted and left.
-        self.gate: threading.Lock | None = None
-        self.lead = False
-        self.gone = False
+    op: Batchable
+    future: asyncio.Future[Any] | None = None  # of a task
+    behind: list[Entry] | None = None
+    reply: Reply | None = None  # of a thread, as all that follows
+    gate: threading.Lock | None = None  # what it blocks on
+    lead: bool = False  # it is to lead
+    gone: bool = False  # it was interrupted and left
 
 
 def take(queue: deque[Entry], limit: int) -> list[Entry]:
     """The entries that may go out together: no identity twice, sorted, bounded in number and bytes.
 
-    Sorted by identity, since every batch then locks in the same order (unsorted ones deadlock each other).
+    Sorted by identity, since every batch then locks in the same order (unsorted ones deadlock each other). A claim
+    whose caller was cancelled is left out. A settlement goes out all the same: the effect has happened, and only
+    whoever waits to hear that it was recorded is gone.
     """
-    if len(queue) == 1:
-        return [queue.popleft()]
     chosen: dict[tuple[str, str], Entry] = {}
     size = 0
     while queue and len(chosen) < limit:
-        op = queue[0].op
-        size += _weight(op)
-        if size > MAX_BYTES and chosen:
-            break
-        entry = queue.popleft()
-        first = chosen.setdefault((op.scope, op.key), entry)
-        if first is not entry:
+        entry = queue[0]
+        op = entry.op
+        kind = type(op)
+        if kind is Claim or kind is Look:
+            if entry.future is not None and entry.future.done():
+                queue.popleft()
+                continue
+        elif kind is not Renewal and op.result is not None:  # type: ignore[union-attr]
+            size += len(op.result)  # type: ignore[union-attr]
+            if size > MAX_BYTES and chosen:
+                break
+        queue.popleft()
+        identity = (op.scope, op.key)
+        first = chosen.get(identity)
+        if first is None:
+            chosen[identity] = entry
+        elif first.behind is None:
+            first.behind = [entry]
+        else:
             first.behind.append(entry)
-    return [chosen[identity] for identity in sorted(chosen)]
+    return [chosen[identity] for identity in sorted(chosen)] if len(chosen) > 1 else list(chosen.values())
 
 
 def pair(entries: list[Entry], replies: Sequence[Reply], queue: deque[Entry]) -> list[tuple[Entry, Reply]]:
     """Who gets which reply. Entries behind one that are not answered by it go back to the queue's front."""
-    pairs: list[tuple[Entry, Reply]] = []
+    pairs = list(zip(entries, replies, strict=True))
     again: list[Entry] = []
-    for entry, reply in zip(entries, replies, strict=True):
-        pairs.append((entry, reply))
-        if entry.behind:
+    for entry, reply in pairs[:]:
+        if entry.behind is not None:
             answered, rest = shared(entry, reply)
-            entry.behind = []
+            entry.behind = None
             pairs.extend((other, reply) for other in answered)
             again.extend(rest)
     queue.extendleft(reversed(again))
     return pairs
-
-
-def _weight(op: Batchable) -> int:
-    if isinstance(op, Settlement | Remember) and op.result is not None:
-        return len(op.result) + 256
-    return 256
 
 
 def shared(entry: Entry, reply: Reply) -> tuple[list[Entry], list[Entry]]:
@@ -100,12 +103,12 @@ def shared(entry: Entry, reply: Reply) -> tuple[list[Entry], list[Entry]]:
     Whoever was refused was refused for a reason that holds for every claim with the same payload; only a
     grant belongs to one. This is what keeps a thousand duplicates of one key at a handful of round trips.
     """
-    op = entry.op
+    op, behind = entry.op, entry.behind or []
     if not isinstance(op, Claim) or not isinstance(reply, Answer) or reply.kind == "claimed":
-        return [], entry.behind
+        return [], behind
     answered: list[Entry] = []
     again: list[Entry] = []
-    for other in entry.behind:
+    for other in behind:
         same = (
             isinstance(other.op, Claim)
             and other.op.fingerprints == op.fingerprints
@@ -117,16 +120,22 @@ def shared(entry: Entry, reply: Reply) -> tuple[list[Entry], list[Entry]]:
 
 
 async def exchange(
-    port: Port, batch: Sequence[Batchable], pause: Callable[[float], Awaitable[None]]
+    port: Port,
+    batch: Sequence[Batchable],
+    pause: Callable[[float], Awaitable[None]],
+    failed: Exception | None = None,
 ) -> Sequence[Reply]:
     """The replies to ``batch``, one for each operation; a failure of the whole is a reply of each.
 
-    A lost connection is tried once more: every operation recognises its repetition. Contention is tried again,
+    ``failed``: it was sent once already, and this is what came of it. A lost connection is tried once more: every operation recognises its repetition. Contention is tried again,
     and then operation by operation, as any other error is, so that one bad operation harms itself only.
     """
     lost = contended = 0
     while True:
         try:
+            if failed is not None:
+                failed, error = None, failed
+                raise error
             return await port.run(batch)
         except ConnectionLost as error:
             lost += 1
@@ -196,7 +205,10 @@ class ThreadGroup:
                 self._queue.append(entry)
         if alone:
             try:
-                (reply,) = await exchange(self._port, (op,), pause_thread)
+                try:
+                    (reply,) = await self._port.run((op,))
+                except Exception as error:
+                    (reply,) = await exchange(self._port, (op,), pause_thread, error)
             finally:
                 self._hand_over()
         else:
@@ -231,8 +243,8 @@ class ThreadGroup:
         except BaseException:
             with self._lock:
                 for each in entries:
-                    self._queue.extendleft(reversed(each.behind))
-                    each.behind = []
+                    self._queue.extendleft(reversed(each.behind or []))
+                    each.behind = None
                     if each is not entry:
                         self._queue.appendleft(each)
             self._hand_over()
@@ -275,9 +287,7 @@ class AsyncGroup:
     A caller that is cancelled takes its claim out of the queue, or, if it was granted, has it given back.
     """
 
-    def __init__(
-        self, ports: Sequence[Port], limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, ports: Sequence[Port], limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop) -> None:
         self._limit = limit
         self._orphaned = orphaned
         self._loop = loop
@@ -311,21 +321,21 @@ class AsyncGroup:
             # Only the loop's end does this: whoever still waits must not wait for ever.
             error = StoreUnavailable("the event loop that carried this operation was shut down")
             for entry in [*entries, *self._queue]:
-                for each in (entry, *entry.behind):
+                for each in (entry, *(entry.behind or ())):
                     if each.future is not None and not each.future.done():
                         each.future.set_exception(own(error))
             self._queue.clear()
             raise
         finally:
             self._idle.append(port)
-            self._tasks.discard(asyncio.current_task())  # type: ignore[arg-type]
+            self._tasks.discard(asyncio.current_task())
 
     def _next(self) -> list[Entry]:
         queue = self._queue
         while queue:
             waiting = len(queue)
             share = waiting // 2 if self._spare and waiting >= 2 * MANY else waiting
-            entries = [entry for entry in take(queue, min(share, self._limit)) if not _left(entry, queue)]
+            entries = take(queue, min(share, self._limit))
             if entries:
                 return entries
         return []
@@ -339,14 +349,3 @@ class AsyncGroup:
             future.set_exception(own(reply))
         else:
             future.set_result(reply)
-
-
-def _left(entry: Entry, queue: deque[Entry]) -> bool:
-    """Whether nobody wants this claim any more: its caller was cancelled. Those behind it go back to the queue.
-
-    A settlement goes out all the same: the effect has happened, and only its caller is gone.
-    """
-    if not isinstance(entry.op, Claim | Look) or entry.future is None or not entry.future.done():
-        return False
-    queue.extendleft(reversed(entry.behind))
-    return True

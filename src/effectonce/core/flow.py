@@ -219,7 +219,12 @@ async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
     wait = run.policy.wait
     try:
         if type(answer) is not Answer:
-            answer = await _granted(op, answer, side)
+            pending = answer
+            try:
+                answer = await pending
+            except asyncio.CancelledError:
+                _give_back(op, pending, side)
+                raise
         if answer.kind == "in_progress" and wait is not None and isinstance(op, Claim):
             answer = await _wait_turn(run, side, op, wait)
     except StoreUnavailable as error:
@@ -244,20 +249,13 @@ def _answered(run: Run, answer: Answer) -> None:
         _replay(run, answer)
 
 
-async def _granted(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> Answer:
-    """The answer to ``op``. If the caller is cancelled just as a claim is granted, nobody will run it: it is freed."""
-    try:
-        return await pending
-    except asyncio.CancelledError:
-        if isinstance(op, Claim) and isinstance(pending, asyncio.Future) and _came(pending):
-            settled = asyncio.ensure_future(side.settle(release(op, pending.result())))
+def _give_back(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> None:
+    """The caller was cancelled. If that was just as its claim was granted, nobody will run it: free it."""
+    if isinstance(op, Claim) and isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled():
+        answer = None if pending.exception() else pending.result()
+        if answer is not None and answer.kind == "claimed":
+            settled = asyncio.ensure_future(side.settle(release(op, answer)))
             settled.add_done_callback(lambda done: done.cancelled() or done.exception())
-        raise
-
-
-def _came(future: asyncio.Future[Answer]) -> bool:
-    came = future.done() and not future.cancelled() and future.exception() is None
-    return came and future.result().kind == "claimed"
 
 
 async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
@@ -276,9 +274,14 @@ async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
         while True:
             signal.clear()
             run.sent_at = monotonic()
-            answer = side.claim(claim)
+            answer: Answer = side.claim(claim)
             if type(answer) is not Answer:
-                answer = await _granted(claim, answer, side)
+                pending: Any = answer
+                try:
+                    answer = await pending
+                except asyncio.CancelledError:
+                    _give_back(claim, pending, side)
+                    raise
             left = deadline - monotonic()
             if answer.kind != "in_progress" or left <= 0:
                 return answer
