@@ -127,15 +127,16 @@ async def exchange(
 ) -> Sequence[Reply]:
     """The replies to ``batch``, one for each operation; a failure of the whole is a reply of each.
 
-    ``failed``: it was sent once already, and this is what came of it. A lost connection is tried once more: every operation recognises its repetition. Contention is tried again,
-    and then operation by operation, as any other error is, so that one bad operation harms itself only.
+    ``failed``: it was sent once already, and this is what came of it. A lost connection is tried once more: every
+    operation recognises its repetition. Contention is tried again, and then operation by operation, as any other
+    error is, so that one bad operation harms itself only.
     """
     lost = contended = 0
     while True:
         try:
             if failed is not None:
-                failed, error = None, failed
-                raise error
+                earlier, failed = failed, None
+                raise earlier
             return await port.run(batch)
         except ConnectionLost as error:
             lost += 1
