@@ -291,3 +291,60 @@ async def test_a_store_behind_groups_keeps_the_guards_promise(tasks: int) -> Non
         keys = [f"k{n % 10}" for n in range(tasks)]
         assert await asyncio.gather(*map(handler, keys)) == keys
         assert sorted(runs) == sorted(set(keys))
+
+
+def test_an_interrupted_thread_still_sends_its_settlement() -> None:
+    """F16: Ctrl-C while the completion waits its turn. It goes out first, then the interruption is raised."""
+
+    class Port:
+        def __init__(self) -> None:
+            self.entered, self.go = threading.Event(), threading.Event()
+            self.sent: list[str] = []
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.sent += [op.key for op in batch]
+            self.entered.set()
+            self.go.wait(10)
+            return [True] * len(batch)
+
+    class Interrupted:
+        """A gate whose first acquire is interrupted, as a blocked main thread is."""
+
+        def __init__(self, gate: Any) -> None:
+            self.gate, self.release, self.times = gate, gate.release, 1
+
+        def acquire(self) -> bool:
+            if self.times:
+                self.times -= 1
+                raise KeyboardInterrupt
+            return bool(self.gate.acquire())
+
+    port = Port()
+    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+    leader = threading.Thread(target=lambda: drive(group.submit(claim("first"))))
+    leader.start()
+    port.entered.wait(10)
+    outcome: list[str] = []
+
+    def settle() -> None:
+        original = group._follow
+
+        def follow(entry: Any) -> BaseException | None:
+            entry.gate = Interrupted(entry.gate)
+            return original(entry)
+
+        group._follow = follow  # type: ignore[method-assign]
+        try:
+            drive(group.submit(Settlement("s", "done", b"", 1, "done", 1)))
+        except KeyboardInterrupt:
+            outcome.append("interrupted")
+
+    second = threading.Thread(target=settle)
+    second.start()
+    while not group._queue:
+        pass
+    port.go.set()
+    for thread in (leader, second):
+        thread.join(10)
+    assert outcome == ["interrupted"]
+    assert port.sent == ["first", "done"]

@@ -213,27 +213,42 @@ class ThreadGroup:
             finally:
                 self._hand_over()
         else:
-            self._follow(entry)
+            interrupted = self._follow(entry)
             reply = await self._lead(entry) if entry.lead else entry.reply  # type: ignore[assignment]
+            if interrupted is not None:
+                raise interrupted
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    def _follow(self, entry: Entry) -> None:
-        """Block until there is a reply, or until this thread is to lead."""
-        try:
-            entry.gate.acquire()  # type: ignore[union-attr]
-        except BaseException:
-            with self._lock:
-                if entry in self._queue:
-                    self._queue.remove(entry)
-                entry.gone = True
-                reply = entry.reply
-            if entry.lead:
-                self._hand_over()
-            elif reply is not None:
-                self._orphan(entry, reply)
-            raise
+    def _follow(self, entry: Entry) -> BaseException | None:
+        """Block until there is a reply, or until this thread is to lead.
+
+        Interrupted (Ctrl-C), a claim is taken back at once. A settlement goes out first, since the effect has
+        happened: the interruption is returned, to be raised after it; a second one does not wait.
+        """
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                entry.gate.acquire()  # type: ignore[union-attr]
+                return interrupted
+            except BaseException as error:
+                if interrupted is None and not isinstance(entry.op, Claim | Look):
+                    interrupted = error
+                    continue
+                self._leave(entry)
+                raise
+
+    def _leave(self, entry: Entry) -> None:
+        with self._lock:
+            if entry in self._queue:
+                self._queue.remove(entry)
+            entry.gone = True
+            reply = entry.reply
+        if entry.lead:
+            self._hand_over()
+        elif reply is not None:
+            self._orphan(entry, reply)
 
     async def _lead(self, entry: Entry) -> Reply:
         with self._lock:
