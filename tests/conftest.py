@@ -58,7 +58,7 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    yield from serve("POSTGRES", servers.postgres)
+    yield from serve("POSTGRES", lambda: servers.postgres(durable=True))  # `check` refuses fsync=off
 
 
 @pytest.fixture(scope="session")

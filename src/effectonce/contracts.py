@@ -21,8 +21,9 @@ from .record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Sw
 class ConnectionLost(StoreUnavailable):
     """A connection that worked broke; what was asked may or may not have been done.
 
-    Raised by ports. The caller repeats the batch once on a new connection, which is safe: every operation
-    recognises its own repetition by its owner. After that it is `StoreUnavailable`.
+    Raised by ports. The caller repeats a batch of `Port.run` once on a new connection, which is safe: each operation
+    there recognises its own repetition by its owner. After that it is `StoreUnavailable`. What people ask for by
+    `forget` and `resolve` is not repeated: they are told that it may have been applied.
     """
 
 
@@ -79,7 +80,7 @@ class Port(Protocol):
            expire);
         2. an unexpired record with a stored fingerprint that is not among the claim's (where it has any):
            ``mismatch``, whatever the state; nothing changes;
-        3. claimed by this very owner: ``claimed`` again, same token, attempts and generation;
+        3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
         4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
            `record.EXHAUSTED`);
         5. in_doubt: ``in_doubt``;
@@ -106,9 +107,9 @@ class Port(Protocol):
         ...
 
     async def list(self, query: Query) -> Page:
-        """A bounded page of unexpired records; following its cursor reaches all, none twice, in bounded work.
-
-        A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
+        """A bounded page of unexpired records. Following its cursor reaches every record that does not change
+        meanwhile (a sweep changes none of those), and each page is bounded work: it may be short or empty and yet
+        have a cursor. A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
         """
         ...
 
@@ -128,7 +129,8 @@ class Port(Protocol):
 
     async def sweep(self, limit: int) -> Swept:
         """Delete up to ``limit`` expired records and move up to ``limit`` lapsed ``doubt_on_lapse`` claims to
-        in_doubt, each on the condition that it still is so. Never waits for another's lock. Records the time.
+        in_doubt, each on the condition that it still is so. Never waits for the lock of a row (a store with a
+        single writer may wait for its turn). ``more`` only where another call would do something. Records the time.
         """
         ...
 
@@ -156,7 +158,8 @@ class Port(Protocol):
 class Backend(Protocol):
     """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
 
-    Its ``repr`` is the address without secrets.
+    Its ``repr`` is the address without secrets. It may have a method ``after_fork()``, which is called in a forked
+    child before new ports are asked for.
     """
 
     capabilities: Capabilities

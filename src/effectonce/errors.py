@@ -1,7 +1,7 @@
 """Every error effectonce raises, on one page.
 
     EffectOnceError                    code                   what to do
-    ├── Retryable(retry_after)                                deliver again later; nothing was done
+    ├── Retryable(retry_after)                                do not ack; deliver again later
     │   ├── InProgress                 in-progress            another delivery is running it
     │   └── StoreUnavailable           store-unavailable      the store did not answer
     ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
@@ -84,7 +84,7 @@ class EffectOnceError(Exception):
 
 
 class Retryable(EffectOnceError):
-    """Nothing was done by this call; the same call may succeed after ``retry_after`` seconds."""
+    """The same call may succeed after ``retry_after`` seconds. Do not ack it. Unless it says so, nothing was done."""
 
     code = "retryable"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 import sys
+import types
 import typing
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FunctionType, MethodType, TracebackType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -16,8 +18,9 @@ from msgspec import Struct
 
 from .core.codec import Codec
 from .core.drive import run_through
+from .core.engine import Side
 from .core.flow import Policy, Run, abort, begin, finish, prepare, running, unprotected
-from .durations import Duration, micros
+from .durations import Duration, micros, readable
 from .errors import ConfigurationError, MissingKey, ResultNotStored, WrongColour, show
 from .fingerprint import fingerprints
 from .keys import Extract, FingerprintSpec, Key, KeySpec, encode_key, extractor
@@ -36,6 +39,7 @@ GLOBAL: Final = "*"
 """The scope for all: one namespace for every consumer, so that a message handled by one is done for each."""
 
 MAX_SCOPE: Final = 255
+MIN_LEASE: Final = 10_000
 
 
 class Outcome(Struct, Generic[T_co], frozen=True):
@@ -65,7 +69,13 @@ class _Plan(Struct, kw_only=True):
 
     def settled(self) -> Policy:
         """The policy, whose result type may name things defined after the handler: so built on first use."""
-        codec = Codec(_return_type(self.function, self.returns), self.store.max_result)
+        try:
+            codec = Codec(_return_type(self.function, self.returns), self.store.max_result)
+        except NameError as error:
+            raise ConfigurationError(
+                f"the return annotation of {_name(self.function)} names something that is not there at run time "
+                f"({error}); pass returns= to @once"
+            ) from error
         self.policy = Policy(codec=codec, **self.settings)
         return self.policy
 
@@ -160,7 +170,7 @@ class Guarded(Generic[P, R_co]):
     @overload
     def __get__(self: Guarded[Concatenate[S, Q], R], obj: S, owner: type | None = None) -> Guarded[Q, R]: ...
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
-        if obj is None:
+        if obj is None or self._receiver:
             return self
         plan = self._plan
         if isinstance(obj, type):
@@ -186,36 +196,42 @@ class Guarded(Generic[P, R_co]):
 
 class _Sync(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs).value
+        return self._run(args, kwargs, _value)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return _outcome(self._run(args, kwargs))
+        return self._run(args, kwargs, _outcome)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any]) -> Any:
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
+        if run.policy.wait is not None and asyncio._get_running_loop() is not None:
+            raise WrongColour(
+                f"{_name(plan.function)} has wait= and was called inside a running event loop, which it would block; "
+                "make it `async def`, or call it in a thread (asyncio.to_thread)"
+            )
         side = run.engine.sync or run.engine.sync_side()
-        if run.protected:
-            pending = begin(run, side)
+        try:
+            if run.protected:
+                pending = begin(run, side)
+                if pending is not None:
+                    run_through(pending)
+                if run.replayed:
+                    return give(run, run.value)
+            running.set(run)
+            try:
+                value = plan.function(*args, **kwargs)
+                if type(value) in _LAZY or hasattr(value, "__await__"):
+                    _refuse_lazy(plan.function, value)
+            except BaseException as error:
+                run_through(abort(run, side, error))
+                raise
+            pending = finish(run, side, value)
             if pending is not None:
                 run_through(pending)
-            if run.replayed:
-                return run
-        running.set(run)
-        try:
-            run.value = value = plan.function(*args, **kwargs)
-            if hasattr(value, "__await__"):
-                _refuse_awaitable(plan.function, value)
-        except BaseException as error:
-            running.set(run.parent)
-            run_through(abort(run, side, error))
-            raise
-        running.set(run.parent)
-        pending = finish(run, side, value)
-        if pending is not None:
-            run_through(pending)
-        return run
+            return give(run, value)
+        finally:
+            run.ended()
 
 
 class _Async(Guarded[P, Any]):
@@ -235,45 +251,49 @@ class _Async(Guarded[P, Any]):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(args, kwargs, _outcome)
 
-    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run], Any]) -> Any:
+    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any]) -> Any:
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
         side = run.engine.async_side()
-        if run.protected:
-            pending = begin(run, side)
+        try:
+            if run.protected:
+                pending = begin(run, side)
+                if pending is not None:
+                    await pending
+                if run.replayed:
+                    return give(run, run.value)
+            running.set(run)
+            try:
+                value = await plan.function(*args, **kwargs)
+            except BaseException as error:
+                await abort(run, side, error)
+                raise
+            pending = finish(run, side, value)
             if pending is not None:
                 await pending
-            if run.replayed:
-                return give(run)
-        running.set(run)
-        try:
-            run.value = value = await plan.function(*args, **kwargs)
-        except BaseException as error:
-            running.set(run.parent)
-            await abort(run, side, error)
-            raise
-        running.set(run.parent)
-        pending = finish(run, side, value)
-        if pending is not None:
-            await pending
-        return give(run)
+            return give(run, value)
+        finally:
+            run.ended()
 
 
-def _value(run: Run) -> Any:
-    return run.value
+def _value(run: Run, value: Any) -> Any:
+    return value
 
 
-def _outcome(run: Run) -> Outcome[Any]:
-    return Outcome(run.value, run.replayed, run.key, run.scope, run.attempt)
+def _outcome(run: Run, value: Any) -> Outcome[Any]:
+    return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
 
 
-def _refuse_awaitable(function: Any, value: Any) -> None:
+_LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+
+
+def _refuse_lazy(function: Any, value: Any) -> None:
     if inspect.iscoroutine(value):
         value.close()
     raise WrongColour(
-        f"{_name(function)} is a plain `def` that returned an awaitable, so nothing had happened yet when it "
-        "returned; make it `async def` and await inside"
+        f"{_name(function)} is a plain `def` that returned {type(value).__name__}, so nothing had happened yet when it "
+        "returned; make it `async def` and await inside, or do the work before you return"
     )
 
 
@@ -306,10 +326,11 @@ class Once:
         )
         try:
             plan.settled()
-        except NameError:  # the annotation names something that is defined further down
-            pass
+        except ConfigurationError as error:
+            if not isinstance(error.__cause__, NameError):  # what it names may be defined further down
+                raise
         if scope != GLOBAL:
-            self._store.take_scope(scope, function, "default" if self._scope is None else "explicit")
+            self._store.take_scope(scope, function)
         return (_Async if _is_async(function) else _Sync)(plan)
 
 
@@ -380,8 +401,10 @@ def policy_options(
     permanent: tuple[type[BaseException], ...],
 ) -> dict[str, Any]:
     """The options of `once` and `block` as fields of a `Policy`, checked."""
-    if max_attempts is not None and max_attempts < 1:
-        raise ConfigurationError(f"max_attempts={max_attempts} would never run anything; give 1 or more, or None")
+    if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
+        raise ConfigurationError(f"max_attempts={max_attempts} is not a number of attempts; give 1 or more, or None")
+    if micros(lease, "lease") < MIN_LEASE:
+        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {readable(MIN_LEASE)}")
     if not isinstance(permanent, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in permanent
     ):
@@ -415,7 +438,11 @@ def _choice(name: str, value: str, yes: str, no: str) -> bool:
 
 def check_scope(scope: str) -> None:
     """A scope is a short name: text, not empty, without NUL."""
-    if not isinstance(scope, str) or not scope or "\0" in scope or len(scope.encode("utf-8", "replace")) > MAX_SCOPE:
+    try:
+        fits = 0 < len(scope.encode()) <= MAX_SCOPE and "\0" not in scope
+    except (AttributeError, UnicodeEncodeError):
+        fits = False
+    if not fits:
         raise ConfigurationError(
             f"scope={show(scope)!r} must be a text of 1 to {MAX_SCOPE} bytes; GLOBAL is the word for one scope for all"
         )
@@ -435,7 +462,8 @@ def _refuse_unguardable(function: Any) -> None:
         raise ConfigurationError(f"put @staticmethod above @once on {name}, not below")
     if isinstance(function, type) or not callable(function):
         raise ConfigurationError(f"@once guards functions and methods, not {name}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    called = type(function).__call__
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, called)):
         raise ConfigurationError(
             f"{name} is a generator: it has no single end at which it is done; collect its items in a plain function"
         )
@@ -476,13 +504,12 @@ def _default_scope(function: Any) -> str:
 def _return_type(function: Any, returns: Any) -> Any:
     if returns is not ...:
         return returns
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:
-        raise
-    except TypeError:  # a callable object or a partial: there is nothing to read hints from
-        hints = {}
-    hint = hints.get("return", Any)
+    inner = inspect.unwrap(function)
+    # Only what it returns: other annotations may name what exists for type checkers only.
+    told = {"return": getattr(inner, "__annotations__", {}).get("return", Any)}
+    hint = typing.get_type_hints(types.SimpleNamespace(__annotations__=told), getattr(inner, "__globals__", {}))[
+        "return"
+    ]
     if hint in (object, typing.NoReturn, typing.Never) or isinstance(hint, TypeVar):
         return Any
     return hint
@@ -499,10 +526,16 @@ def _first_parameter(function: Any) -> tuple[int, str]:
     return at, parameters[at]
 
 
+def _may_be_message(function: Any, name: str) -> bool:
+    """Whether the annotation of a parameter leaves room for a `Message`; unevaluated ones are read as text."""
+    annotation = inspect.signature(function).parameters[name].annotation
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None) or str(annotation)
+    return annotation is inspect.Parameter.empty or re.search(r"\b(Message|Any|object)\b", text) is not None
+
+
 def _message_key(function: Any) -> Extract:
     at, name = _first_parameter(function)
-    annotation = inspect.signature(function).parameters[name].annotation
-    if annotation is not inspect.Parameter.empty and "Message" not in str(annotation) and annotation is not Any:
+    if not _may_be_message(function, name):
         raise ConfigurationError(
             f"{_name(function)} needs key=: its first argument {name!r} is no Message, so nothing says which calls are "
             f"the same operation; for example key={name!r}"
@@ -530,8 +563,7 @@ def _fingerprint(spec: Any, function: Any) -> Extract | None:
         at, name = _first_parameter(function)
     except ConfigurationError:
         return None
-    annotation = inspect.signature(function).parameters[name].annotation
-    if annotation is not inspect.Parameter.empty and "Message" not in str(annotation):
+    if not _may_be_message(function, name):
         return None
 
     def data(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -551,19 +583,20 @@ class Block:
         self._prints = prints
         self._run: Run | None = None
         self._missing: ResultNotStored | None = None
+        self._result: Any = None
         self.first = False
 
     @property
     def result(self) -> Any:
         if self._missing is not None:
             raise self._missing
-        return self._run.value if self._run is not None else None
+        return self._result
 
     @result.setter
     def result(self, value: Any) -> None:
-        if not self.first or self._run is None:
+        if not self.first:
             raise ConfigurationError("a block's result is set by its first run only: test `if b.first:`")
-        self._run.value = value
+        self._result = value
 
     @property
     def run(self) -> Run:
@@ -582,6 +615,8 @@ class Block:
         self.first = not run.replayed
         if self.first:
             running.set(run)
+        else:
+            self._result = run.value
         return self
 
     def __enter__(self) -> Block:
@@ -594,16 +629,20 @@ class Block:
                 run_through(pending)
         except ResultNotStored as error:
             self._missing = error
+        except BaseException:
+            run.ended()
+            raise
         return self._entered(run)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self.first:
             run = self.run
-            running.set(run.parent)
-            side = run.engine.sync_side()
-            pending = finish(run, side, run.value) if error is None else abort(run, side, error)
-            if pending is not None:
-                run_through(pending)
+            try:
+                pending = self._exited(run, run.engine.sync_side(), error)
+                if pending is not None:
+                    run_through(pending)
+            finally:
+                run.ended()
 
     async def __aenter__(self) -> Block:
         run = self._enter()
@@ -613,6 +652,9 @@ class Block:
                 await pending
         except ResultNotStored as error:
             self._missing = error
+        except BaseException:
+            run.ended()
+            raise
         return self._entered(run)
 
     async def __aexit__(
@@ -620,11 +662,15 @@ class Block:
     ) -> None:
         if self.first:
             run = self.run
-            running.set(run.parent)
-            side = run.engine.async_side()
-            pending = finish(run, side, run.value) if error is None else abort(run, side, error)
-            if pending is not None:
-                await pending
+            try:
+                pending = self._exited(run, run.engine.async_side(), error)
+                if pending is not None:
+                    await pending
+            finally:
+                run.ended()
+
+    def _exited(self, run: Run, side: Side, error: BaseException | None) -> Awaitable[None] | None:
+        return finish(run, side, self._result) if error is None else abort(run, side, error)
 
 
 def block(

@@ -12,6 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .errors import CorruptRecord, show
+
 State = Literal["claimed", "done", "failed", "in_doubt", "free"]
 Settled = Literal["done", "failed", "in_doubt", "free"]
 Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
@@ -137,12 +139,16 @@ class Page(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """Counts per state, each exact up to ``cap`` and not counted beyond it; when the sweeper last finished."""
+    """Counts per state, not counted beyond ``cap``; when the sweeper last finished.
+
+    ``approximate`` names the states whose count may be off, where an exact one would mean walking the whole store.
+    """
 
     counts: dict[str, int]
     cap: int
     oldest_in_doubt: int | None = None
     swept_at: int | None = None
+    approximate: tuple[str, ...] = ()
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -164,3 +170,44 @@ class Swept(Struct, frozen=True):
 
 Batchable = Claim | Look | Settlement | Renewal | Remember
 Reply = Answer | bool | Exception
+
+
+def standing(
+    state: str,
+    owner: bytes,
+    token: int,
+    attempts: int,
+    generation: int,
+    lapsed: bool,
+    doubt_on_lapse: bool,
+    lease_until: int | None,
+    fingerprint: bytes | None,
+    result: bytes | None,
+    error: bytes | None,
+    *,
+    fingerprints: bytes,
+    now: int,
+    claimant: bytes | None = None,
+) -> Answer | None:
+    """What an unexpired record with these fields answers: steps 2 to 7 of a claim by ``claimant``, or of a look.
+
+    None: it is there to be taken. ``in_doubt`` of a record that is ``claimed``: a claim moves it there. Raises
+    `CorruptRecord` for fields that no store writes.
+    """
+    if fingerprints and fingerprint and fingerprints.find(fingerprint) % 33:  # -1, not found, leaves 32
+        return Answer("mismatch")
+    if state == "done":
+        return Answer("done", token, attempts, generation, result)
+    if state == "failed":
+        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
+    if state == "in_doubt":
+        return Answer("in_doubt", token, attempts, generation)
+    if state == "claimed" and isinstance(lease_until, int):
+        if owner == claimant:
+            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed))
+        if now < lease_until:
+            return Answer("in_progress", token, attempts, generation, None, None, (lease_until - now) / 1e6)
+        return Answer("in_doubt", token, attempts, generation) if doubt_on_lapse else None
+    if state == "free":
+        return None
+    raise CorruptRecord(f"a record is stored in the state {show(state)!r}, which no store writes so; delete it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import threading
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Hook, Port
-from .core.codec import encode_untyped
+from .core.codec import ABANDONED, encode_untyped
 from .core.drive import drive
 from .core.engine import Engine
 from .core.privacy import Privacy
@@ -92,11 +91,11 @@ class Store:
         if self._live is not None:
             self._live.hooks = (*self._live.hooks, hook)
 
-    def take_scope(self, scope: str, function: Any, where: str) -> None:
+    def take_scope(self, scope: str, function: Any) -> None:
         """Note that ``function`` runs under ``scope``; `ScopeTaken` where another one does."""
         known = self._scopes.get(scope)
         other = known() if known is not None else None
-        if other is not None and other is not function and not _same_code(other, function, where):
+        if other is not None and other is not function and not _same_code(other, function):
             raise ScopeTaken(
                 f"scope {show(scope)!r} is already used by {_place(other)} on this store, and {_place(function)} would "
                 "never run for a message that the first has handled; give each its own scope="
@@ -130,7 +129,7 @@ class Store:
         """
         span = micros(retention, "retention")
         stored = self._stored(scope, key)
-        forgotten = self._ask(lambda port: port.forget(scope, stored, span))
+        forgotten = self._tell(lambda port: port.forget(scope, stored, span))
         self.engine.waiters.wake((scope, stored))
         return forgotten
 
@@ -140,24 +139,28 @@ class Store:
         key: Key,
         outcome: Literal["done", "retry", "abandon"],
         *,
-        result: Any = None,
+        result: Any = ...,
         retention: Duration = DEFAULT_RETENTION,
     ) -> None:
-        """Decide a record that is in doubt: it happened (``done``, with its result), let it run again as a new
-        generation (``retry``), or give it up (``abandon``). `NotInDoubt`, and no change, where it is not."""
+        """Decide a record that is in doubt: it happened (``done``, with its result, if you know it; a duplicate gets
+        `ResultNotStored` otherwise), let it run again as a new generation (``retry``), or give it up (``abandon``).
+        `NotInDoubt`, and no change, where it is not in doubt."""
         stored = self._stored(scope, key)
         about = f"scope {show(scope)!r}, key {show(key)!r}"
         record = self._ask(lambda port: port.get(scope, stored))
         if record is None:
             raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
-        body = encode_untyped(result) if outcome == "done" else None
+        body = encode_untyped(result) if outcome == "done" and result is not ... else None
+        error = ABANDONED if outcome == "abandon" else None
         if self.engine.privacy is not None:
-            body = self.engine.privacy.seal(body, scope, stored, record.generation)
+            body, error = (self.engine.privacy.seal(each, scope, stored, record.generation) for each in (body, error))
         states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
         if outcome not in states:
             raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
-        resolution = Resolution(state=states[outcome], retention=micros(retention, "retention"), result=body)
-        if not self._ask(lambda port: port.resolve(scope, stored, resolution)):
+        resolution = Resolution(
+            state=states[outcome], retention=micros(retention, "retention"), result=body, error=error
+        )
+        if not self._tell(lambda port: port.resolve(scope, stored, resolution)):
             raise NotInDoubt(f"{about} is {record.state}, not in doubt; nothing was changed")
         self.engine.waiters.wake((scope, stored))
 
@@ -206,17 +209,35 @@ class Store:
                     failure = error
             raise StoreUnavailable(f"{engine.backend!r} did not answer: {failure}") from failure
 
+    def _tell(self, tell: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+        """As `_ask`, for what must not be applied twice: it is never repeated once it may have been applied."""
+        self._ask(lambda port: port.now())  # so that a connection that died while idle is not met by what follows
+        engine = self.engine
+        with engine.people_lock:
+            for _ in range(5):
+                try:
+                    return drive(tell(engine.people()))
+                except Contention as error:
+                    failure: Exception = error
+                except ConnectionLost as error:
+                    raise StoreUnavailable(
+                        f"the connection to {engine.backend!r} broke before it answered: this may have been applied; "
+                        "look at the record (store.get) before you repeat it"
+                    ) from error
+            raise StoreUnavailable(f"{engine.backend!r} did not answer: {failure}") from failure
+
     # -- the end
 
     def close(self) -> None:
         """Close every sync connection, and the heartbeat. Async ones belong to their loops: use `aclose` there."""
         if self._live is not None:
-            drive(self._live.close())
+            self._live.close()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, and the sync ones."""
         if self._live is not None:
-            await self._live.close(here=asyncio.get_running_loop())
+            self._live.close()
+            await self._live.aclose()
 
     def __enter__(self) -> Store:
         return self
@@ -295,12 +316,12 @@ class PostgresStore(Store):
         super().__init__(PostgresBackend.from_pool(pool, prefix=prefix), **options)
 
 
-def _same_code(one: Any, other: Any, where: str) -> bool:
+def _same_code(one: Any, other: Any) -> bool:
     """A module that was loaded twice defines the same function again; a closure made twice does not."""
     return (
         getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
         and getattr(one, "__module__", 1) == getattr(other, "__module__", 2)
-        and ("<locals>" not in getattr(other, "__qualname__", "") or where == "explicit")
+        and "<locals>" not in getattr(other, "__qualname__", "")
     )
 
 

@@ -24,8 +24,14 @@ class Address:
         try:
             parts = urlsplit(url)
             self.port = parts.port
-        except ValueError as error:
-            raise InvalidOption(f"this URL cannot be parsed ({error}); its password must be percent-encoded") from None
+        except ValueError:
+            parts = None
+        # A '/', '#' or '?' in a password ends the host part too early: what is left of it must not be printed.
+        if parts is None or parts.fragment or (parts.netloc and "@" in parts.path + parts.query):
+            raise InvalidOption(
+                "this URL cannot be parsed: check its host and port, and percent-encode what is special in "
+                "the user, the password and the path (urllib.parse.quote(password, safe=''))"
+            )
         self.scheme = parts.scheme
         self.host = parts.hostname or ""
         self.netloc = parts.netloc.rpartition("@")[2]

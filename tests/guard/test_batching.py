@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import os
 import random
+import signal
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -293,58 +297,114 @@ async def test_a_store_behind_groups_keeps_the_guards_promise(tasks: int) -> Non
         assert sorted(runs) == sorted(set(keys))
 
 
-def test_an_interrupted_thread_still_sends_its_settlement() -> None:
-    """F16: Ctrl-C while the completion waits its turn. It goes out first, then the interruption is raised."""
+class Held:
+    """A port whose first round trip takes until ``go``."""
 
-    class Port:
-        def __init__(self) -> None:
-            self.entered, self.go = threading.Event(), threading.Event()
-            self.sent: list[str] = []
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.sent: list[str] = []
 
-        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-            self.sent += [op.key for op in batch]
-            self.entered.set()
-            self.go.wait(10)
-            return [True] * len(batch)
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        self.sent += [op.key for op in batch]
+        self.entered.set()
+        self.go.wait(10)
+        return [Answer("claimed", 1, 1) if isinstance(op, Claim) else True for op in batch]
 
-    class Interrupted:
-        """A gate whose first acquire is interrupted, as a blocked main thread is."""
 
-        def __init__(self, gate: Any) -> None:
-            self.gate, self.release, self.times = gate, gate.release, 1
+class Interruption(BaseException):
+    pass
 
-        def acquire(self) -> bool:
-            if self.times:
-                self.times -= 1
-                raise KeyboardInterrupt
-            return bool(self.gate.acquire())
 
-    port = Port()
-    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+@contextlib.contextmanager
+def interrupted_soon() -> Iterator[None]:
+    """The main thread gets an exception while it blocks, as by Ctrl-C or a worker's time limit."""
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def held_group() -> tuple[Held, ThreadGroup, list[str], threading.Thread]:
+    port, orphans = Held(), []
+    group = ThreadGroup(port, 128, lambda op, answer: orphans.append(op.key))  # type: ignore[arg-type]
     leader = threading.Thread(target=lambda: drive(group.submit(claim("first"))))
     leader.start()
     port.entered.wait(10)
-    outcome: list[str] = []
+    return port, group, orphans, leader
 
-    def settle() -> None:
-        original = group._follow
 
-        def follow(entry: Any) -> BaseException | None:
-            entry.gate = Interrupted(entry.gate)
-            return original(entry)
-
-        group._follow = follow  # type: ignore[method-assign]
-        try:
-            drive(group.submit(Settlement("s", "done", b"", 1, "done", 1)))
-        except KeyboardInterrupt:
-            outcome.append("interrupted")
-
-    second = threading.Thread(target=settle)
-    second.start()
-    while not group._queue:
-        pass
-    port.go.set()
-    for thread in (leader, second):
-        thread.join(10)
-    assert outcome == ["interrupted"]
+def test_an_interrupted_thread_still_sends_its_settlement() -> None:
+    """F16: interrupted while the completion waits its turn, it goes out first, then the interruption is raised."""
+    port, group, _, leader = held_group()
+    threading.Timer(0.6, port.go.set).start()
+    with interrupted_soon(), pytest.raises(Interruption):
+        drive(group.submit(Settlement("s", "done", b"", 1, "done", 1)))
+    leader.join(10)
     assert port.sent == ["first", "done"]
+
+
+@pytest.mark.parametrize("key", ["other", "first"])
+def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str) -> None:
+    """Also where it waits behind another claim of its key: it must not come to lead when nobody is there."""
+    port, group, orphans, leader = held_group()
+    behind = threading.Thread(target=lambda: drive(group.submit(claim("last"))))
+    behind.start()
+    with interrupted_soon(), pytest.raises(Interruption):
+        drive(group.submit(claim(key, "main")))
+    port.go.set()
+    for thread in (leader, behind):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert drive(group.submit(claim("later"))).kind == "claimed"
+    assert orphans == [] or key in orphans
+
+
+def test_no_line_of_a_leader_can_be_interrupted_so_that_others_hang() -> None:
+    """An exception at every line in turn, as a worker's time limit throws it: the others are all answered."""
+    file = ThreadGroup.submit.__code__.co_filename
+
+    def attempt(at: int) -> bool:
+        """Interrupt the leader at its ``at``-th line; whether there was one."""
+        port = Held()
+        group = ThreadGroup(port, 128, lambda op, answer: None)  # type: ignore[arg-type]
+        reached, lines = [], [0]
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code.co_filename != file:
+                return None
+            if event == "line":
+                lines[0] += 1
+                if lines[0] == at:
+                    reached.append(frame.f_lineno)
+                    raise Interruption
+            return trace
+
+        def lead() -> None:
+            sys.settrace(trace)
+            with contextlib.suppress(Interruption):
+                drive(group.submit(claim("leader")))
+            sys.settrace(None)
+
+        port.go.set()
+        leader = threading.Thread(target=lead)
+        followers = [threading.Thread(target=lambda n=n: drive(group.submit(claim(f"f{n}")))) for n in range(2)]
+        for thread in (leader, *followers):
+            thread.start()
+        for thread in (leader, *followers):
+            thread.join(20)
+            assert not thread.is_alive(), f"hung after line {reached}"
+        assert drive(group.submit(claim("later"))).kind == "claimed", f"wedged after line {reached}"
+        return bool(reached)
+
+    tried = 0
+    while attempt(tried + 1):
+        tried += 1
+    assert tried > 15

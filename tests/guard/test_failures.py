@@ -360,7 +360,7 @@ def test_f20_a_handler_that_kills_its_process_is_stopped_by_its_attempts(tmp_pat
         """
         import os, sys, effectonce as eo
         store = eo.connect(f"sqlite:///{sys.argv[1]}")
-        @eo.once(store, scope="poison", key="k", max_attempts=2, lease="1ms")
+        @eo.once(store, scope="poison", key="k", max_attempts=2, lease="10ms")
         def poison(k: str) -> None:
             os._exit(7)
         try:

@@ -243,7 +243,7 @@ class Postgres(_Unprivileged):
 
 
 def postgres(*, durable: bool = False, **options: str) -> Postgres:
-    """`durable` leaves fsync on, for benchmarks. `options` are server settings: `wal_level="logical"`."""
+    """`durable` leaves fsync on, for benchmarks and `check`. `options` are server settings: `wal_level="logical"`."""
     return Postgres(_postgres_binaries(), durable, options).start()
 
 

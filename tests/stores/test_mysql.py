@@ -25,6 +25,7 @@ import pytest
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import (
     ConfigurationError,
+    CorruptRecord,
     InvalidOption,
     MissingDriver,
     SchemaMismatch,
@@ -33,7 +34,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.keys import digest
-from effectonce.record import Answer, Claim, Look, Query, Renewal, Settlement
+from effectonce.record import Answer, Claim, Look, Query, Remember, Renewal, Settlement, Swept
 from effectonce.stores import mysql
 from effectonce.stores.mysql import MySQLBackend
 from effectonce.testing.suites import store_suite
@@ -140,6 +141,12 @@ def locked(url: str, prefix: str, *keys: str, wait: str = "") -> Iterator[None]:
             found = cursor.execute(select, (digest("s", key),))
             assert found == 1, f"there is no row of {key} to lock"
         yield
+        cursor.execute("ROLLBACK")  # hanging up would let go of them in the server's own time
+
+
+async def wait_a_second_for_locks(port: Port) -> None:
+    """The server gives up soon, and the client late: on a busy machine the server's word must still come first."""
+    await port._wire.ask("SET innodb_lock_wait_timeout = 1")  # type: ignore[attr-defined]
 
 
 # -- what is asked
@@ -287,8 +294,9 @@ async def test_a_lease_counts_from_the_end_of_a_wait_for_a_lock(
 
 async def test_a_lock_that_is_not_given_up_is_contention(make: PortMaker, mariadb_url: str, unique_name: str) -> None:
     """F32: nothing of the batch was applied, the connection goes on, and the repetition is answered."""
-    port = make(mariadb_url, prefix=unique_name, timeout="2s")
+    port = make(mariadb_url, prefix=unique_name, timeout="30s")
     await port.migrate()
+    await wait_a_second_for_locks(port)
     first = claim("a")
     granted = await answer(port, first)
     batch = [claim(key) for key in ("a", "b", "c")]
@@ -307,8 +315,9 @@ async def test_contention_leaves_no_lock_behind(
     make: PortMaker, mariadb_url: str, unique_name: str, returning: str
 ) -> None:
     """F32: a lock timeout ends the statement, not the transaction; an idle port must not hold what it got."""
-    port = make(mariadb_url, prefix=unique_name, timeout="2s", returning=returning)
+    port = make(mariadb_url, prefix=unique_name, timeout="30s", returning=returning)
     await port.migrate()
+    await wait_a_second_for_locks(port)
     claims = [claim(f"k{n}") for n in range(4)]
     granted = await port.run(claims)
     *others, last = sorted((c.key for c in claims), key=lambda key: digest("s", key))
@@ -353,6 +362,22 @@ async def test_a_sweep_waits_for_nobody(make: PortMaker, mariadb_url: str, uniqu
         assert (swept.deleted, swept.lapsed) == (2, 2)
     swept = await port.sweep(100)
     assert (swept.deleted, swept.lapsed) == (1, 1)
+
+
+async def test_a_sweep_that_finds_only_what_others_hold_has_no_more(
+    make: PortMaker, mariadb_url: str, unique_name: str
+) -> None:
+    """F26: `purge` and the heartbeat call again while there is more; they must not spin until a lock is given up."""
+    port = make(mariadb_url, prefix=unique_name)
+    await port.migrate()
+    claims = [claim(f"k{n}", lease=1, retention=1) for n in range(4)] + [
+        claim(f"d{n}", lease=1, doubt_on_lapse=True) for n in range(4)
+    ]
+    await port.run(claims)
+    with locked(mariadb_url, unique_name, *(c.key for c in claims)):
+        assert await port.sweep(2) == Swept(0, 0, False)
+    assert await port.sweep(2) == Swept(2, 2, True)
+    assert await port.sweep(2) == Swept(2, 2, False)
 
 
 @pytest.mark.parametrize("returning", ["auto", "off"])
@@ -572,6 +597,39 @@ async def test_a_server_that_may_lose_records_fails_the_check(
         cursor.execute(f"ALTER TABLE {unique_name}_meta ENGINE = MyISAM")
     with pytest.raises(UnsafeStore, match="not InnoDB"):
         await port.check()
+
+
+async def test_packets_too_small_for_results_fail_the_check(
+    make: PortMaker, own: servers.MariaDB, unique_name: str
+) -> None:
+    """F18: and where nobody checks, what does fit is stored all the same."""
+    port = make(own.url, prefix=unique_name)
+    await port.migrate()
+    with admin(own.url) as cursor:
+        cursor.execute("SET GLOBAL max_allowed_packet = 65536")
+        try:
+            with pytest.raises(UnsafeStore, match="max_allowed_packet"):
+                await port.check()
+            fresh = make(own.url, prefix=unique_name)
+            mine = claim()
+            assert await settle(fresh, mine, await answer(fresh, mine), result=b"ok")
+            assert (await answer(fresh, claim())).result == b"ok"
+            many = [claim(f"k{n:03}" * 100) for n in range(100)]
+            assert {reply.kind for reply in await fresh.run(many) if isinstance(reply, Answer)} == {"claimed"}
+        finally:
+            cursor.execute("SET GLOBAL max_allowed_packet = 1048576")
+    await port.check()
+
+
+async def test_f60_a_poisoned_row_harms_itself_only(port: Port, mariadb_url: str, unique_name: str) -> None:
+    await answer(port, claim("bad"))
+    with admin(mariadb_url) as cursor:
+        cursor.execute(f"UPDATE {unique_name}_records SET state = 'maybe'")
+        cursor.execute("COMMIT")
+    for make_op in (claim, lambda key: Look("s", key), lambda key: Remember("s", key, KEEP)):
+        poisoned, fine = await port.run([make_op("bad"), make_op(f"good {make_op}")])
+        assert isinstance(poisoned, CorruptRecord)
+        assert not isinstance(fine, Exception)
 
 
 async def test_a_read_only_server_is_unavailable_and_says_so(

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
+    ConfigurationError,
     EffectOnceError,
     InvalidKey,
     InvalidOption,
@@ -26,9 +27,10 @@ from effectonce.errors import (
     SchemaMismatch,
     SchemaMissing,
     StoreUnavailable,
+    UnsafeStore,
     WrongColour,
 )
-from effectonce.record import Claim, Look, Query, Renewal, Resolution, Settlement
+from effectonce.record import Claim, Look, Query, Remember, Renewal, Resolution, Settlement
 from effectonce.stores.postgres import PostgresBackend
 from effectonce.testing.suites import store_cases, store_suite
 from effectonce.urls import Address
@@ -299,11 +301,24 @@ def test_completing_touches_no_index(postgres_url: str, unique_name: str) -> Non
     assert hot >= 400, "a batch may cross a minute; more than one cannot"
 
 
+def partition(url: str, backend: PostgresBackend, prefix: str, count: int = 4) -> None:
+    """Our schema, hash-partitioned by somebody with many records."""
+    schema = backend.schema_sql().replace("WITH (fillfactor = 50)", "PARTITION BY HASH (scope, key)")
+    parts = [
+        f'CREATE TABLE "{prefix}_p{n}" PARTITION OF "{prefix}_records" FOR VALUES WITH (MODULUS {count}, REMAINDER {n})'
+        for n in range(count)
+    ]
+    sql(url, ";".join([schema, *parts]))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("name", ["claim", "settle", "renew", "remember"])
-def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str) -> None:
+def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str, partitioned: bool) -> None:
     """`UPDATE … FROM unnest` chose a sequential scan on a young table, and the prepared plan kept it."""
     from effectonce.stores.postgres import _queries
 
+    if partitioned:
+        partition(postgres_url, at(postgres_url, unique_name), unique_name)
     with ports(at(postgres_url, unique_name)):
         pass
     with psycopg.connect(postgres_url) as connection:
@@ -314,7 +329,76 @@ def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, na
         arguments = ", ".join(["'{}'"] * count)
         plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE p ({arguments})").fetchall())
     assert "Seq Scan" not in plan
-    assert "Sort" not in plan, "the order of the batch is the order of the locks"
+    assert "Tid Scan" in plan
+    if not partitioned:
+        assert "Sort" not in plan, "the order of the batch is the order of the locks"
+
+
+def test_an_operation_on_a_partitioned_table_changes_its_own_record_only(postgres_url: str, unique_name: str) -> None:
+    """Each partition has a row at place (0,1); a settlement by place alone completed one record in each."""
+    backend = at(postgres_url, unique_name)
+    partition(postgres_url, backend, unique_name)
+    keys = [f"k{n:02}" for n in range(24)]
+    changes: list[Callable[[Port, Claim, int], Any]] = [
+        lambda port, mine, token: one(port, settlement(mine, token, result=b"r")),
+        lambda port, mine, token: one(port, settlement(mine, token, "in_doubt")),
+        lambda port, mine, token: one(port, Renewal("s", mine.key, mine.owner, token, 90 * SECOND, DAY)),
+        lambda port, mine, token: drive(port.forget("s", mine.key, DAY)),
+        lambda port, mine, token: one(port, claim(mine.key, waiting=True)).kind == "in_progress",
+    ]
+    with ports(backend) as (port,):
+        drive(port.check())
+        claims = {key: claim(key) for key in keys}
+        tokens = {key: taken(port, mine) for key, mine in claims.items()}
+        versions = f'SELECT key, tableoid, ctid::text FROM "{unique_name}_records" ORDER BY key'
+
+        def changed(body: Callable[[], Any]) -> list[str]:
+            before = dict.fromkeys(sql(postgres_url, versions))
+            assert body()
+            return sorted({row[0] for row in before.keys() ^ dict.fromkeys(sql(postgres_url, versions)).keys()})
+
+        for n, change in enumerate(changes):
+            for key in keys[n * 4 : n * 4 + 4]:
+                assert changed(partial(change, port, claims[key], tokens[key])) == [key]
+        resolution = Resolution(state="done", retention=DAY)
+        assert changed(lambda: drive(port.resolve("s", keys[4], resolution))) == [keys[4]]
+        assert changed(lambda: one(port, claim(keys[12])).kind == "claimed") == [keys[12]]
+        assert changed(lambda: one(port, Remember("s", keys[13], DAY, result=b"m"))) == [keys[13]]
+        gone = settlement(claims[keys[20]], tokens[keys[20]])
+        gone.retention = 1
+        assert one(port, gone) is True
+        assert changed(lambda: drive(port.sweep(100)).deleted == 1) == [keys[20]]
+        taken(port, claim("lapsing", lease=1, doubt_on_lapse=True))
+        assert changed(lambda: drive(port.sweep(100)).lapsed == 1) == ["lapsing"]
+
+
+def test_a_claim_from_a_lapsed_lease_says_so_again_when_repeated(postgres_url: str, unique_name: str) -> None:
+    """F68: the first answer may have been lost, and work that took the process down must run alone."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        taken(port, claim(lease=1))
+        mine = claim()
+        first = one(port, mine)
+        assert (first.kind, first.lapsed, first.attempts) == ("claimed", True, 2)
+        assert one(port, mine) == first
+        one(port, settlement(mine, first.token, "free"))
+        after = claim()
+        assert one(port, after).lapsed is False
+        assert one(port, after).lapsed is False
+
+
+def test_a_sweep_says_more_only_where_there_is_more(postgres_url: str, unique_name: str) -> None:
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for kind in ("expired", "lapsed"):
+            for n in range(4):
+                mine = claim(f"{kind}{n}", lease=1 if kind == "lapsed" else SECOND, doubt_on_lapse=kind == "lapsed")
+                token = taken(port, mine)
+                if kind == "expired":
+                    gone = settlement(mine, token)
+                    gone.retention = 1
+                    one(port, gone)
+        swept = [drive(port.sweep(2)) for _ in range(2)]
+        assert [(s.deleted, s.lapsed, s.more) for s in swept] == [(2, 2, True), (2, 2, False)]
+        assert drive(port.stats()).swept_at is not None
 
 
 # -- connections that break, hang, restart (F36) -------------------------------------------------------------
@@ -361,6 +445,31 @@ async def test_a_hung_server_ends_in_store_unavailable_on_a_loop(
     ((answer),) = await port.run([claim("after")])
     assert answer.kind == "claimed"
     await port.close()
+
+
+def test_an_address_that_hangs_does_not_hide_the_next(postgres_url: str, unique_name: str) -> None:
+    """F36: connecting has a time of its own; it used up the operation's, each time anew."""
+    with ports(at(postgres_url, unique_name)), socket.socket() as hole:
+        server = urlsplit(postgres_url)
+        if server.hostname != "127.0.0.1":
+            pytest.skip("needs a server on 127.0.0.1")
+        hole.bind(("127.0.0.2", server.port))
+        hole.listen(5)  # the kernel accepts, and nobody ever answers
+        both = postgres_url.replace("127.0.0.1", "127.0.0.2,127.0.0.1")
+        port = at(both, unique_name, timeout="300ms", connect_timeout="300ms").sync_port()
+        assert one(port, claim()).kind == "claimed"
+        drive(port.close())
+
+
+def test_a_slow_way_to_the_server_is_not_a_dead_one(proxied: tuple[FaultProxy, str], unique_name: str) -> None:
+    """F36: connecting, greeting and preparing take many round trips; an operation's time is for its own."""
+    proxy, url = proxied
+    with ports(at(url, unique_name)):
+        pass
+    proxy.delay = 0.05  # each way
+    port = at(url, unique_name, timeout="180ms", connect_timeout="10s").sync_port()
+    assert one(port, claim()).kind == "claimed"
+    drive(port.close())
 
 
 def test_nobody_at_the_port_is_store_unavailable(unique_name: str) -> None:
@@ -475,6 +584,64 @@ def test_a_key_too_long_to_announce_is_settled_all_the_same(postgres_url: str, u
             assert list(drive(listener.changes(2.0 if told else 0.05))) == ([(scope, mine.key)] if told else [])
 
 
+@pytest.fixture
+def full_queue(postgres_url: str, unique_name: str) -> Iterator[Callable[[str], PostgresBackend]]:
+    """A backend for whose connections a function of PostgreSQL is replaced. The real queue holds 8 GB."""
+
+    def replaced(function: str) -> PostgresBackend:
+        sql(postgres_url, f"CREATE FUNCTION {unique_name}.{function}")
+        return at(postgres_url, unique_name, options=f"-c search_path={unique_name},pg_catalog")
+
+    sql(postgres_url, f"CREATE SCHEMA {unique_name}")
+    yield replaced
+    sql(postgres_url, f"DROP SCHEMA {unique_name} CASCADE")
+
+
+def test_a_full_queue_of_notifications_does_not_refuse_a_settlement(
+    full_queue: Callable[[str], PostgresBackend],
+) -> None:
+    """Some listener in a forgotten transaction fills it; every NOTIFY fails then, at the commit."""
+    backend = full_queue("pg_notification_queue_usage() RETURNS float8 LANGUAGE sql AS 'SELECT 1.0::float8'")
+    with ports(backend, 2) as (port, listener):
+        drive(listener.changes(0.0))
+        mine = claim()
+        token = taken(port, mine)
+        assert one(port, claim(waiting=True)).kind == "in_progress"
+        assert one(port, settlement(mine, token)) is True
+        assert list(drive(listener.changes(0.05))) == []
+
+
+def test_a_limit_that_is_not_an_indexs_is_not_the_keys_fault(full_queue: Callable[[str], PostgresBackend]) -> None:
+    """A full queue, and a server out of transaction ids, have the SQLSTATE of a key too long for its index."""
+    raising = "BEGIN RAISE EXCEPTION ''too many notifications'' USING ERRCODE = ''54000''; END"
+    backend = full_queue(f"pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS '{raising}'")
+    with ports(backend) as (port,):
+        mine = claim()
+        token = taken(port, mine)
+        one(port, claim(waiting=True))
+        with pytest.raises(StoreUnavailable, match="too many notifications"):
+            one(port, settlement(mine, token))
+        for size in (4_000, 40_000):
+            with pytest.raises(KeyTooLong):
+                one(port, claim(os.urandom(size).hex()))
+
+
+def test_a_listener_notices_a_server_that_went_away_without_a_word(
+    proxied: tuple[FaultProxy, str], unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: nothing is ever sent on a listening connection, so nothing ever failed on it."""
+    monkeypatch.setattr("effectonce.connections.postgres._SILENCE", 0.1)
+    proxy, url = proxied
+    with ports(at(url, unique_name, timeout="300ms", connect_timeout="300ms")) as (listener,):
+        for _ in range(3):
+            assert list(drive(listener.changes(0.15))) == []
+        proxy.blackhole = True
+        with pytest.raises(StoreUnavailable):
+            drive(listener.changes(0.15))
+        proxy.heal()
+        assert list(drive(listener.changes(0.0))) == []
+
+
 def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) -> None:
     with ports(at(postgres_url, unique_name), 2) as (port, listener):
         drive(listener.changes(0.0))
@@ -514,6 +681,39 @@ def test_tables_of_another_version_are_refused(postgres_url: str, unique_name: s
         with pytest.raises(SchemaMismatch, match=remedy):
             ask()
     drive(port.close())
+
+
+def test_settings_that_lose_commits_are_refused(postgres_url: str, unique_name: str) -> None:
+    """Each refusal names what to change; `allow_unsafe` is the explicit word for "I know"."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        drive(port.check())
+        early = at(postgres_url, unique_name, options="-c synchronous_commit=off")
+        with ports(early) as (hasty,), pytest.raises(UnsafeStore, match="SET synchronous_commit = on"):
+            drive(hasty.check())
+        sql(postgres_url, f'ALTER TABLE "{unique_name}_records" SET UNLOGGED')
+        with pytest.raises(UnsafeStore, match=f"SET LOGGED for {unique_name}_records"):
+            drive(port.check())
+        with ports(at(postgres_url, unique_name, allow_unsafe="true")) as (accepted,):
+            drive(accepted.check())
+
+
+def test_an_unlogged_partition_is_refused(postgres_url: str, unique_name: str) -> None:
+    """Its parent is logged, and has nothing to lose."""
+    backend = at(postgres_url, unique_name)
+    partition(postgres_url, backend, unique_name)
+    with ports(backend) as (port,):
+        sql(postgres_url, f'ALTER TABLE "{unique_name}_p2" SET UNLOGGED')
+        with pytest.raises(UnsafeStore, match=f"{unique_name}_p2$"):
+            drive(port.check())
+
+
+def test_a_server_that_does_not_sync_is_refused(unique_name: str) -> None:
+    """Some servers have their durability from elsewhere, so that there is a way past it."""
+    with servers.postgres(durable=False) as server:
+        with ports(at(server.url, unique_name)) as (port,), pytest.raises(UnsafeStore, match="set fsync=on"):
+            drive(port.check())
+        with ports(at(server.url, unique_name, allow_unsafe="true")) as (port,):
+            drive(port.check())
 
 
 def test_the_schema_script_is_plain_sql(postgres_url: str, unique_name: str) -> None:
@@ -667,15 +867,41 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
         await second.close()
 
 
-def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only(pool: ConnectionPool) -> None:
-    class Nameless(ConnectionPool):
-        def __init__(self) -> None:
-            self.conninfo = lambda: "host=elsewhere"  # type: ignore[assignment]
-
+def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only() -> None:
     with pytest.raises(WrongColour, match="URL"):
-        PostgresBackend.from_pool(Nameless()).async_port()
+        PostgresBackend.from_pool(ConnectionPool(lambda: "host=elsewhere", open=False)).async_port()
     with pytest.raises(InvalidOption, match="is not a psycopg_pool"):
         PostgresBackend.from_pool(object())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("opened", ["before the store", "after the store", "in the child"])
+def test_a_pool_opened_before_a_fork_is_refused_in_the_child(postgres_url: str, unique_name: str, opened: str) -> None:
+    """Two processes on one socket read each other's answers."""
+    with ports(at(postgres_url, unique_name)):
+        pass
+    pool = ConnectionPool(postgres_url, min_size=1, max_size=1, open=opened == "before the store")
+    backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+    if opened == "after the store":
+        pool.open(wait=True)
+    child = os.fork()
+    if child == 0:
+        said = 3
+        try:
+            backend.after_fork()  # as the store's engine does
+            if opened == "in the child":
+                pool.open(wait=True)
+            said = 0 if one(backend.sync_port(), claim()).kind == "claimed" else 1
+        except ConfigurationError as error:
+            said = 2 if "open the pool after the fork" in str(error) else 3
+        finally:
+            os._exit(said)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (0 if opened == "in the child" else 2)
+    if opened != "in the child":
+        assert taken(backend.sync_port(), claim()) > 0, "the parent's own use is as before"
+    pool.close()
 
 
 def test_an_exhausted_pool_is_store_unavailable(pool: ConnectionPool, unique_name: str) -> None:
@@ -688,7 +914,7 @@ def test_an_exhausted_pool_is_store_unavailable(pool: ConnectionPool, unique_nam
     assert drive(port.now()) > 0
 
 
-# -- lists ---------------------------------------------------------------------------------------------------
+# -- lists and counts ----------------------------------------------------------------------------------------
 
 
 def test_a_list_does_bounded_work_and_still_reaches_all(
@@ -714,3 +940,26 @@ def test_a_list_does_bounded_work_and_still_reaches_all(
         assert 2 < pages < 50
         with pytest.raises(InvalidOption):
             drive(port.list(Query(cursor="made up")))
+
+
+def test_counts_that_leave_records_out_say_so(
+    postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claimed and done have no index: records of a long retention hid every claim of a short one."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        for n in range(5):
+            mine = claim(f"k{n}")
+            if n:
+                mine.retention = 9 * DAY
+            token = taken(port, mine)
+            if n:
+                done = settlement(mine, token)
+                done.retention = 9 * DAY
+                assert one(port, done)
+        stats = drive(port.stats())
+        assert (stats.counts["claimed"], stats.counts["done"], stats.approximate) == (1, 4, ())
+        monkeypatch.setattr("effectonce.stores.postgres._SCANNED", 4)
+        stats = drive(port.stats())
+        assert (stats.counts["claimed"], stats.approximate) == (0, ("claimed", "done"))
+        monkeypatch.setattr("effectonce.stores.postgres.CAP", 3)
+        assert drive(port.stats()).approximate == ("claimed",), "a count at the cap is what was promised"

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from effectonce.contracts import Port
 from effectonce.core.drive import drive
@@ -28,7 +29,7 @@ from effectonce.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
-from effectonce.record import Answer, Batchable, Claim, Query, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Page, Query, Renewal, Reply, Settlement, State
 from effectonce.stores.sqlite import SQLiteBackend, SQLitePort
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites import store_suite
@@ -37,9 +38,7 @@ from effectonce.urls import Address
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
-# SQLite keeps the descriptor of a closed connection while another in the process has the file open (closing it
-# would drop the other's locks) and uses it for the next. `test_ports_opened_and_closed…` checks that it does.
-TestContract = store_suite(skip=("a_closed_port_leaves_nothing_open",))
+TestContract = store_suite()
 
 
 @pytest.fixture
@@ -121,6 +120,16 @@ class TestAddresses:
 
         with pytest.raises(InvalidOption, match="prefix"):
             SQLiteBackend(Address(f"sqlite:///x.db?prefix={quote(prefix)}"))
+
+    @pytest.mark.parametrize("prefix", ["sqlite", "SQLite", "sqlite_", "Sqlite_eo"])
+    def test_a_prefix_that_sqlite_keeps_for_itself_is_refused(self, prefix: str) -> None:
+        with pytest.raises(InvalidOption, match="another prefix"):
+            SQLiteBackend(Address(f"sqlite:///x.db?prefix={prefix}"))
+
+    def test_a_prefix_that_only_looks_like_sqlites_is_fine(self, path: Path) -> None:
+        port = SQLiteBackend(Address(f"sqlite:///{path}?prefix=sqlite3")).sync_port()
+        take(port, claim())
+        drive(port.close())
 
     def test_a_relative_path_is_fixed_when_the_backend_is_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,16 +216,25 @@ class TestSchema:
     @pytest.mark.parametrize(
         ("query", "values", "index"),
         [
-            ("edge_attention", ("in_doubt", 1, 1, 1), "effectonce_attention"),
-            ("page_attention", ("in_doubt", 1, 1, 1, 1, None, None, 1, 1), "effectonce_attention"),
+            ("edge_attention", ("in_doubt", 1, "", "", 1), "effectonce_attention (state=? AND (changed_at,scope,key)<"),
+            (
+                "page_attention",
+                ("in_doubt", 1, "", "", 1, "", "", None, None, 1, 1),
+                "effectonce_attention (state=? AND (changed_at,scope,key)>(?,?,?) AND (changed_at,scope,key)<(?,?,?))",
+            ),
             ("count_attention", ("failed", 1, 1), "effectonce_attention"),
             ("oldest_in_doubt", (), "effectonce_attention"),
-            ("edge_within", ("s", "", 1), "scope=? AND key>?"),
-            ("page_within", ("s", "", None, None, None, None, 1, 1), "scope=? AND key>?"),
-            ("page_all", (1, 1, None, None, 1, 1), "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+            (
+                "edge_others",
+                ("s", "", b"", b"", 1),
+                "COVERING INDEX sqlite_autoindex_effectonce_records_1 ((scope,key)>",
+            ),
+            ("page_others", ("s", "", "s", b"", None, None, 1, 1), "(scope,key)>(?,?) AND (scope,key)<(?,?)"),
+            ("count_recent", (1, "done", 1, 1), "INTEGER PRIMARY KEY (rowid>?)"),
             ("due", (1, 1), "INTEGER PRIMARY KEY (rowid<?)"),
             ("early", (1, 1), "effectonce_early (expires_at<?)"),
-            ("lapse_all", (1, 1, 1), "effectonce_leases (lease_until<?)"),
+            ("lapsed", (1, 1), "effectonce_leases (lease_until<?)"),
+            ("doubt", (1, 1), "INTEGER PRIMARY KEY (rowid=?)"),
             ("settle", (1,) * 12, "scope=? AND key=?"),
         ],
     )
@@ -304,6 +322,8 @@ class TestTheLock:
         await port.close()
 
     def test_ports_opened_and_closed_again_and_again_do_not_add_up(self, backend: SQLiteBackend) -> None:
+        """SQLite keeps the descriptor of a closed connection while another in the process has the file open (closing
+        it would drop the other's locks) and uses it for the next."""
         if sys.platform != "linux":
             pytest.skip("needs /proc")
         held = backend.sync_port()
@@ -425,19 +445,111 @@ class TestRows:
     ) -> None:
         monkeypatch.setattr("effectonce.stores.sqlite.VISITS", 10)
         take(port, claim("the one"))
-        clock.advance("1ms")
         for n in range(35):
             op = claim(f"k{n:02}")
             finish(port, op, take(port, op))
-        pages = [drive(port.list(Query(state="claimed", limit=5)))]
-        while pages[-1].cursor is not None:
-            pages.append(drive(port.list(Query(state="claimed", limit=5, cursor=pages[-1].cursor))))
-        assert [len(page.records) for page in pages] == [0, 0, 0, 1]
+        for scope in (None, "s"):
+            sizes = [len(page.records) for page in pages(port, Query(state="claimed", scope=scope, limit=5))]
+            assert sizes == [0, 0, 0, 1]
 
-    def test_a_cursor_of_another_list_is_refused(self, port: SQLitePort) -> None:
-        for cursor in ("x", "a:1:2", "d:one", "d:1:2", ""):
-            with pytest.raises(InvalidOption, match="cursor"):
-                drive(port.list(Query(cursor=cursor)))
+    @pytest.mark.parametrize("query", [Query(limit=2), Query(state="claimed", limit=2), Query(scope="s", limit=2)])
+    def test_f27_a_sweep_between_two_pages_hides_nothing(
+        self, port: SQLitePort, clock: ManualClock, query: Query
+    ) -> None:
+        for key in "abcdef":
+            op = claim(key, retention=10 * SECOND)
+            token = take(port, op).token
+            assert ask(port, Renewal("s", key, op.owner, token, HOUR, HOUR)) == [True]
+            clock.advance("1s")
+        clock.advance("1m")  # the sweep would look at them now, and none has expired
+
+        def sweep() -> None:
+            drive(port.sweep(500))
+            clock.advance("5m")
+
+        found = [record.key for page in pages(port, query, between=sweep) for record in page.records]
+        assert sorted(found) == list("abcdef")
+
+    def test_f27_nor_where_one_sweep_changed_many_at_once(self, port: SQLitePort, clock: ManualClock) -> None:
+        for key in "abcdef":
+            take(port, claim(key, doubt=True))
+        clock.advance("1m")
+        assert drive(port.sweep(500)).lapsed == 6
+        clock.advance("2h")
+
+        def sweep() -> None:
+            drive(port.sweep(500))
+            clock.advance("2d")
+
+        listed = pages(port, Query(state="in_doubt", limit=2), between=sweep)
+        assert [record.key for page in listed for record in page.records] == list("fedcba")
+
+    @pytest.mark.parametrize("state", [None, "in_doubt"])
+    def test_cursors_bear_any_scope_and_key(self, port: SQLitePort, clock: ManualClock, state: State | None) -> None:
+        names = ["a", ":", "1:2:", "\x00", "a\x00", "é", "🔑", '"', "\uffff", "a\n"]
+        for scope, key in itertools.product(names, names):
+            take(port, Claim(scope, key, os.urandom(16), SECOND, HOUR, doubt_on_lapse=True))
+        if state == "in_doubt":
+            clock.advance("1m")
+            drive(port.sweep(500))
+        found = [(r.scope, r.key) for page in pages(port, Query(state=state, limit=7)) for r in page.records]
+        assert sorted(found) == sorted(itertools.product(names, names))
+        within = [r.key for page in pages(port, Query(state=state, scope="a", limit=3)) for r in page.records]
+        assert sorted(within) == sorted(names)
+
+    @pytest.mark.parametrize(
+        "cursor", ["x", "", "0:1:", "0:one:s", "1:1:sk", "0:9:sk", "0:1:s\ud800", "-1:1:sk", "0:1:tk"]
+    )
+    def test_a_cursor_of_another_list_is_refused(self, port: SQLitePort, cursor: str) -> None:
+        with pytest.raises(InvalidOption, match="cursor"):
+            drive(port.list(Query(scope="s", cursor=cursor)))
+
+    def test_a_sweep_has_more_only_where_another_would_do_something(self, port: SQLitePort, clock: ManualClock) -> None:
+        for n in range(3):
+            take(port, claim(f"d{n}", doubt=True))
+            op = claim(f"e{n}")  # expires earlier than the sweep would look at it
+            finish(port, op, take(port, op), retention=60 * SECOND)
+            take(port, claim(f"k{n}", retention=60 * SECOND))
+            clock.advance("1us")
+        clock.advance("2h")
+        swept = [drive(port.sweep(3)) for _ in range(3)]
+        assert [(each.deleted, each.lapsed, each.more) for each in swept] == [
+            (3, 3, True),
+            (3, 0, False),
+            (0, 0, False),
+        ]
+
+    def test_a_sweep_ends_where_all_of_this_millisecond_live_on(self, port: SQLitePort, clock: ManualClock) -> None:
+        for n in range(5):
+            op = claim(f"k{n}", lease=1, retention=1)
+            token = take(port, op).token
+            assert ask(port, Renewal("s", op.key, op.owner, token, 400, 400)) == [True]
+        for _ in range(5):
+            if not drive(port.sweep(1)).more:
+                return
+        pytest.fail("it would go on for ever")
+
+    def test_f27_stats_say_where_they_did_not_look_at_all_rows(
+        self, port: SQLitePort, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for n in range(10):
+            take(port, claim(f"k{n}"))
+        monkeypatch.setattr("effectonce.stores.sqlite.RECENT", 10)
+        stats = drive(port.stats())
+        assert (stats.counts["claimed"], stats.approximate) == (10, ())
+        monkeypatch.setattr("effectonce.stores.sqlite.RECENT", 9)
+        stats = drive(port.stats())
+        assert (stats.counts["claimed"], stats.approximate) == (9, ("claimed", "done"))
+        monkeypatch.setattr("effectonce.stores.sqlite.CAP", 5)  # "five or more" is true, however many there are
+        assert drive(port.stats()).approximate == ("done",)
+
+
+def pages(port: Port, query: Query, *, between: Callable[[], None] = lambda: None) -> list[Page]:
+    found = [drive(port.list(query))]
+    while found[-1].cursor is not None:
+        between()
+        found.append(drive(port.list(replace(query, cursor=found[-1].cursor))))
+    return found
 
 
 KINDS = ("short", "plain", "again", "doubt", "long")

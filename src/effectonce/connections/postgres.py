@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effectonce.contracts import ConnectionLost, Contention
@@ -36,6 +36,7 @@ Param = bytes | None
 
 _BINARY = pq.Format.BINARY
 _OLDEST = 130000
+_SILENCE = 15.0  # seconds after which a listener asks whether the server is still there
 
 
 class Statement:
@@ -60,16 +61,19 @@ class Wire:
         timeout: float,
         prepare: Prepare,
         schema: int,
+        allow_unsafe: bool,
         facts: Statement,
         session: Statement,
         version: Statement,
+        durability: Statement,
     ) -> None:
         self._source = source
         self._shown = shown
         self._timeout = timeout
         self._prepare = prepare
         self._schema = schema
-        self._facts, self._session, self._version = facts, session, version
+        self._allow_unsafe = allow_unsafe
+        self._facts, self._session, self._version, self._durability = facts, session, version, durability
 
     async def execute(
         self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True, schema: bool = True
@@ -78,11 +82,8 @@ class Wire:
 
         ``prepare=False``: plan it for these parameters. ``schema=False``: it needs none of our tables.
         """
-        deadline = time.monotonic() + self._timeout
 
-        async def work(session: Session) -> list[Row]:
-            if schema and not session.current:
-                await self._check_version(session, deadline)
+        async def work(session: Session, deadline: float) -> list[Row]:
             if session.pinned:
                 return await self._run(session, statement, params, deadline, prepare)
             await self._send(session, lambda: session.pgconn.send_query(_BEGIN), deadline)
@@ -90,42 +91,55 @@ class Wire:
             await self._send(session, lambda: session.pgconn.send_query(b"COMMIT"), deadline)
             return rows
 
-        return await self._with_session(work, deadline)
+        return await self._with_session(work, self._timeout, schema=schema)
 
     async def script(self, sql: str, timeout: float) -> None:
         """Several statements in one message; they are one transaction."""
-        deadline = time.monotonic() + timeout
 
-        async def work(session: Session) -> list[Row]:
+        async def work(session: Session, deadline: float) -> list[Row]:
             await self._send(session, lambda: session.pgconn.send_query(sql.encode()), deadline)
             session.current = False
             return []
 
-        await self._with_session(work, deadline)
+        await self._with_session(work, timeout, schema=False)
 
     async def check(self) -> None:
-        """Whether the server can keep the promise. What `execute` looks at once per connection, now."""
-        deadline = time.monotonic() + self._timeout
+        """Whether the server can keep the promise: what is otherwise looked at once per connection, and whether
+        commits can be lost."""
 
-        async def work(session: Session) -> list[Row]:
-            await self._greet(session, deadline)
-            await self._check_version(session, deadline)
-            return []
+        async def work(session: Session, deadline: float) -> list[Row]:
+            return await self._run(session, self._durability, (), deadline, False)
 
-        await self._with_session(work, deadline)
+        ((unsynced, early, unlogged),) = await self._with_session(work, self._timeout, schema=True, anew=True)
+        if self._allow_unsafe:
+            return
+        if unsynced:
+            raise UnsafeStore(
+                f"{self._shown} runs with fsync=off: a power cut loses or corrupts records; set fsync=on "
+                "(allow_unsafe=true where something else keeps the data, or it may be lost)"
+            )
+        if early:
+            raise UnsafeStore(
+                f"{self._shown} answers before a commit is on disk: a crash loses records; "
+                "ALTER ROLE ... SET synchronous_commit = on, for the role that effectonce connects as"
+            )
+        if unlogged:
+            raise UnsafeStore(
+                f"{self._shown} empties its UNLOGGED tables after a crash: ALTER TABLE ... SET LOGGED for {unlogged}"
+            )
 
     async def notifications(self, channel: bytes, timeout: float) -> list[bytes]:
         """The payloads that came in on ``channel``, after at most ``timeout`` seconds. [] where it cannot listen."""
-        deadline = time.monotonic() + self._timeout
         found: list[bytes] = []
 
-        async def work(session: Session) -> list[Row]:
+        async def work(session: Session, deadline: float) -> list[Row]:
             if session.shared or not self._source.owns:
                 return []
             pgconn = session.pgconn
-            if session.listening != channel:
+            if session.listening != channel or time.monotonic() - session.heard > _SILENCE:
+                # Again now and then: a peer that went away without a word is silent, too.
                 await self._send(session, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
-                session.listening = channel
+                session.listening, session.heard = channel, time.monotonic()
             until = time.monotonic() + timeout
             while not found:
                 pgconn.consume_input()
@@ -138,7 +152,7 @@ class Wire:
                         break
             return [()]
 
-        if not await self._with_session(work, deadline):
+        if not await self._with_session(work, self._timeout, schema=False):
             await self._source.sleep(timeout)
         return found
 
@@ -147,16 +161,35 @@ class Wire:
 
     # -- one session
 
-    async def _with_session(self, work: Callable[[Session], Any], deadline: float) -> list[Row]:
-        session = await self._source.take(deadline)
+    async def _with_session(
+        self,
+        work: Callable[[Session, float], Awaitable[list[Row]]],
+        timeout: float,
+        *,
+        schema: bool,
+        anew: bool = False,
+    ) -> list[Row]:
+        """``work`` with a session and its deadline. Its time starts when the session is there, greeted and (with
+        ``schema``) of the right version: that has a time of its own, for else a slow way to the server would end
+        every first operation, and with it the connection. ``anew``: whatever is known of the session already."""
+        session = await self._source.take()
         try:
-            if not session.greeted:
-                await self._greet(session, deadline)
-            rows: list[Row] = await work(session)
+            if anew:
+                session.greeted = session.current = False
+            if not session.greeted or (schema and not session.current):
+                deadline = time.monotonic() + self._source.connect_timeout
+                if not session.greeted:
+                    await self._greet(session, deadline)
+                if schema:
+                    await self._check_version(session, deadline)
+            rows = await work(session, time.monotonic() + timeout)
         except BaseException as error:
             await self._after(session, error)
             if isinstance(error, TimeoutError):
-                raise StoreUnavailable(f"{self._shown} did not answer within {self._timeout:g} s") from error
+                raise StoreUnavailable(
+                    f"{self._shown} did not answer in time (timeout {self._timeout:g} s, "
+                    f"connect_timeout {self._source.connect_timeout:g} s)"
+                ) from error
             if isinstance(error, psycopg.Error):
                 raise ConnectionLost(f"the connection to {self._shown} broke: {first_line(error)}") from error
             raise
@@ -221,8 +254,11 @@ class Wire:
             name = statement.name
             try:
                 if name not in session.prepared:
-                    await self._send(session, lambda: pgconn.send_prepare(name, statement.sql), deadline)
+                    began = time.monotonic()  # as in `_with_session`, this has a time of its own
+                    limit = began + self._source.connect_timeout
+                    await self._send(session, lambda: pgconn.send_prepare(name, statement.sql), limit)
                     session.prepared.add(name)
+                    deadline += time.monotonic() - began
                 result = await self._send(
                     session, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
                 )
@@ -268,7 +304,13 @@ class Wire:
     def _translated(self, result: PGresult) -> Exception:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-        error = self._worded(state, show(said.decode("utf-8", "replace").strip(), 200))
+        worded = show(said.decode("utf-8", "replace").strip(), 200)
+        if state == "54000" and _about_an_index(result):
+            error: Exception = KeyTooLong(
+                f"the scope and the key are too long together for an index of PostgreSQL: {worded}"
+            )
+        else:
+            error = self._worded(state, worded)
         error.__cause__ = psycopg.errors.error_from_result(result)
         return error
 
@@ -286,8 +328,6 @@ class Wire:
             return StoreUnavailable(_REPLICA.format(where))
         if state == "42501":
             return ConfigurationError(f"{where}: {said}; grant SELECT, INSERT, UPDATE and DELETE on the tables")
-        if state == "54000":
-            return KeyTooLong(f"the scope and the key are too long together for an index of PostgreSQL: {said}")
         if state in ("22021", "22P05"):
             return InvalidKey(f"PostgreSQL cannot keep this scope or key: {said}")
         if state[:2] in ("", "08") or state in ("57P01", "57P02", "57P03", "57P05", "0A000"):
@@ -304,6 +344,13 @@ _REPLICA = (
     "{} answers as a read-only replica, and claims need the primary; name the primary, "
     "or all hosts with ?target_session_attrs=read-write"
 )
+
+
+def _about_an_index(result: PGresult) -> bool:
+    """Whether the limit that was exceeded (54000) is an index entry's. A full queue of notifications and a server
+    out of transaction ids report the same SQLSTATE."""
+    file = result.error_field(pq.DiagnosticField.SOURCE_FILE) or b""
+    return bool(result.error_field(pq.DiagnosticField.TABLE_NAME)) or file.endswith(b"indextuple.c")
 
 
 class _NotPrepared(Exception):

@@ -6,13 +6,14 @@ All that blocks is here. A sync source does it inside an ``async def`` that neve
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import time
 import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from effectonce.errors import InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
+from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
 from effectonce.urls import Address
 
 try:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncOwn",
     "AsyncPooled",
+    "Lender",
     "Options",
     "Prepare",
     "Session",
@@ -132,6 +134,7 @@ class Session:
         self.prepares = False
         self.prepared: set[bytes] = set()
         self.listening = b""
+        self.heard = 0.0  # when LISTEN was last answered
         self.rows = Transformer(_LOADERS)
 
 
@@ -143,9 +146,11 @@ class Source(ABC):
 
     #: Sessions are this source's alone, so that it may set what it likes on them.
     owns = True
+    #: How long a new session may take until it can be used, in seconds.
+    connect_timeout: float
 
     @abstractmethod
-    async def take(self, deadline: float) -> Session:
+    async def take(self) -> Session:
         """A connected session, nobody else's until it is given back or dropped."""
 
     async def give_back(self, session: Session) -> None:
@@ -223,9 +228,10 @@ class _Own(Source):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self.connect_timeout = options.connect_timeout
         self._session: Session | None = None
 
-    async def take(self, deadline: float) -> Session:
+    async def take(self) -> Session:
         if self._session is None:
             self._session = Session(await self._connect())
         return self._session
@@ -254,13 +260,13 @@ class _Own(Source):
             try:
                 return await self._open(make_conninfo("", **attempt))
             except TimeoutError:
-                reason, cause = f"no answer within {self._options.connect_timeout:g} s", None
+                reason, cause = f"no answer within {self.connect_timeout:g} s", None
             except psycopg.Error as error:
                 reason, cause = first_line(error), error
         raise StoreUnavailable(f"cannot connect to {self._options.shown}: {reason}") from cause
 
     async def _open(self, conninfo: str) -> PGconn:
-        deadline = time.monotonic() + self._options.connect_timeout
+        deadline = time.monotonic() + self.connect_timeout
         pgconn = pq.PGconn.connect_start(conninfo.encode())
         try:
             while True:
@@ -288,14 +294,42 @@ class AsyncOwn(AsyncWaiting, _Own):
         return await conninfo_attempts_async(params)
 
 
+class Lender:
+    """A psycopg pool of the caller's, and what is known about its connections: shared by all ports on it."""
+
+    def __init__(self, pool: Any, timeout: float) -> None:
+        self.pool = pool
+        self.timeout = timeout
+        self.known: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
+        self._process: int | None = None
+        self.check_process()
+
+    def check_process(self) -> None:
+        """Refuse a pool that was opened before a fork: parent and child would talk on the same sockets."""
+        if self._process is None:
+            if not self.pool.closed:
+                self._process = os.getpid()
+        elif self._process != os.getpid():
+            raise ConfigurationError(
+                "this pool was opened before the process forked, and its connections are the parent's: "
+                "open the pool after the fork, and make the store from it there"
+            )
+
+    def after_fork(self) -> None:
+        """In the child: a pool that is open already is the parent's, also where the parent has not used it yet."""
+        if self._process is None and not self.pool.closed:
+            self._process = os.getppid()
+
+
 class _Pooled(Source):
     """A connection per operation from the caller's psycopg pool, which the caller closes."""
 
     owns = False
 
-    def __init__(self, pool: Any, known: weakref.WeakKeyDictionary[Any, Session]) -> None:
-        self._pool = pool
-        self._known = known  # shared by all ports on this pool
+    def __init__(self, lender: Lender) -> None:
+        self._lender = lender
+        self._pool = lender.pool
+        self.connect_timeout = lender.timeout
 
     @abstractmethod
     async def _get(self, timeout: float) -> Any: ...
@@ -303,19 +337,21 @@ class _Pooled(Source):
     @abstractmethod
     async def _put(self, conn: Any) -> None: ...
 
-    async def take(self, deadline: float) -> Session:
+    async def take(self) -> Session:
+        self._lender.check_process()
         try:
-            conn = await self._get(max(0.0, deadline - time.monotonic()))
+            conn = await self._get(self.connect_timeout)
         except psycopg.Error as error:  # PoolTimeout, PoolClosed
             raise StoreUnavailable(f"the pool gave no connection: {first_line(error)}") from error
-        session = self._known.get(conn)
+        known = self._lender.known
+        session = known.get(conn)
         if session is None:
-            session = self._known[conn] = Session(conn.pgconn)
+            session = known[conn] = Session(conn.pgconn)
         session.lent = conn
         return session
 
     async def give_back(self, session: Session) -> None:
-        # Not kept while it is idle: it would keep its own entry in `_known` alive.
+        # Not kept while it is idle: it would keep its own entry in `Lender.known` alive.
         conn, session.lent = session.lent, None
         await self._put(conn)
 

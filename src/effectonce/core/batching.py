@@ -1,8 +1,8 @@
 """Group commit: what waits when a round trip returns goes out together in the next.
 
 No timer, so a lone call waits for nothing. One group per lane and colour: `ThreadGroup` for sync callers,
-`AsyncGroup` for one event loop, `Direct` for stores whose calls do not block. The rules of a batch are in
-`take`, what happens when one fails is in `exchange`; both are shared.
+`AsyncGroup` for one event loop. Which operations may go out together is in `take`, who gets which reply in `pair`,
+what happens when a batch fails in `exchange`; all are shared.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from effectonce.record import Answer, Batchable, Claim, Look, Renewal, Reply
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
 MANY = 32  # from here on a second port pays
+PATIENCE = 0.1  # seconds after which a follower looks whether somebody still leads
 
 Orphaned = Callable[[Claim, Answer], None]
 
@@ -37,6 +38,10 @@ class Group(Protocol):
         """The reply to ``op``; a reply that is an exception is raised."""
         ...
 
+    async def close(self) -> None:
+        """Close the ports when the round trip in flight is over. They open again if they are used again."""
+        ...
+
 
 class Entry(Struct, eq=False, gc=False):
     """One operation, the reply to it, and the operations on the same identity that wait behind it."""
@@ -46,8 +51,8 @@ class Entry(Struct, eq=False, gc=False):
     behind: list[Entry] | None = None
     reply: Reply | None = None  # of a thread, as all that follows
     gate: threading.Lock | None = None  # what it blocks on
-    lead: bool = False  # it is to lead
-    gone: bool = False  # it was interrupted and left
+    gone: bool = False  # it was interrupted, and nobody waits for the reply any more
+    suspects: bool = False  # it saw the lock held while nobody leads
 
 
 def take(queue: deque[Entry], limit: int) -> list[Entry]:
@@ -64,7 +69,7 @@ def take(queue: deque[Entry], limit: int) -> list[Entry]:
         op = entry.op
         kind = type(op)
         if kind is Claim or kind is Look:
-            if entry.future is not None and entry.future.done():
+            if entry.gone or (entry.future is not None and entry.future.done()):
                 queue.popleft()
                 continue
         elif kind is not Renewal and op.result is not None:  # type: ignore[union-attr]
@@ -155,7 +160,13 @@ async def exchange(
             if len(batch) == 1:
                 return [error]
             break
-    return [(await exchange(port, (op,), pause))[0] for op in batch]
+    replies: list[Reply] = []
+    for op in batch:
+        replies += await exchange(port, (op,), pause)
+        if isinstance(replies[-1], StoreUnavailable):  # it is down: do not ask it for each of the rest
+            replies += [replies[-1]] * (len(batch) - len(replies))
+            break
+    return replies
 
 
 def _contended(error: Contention) -> StoreUnavailable:
@@ -166,7 +177,10 @@ def _contended(error: Contention) -> StoreUnavailable:
 
 def own(error: Exception) -> Exception:
     """A copy of an error that several waiters get: raising one object in many places mixes their tracebacks."""
-    twin = copy.copy(error)
+    try:
+        twin = copy.copy(error)
+    except Exception:  # an exception with a constructor of its own, which copy does not know how to call
+        return error
     twin.__cause__ = error.__cause__ or error
     return twin
 
@@ -180,116 +194,138 @@ async def pause_thread(seconds: float) -> None:
 
 
 class ThreadGroup:
-    """Whoever finds no leader leads: it sends its own operation with all that wait, then hands over.
+    """Whoever gets the lock leads: it sends what waits, its own operation with it, until that is answered.
 
-    While nobody leads the queue is empty. Leadership is handed over *before* replies are delivered, and
-    whatever ends a leader, Ctrl-C included, requeues its followers: no thread is left waiting.
+    Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock. What it leaves
+    unanswered is in ``_sent``, and the next one sends it again. A follower is woken by its reply, or to lead; should a
+    wake-up be lost with a dying leader, it looks by itself after a while.
     """
 
     def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
         self._port = port
         self._limit = limit
         self._orphaned = orphaned
-        self._lock = threading.Lock()
+        self._lead = threading.Lock()
+        self._leading: Entry | None = None  # whose thread leads
         self._queue: deque[Entry] = deque()
-        self._led = False
+        self._sent: list[Entry] = []
 
     async def submit(self, op: Batchable) -> Any:
-        with self._lock:
-            alone = not self._led
-            if alone:
-                self._led = True
-            else:
-                entry = Entry(op)
-                entry.gate = threading.Lock()
-                entry.gate.acquire()
-                self._queue.append(entry)
-        if alone:
-            try:
+        entry = Entry(op)
+        interrupted: BaseException | None = None
+        lead, held = self._lead, False
+        self._queue.append(entry)
+        try:
+            while entry.reply is None:
+                held = lead.acquire(blocking=False)
+                if held:
+                    self._leading = entry
+                    await self._answer(entry)
+                else:
+                    interrupted = self._follow(entry) or interrupted
+                    lead = self._lead
+        except BaseException:
+            entry.gone = True
+            self._orphan(entry)
+            raise
+        finally:
+            if held:
+                self._leading = None
+                lead.release()
+                self._wake_heir()
+        if interrupted is not None:
+            raise interrupted
+        if isinstance(entry.reply, Exception):
+            raise entry.reply
+        return entry.reply
+
+    async def _answer(self, entry: Entry) -> None:
+        """Lead until ``entry`` is answered."""
+        queue = self._queue
+        while entry.reply is None:
+            if self._sent:  # a leader died over these; every operation recognises its repetition
+                again = [each for sent in self._sent for each in (sent, *(sent.behind or ()))]
+                for each in again:
+                    each.behind = None
+                queue.extendleft(each for each in reversed(again) if each.reply is None and each is not entry)
+                self._sent = []
+            if not queue or (queue[0] is not entry and entry not in queue):
+                queue.append(entry)
+            self._sent = entries = take(queue, self._limit)
+            if len(entries) == 1:
+                batch: Sequence[Batchable] = (entries[0].op,)
                 try:
-                    (reply,) = await self._port.run((op,))
+                    replies = await self._port.run(batch)
                 except Exception as error:
-                    (reply,) = await exchange(self._port, (op,), pause_thread, error)
-            finally:
-                self._hand_over()
-        else:
-            interrupted = self._follow(entry)
-            reply = await self._lead(entry) if entry.lead else entry.reply  # type: ignore[assignment]
-            if interrupted is not None:
-                raise interrupted
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+                    replies = await exchange(self._port, batch, pause_thread, error)
+            else:
+                batch = [each.op for each in entries]
+                replies = await exchange(self._port, batch, pause_thread)
+            try:
+                pairs = pair(entries, replies, queue)
+            except ValueError as error:  # a port that answers too much or too little
+                pairs = [(each, error) for each in entries]
+            for each, reply in pairs:
+                self._deliver(each, reply)
+            self._sent = []
+
+    def _deliver(self, entry: Entry, reply: Reply) -> None:
+        entry.reply = own(reply) if isinstance(reply, Exception) else reply
+        if entry.gone:
+            self._orphan(entry)
+        elif entry.gate is not None:
+            _open(entry.gate)
+
+    def _wake_heir(self) -> None:
+        for entry in tuple(self._queue):
+            if not entry.gone and entry.gate is not None:
+                _open(entry.gate)
+                return
 
     def _follow(self, entry: Entry) -> BaseException | None:
-        """Block until there is a reply, or until this thread is to lead.
+        """Block until there is a reply, or nobody leads.
 
-        Interrupted (Ctrl-C), a claim is taken back at once. A settlement goes out first, since the effect has
-        happened: the interruption is returned, to be raised after it; a second one does not wait.
+        Interrupted, a claim is taken back at once. A settlement goes out first, since the effect has happened: the
+        interruption is returned, to be raised after it.
         """
-        interrupted: BaseException | None = None
-        while True:
-            try:
-                entry.gate.acquire()  # type: ignore[union-attr]
-                return interrupted
-            except BaseException as error:
-                if interrupted is None and not isinstance(entry.op, Claim | Look):
-                    interrupted = error
-                    continue
-                self._leave(entry)
-                raise
-
-    def _leave(self, entry: Entry) -> None:
-        with self._lock:
-            if entry in self._queue:
-                self._queue.remove(entry)
-            entry.gone = True
-            reply = entry.reply
-        if entry.lead:
-            self._hand_over()
-        elif reply is not None:
-            self._orphan(entry, reply)
-
-    async def _lead(self, entry: Entry) -> Reply:
-        with self._lock:
-            self._queue.appendleft(entry)
-            entries = take(self._queue, self._limit)
+        gate = entry.gate
+        if gate is None:
+            gate = threading.Lock()
+            gate.acquire()
+            entry.gate = gate
         try:
-            replies = await exchange(self._port, [each.op for each in entries], pause_thread)
-        except BaseException:
-            with self._lock:
-                for each in entries:
-                    self._queue.extendleft(reversed(each.behind or []))
-                    each.behind = None
-                    if each is not entry:
-                        self._queue.appendleft(each)
-            self._hand_over()
-            raise
-        with self._lock:
-            pairs = pair(entries, replies, self._queue)
-        self._hand_over()
-        with self._lock:
-            for other, reply in pairs:
-                other.reply = own(reply) if isinstance(reply, Exception) else reply
-        for other, reply in pairs:
-            if other.gone:
-                self._orphan(other, reply)
-            elif other is not entry:
-                other.gate.release()  # type: ignore[union-attr]
-        return entry.reply  # type: ignore[return-value]
+            if entry.reply is None and self._lead.locked() and not gate.acquire(timeout=PATIENCE):
+                self._heal(entry)
+        except BaseException as error:
+            if isinstance(entry.op, Claim | Look):
+                raise
+            return error
+        return None
 
-    def _hand_over(self) -> None:
-        with self._lock:
-            if not self._queue:
-                self._led = False
-                return
-            heir = self._queue.popleft()
-            heir.lead = True
-        heir.gate.release()  # type: ignore[union-attr]
+    def _heal(self, entry: Entry) -> None:
+        """A lock that is held while nobody leads, for as long as two looks take, is of a thread that was interrupted
+        on its way into or out of the lead: make another."""
+        leader = self._leading
+        stuck = self._lead.locked() and (leader is None or leader.gone or leader.reply is not None)
+        if stuck and entry.suspects:
+            self._lead = threading.Lock()
+        entry.suspects = stuck
 
-    def _orphan(self, entry: Entry, reply: Reply) -> None:
-        if isinstance(entry.op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
-            self._orphaned(entry.op, reply)
+    def _orphan(self, entry: Entry) -> None:
+        if isinstance(entry.op, Claim) and isinstance(entry.reply, Answer) and entry.reply.kind == "claimed":
+            self._orphaned(entry.op, entry.reply)
+
+    async def close(self) -> None:
+        with self._lead:
+            await self._port.close()
+        self._wake_heir()
+
+
+def _open(gate: threading.Lock) -> None:
+    try:
+        gate.release()
+    except RuntimeError:  # it is open already
+        pass
 
 
 # -- event loops --------------------------------------------------------------------------------------------
@@ -307,22 +343,22 @@ class AsyncGroup:
         self._limit = limit
         self._orphaned = orphaned
         self._loop = loop
+        self._ports = ports
         self._queue: deque[Entry] = deque()
         self._idle = list(reversed(ports))
-        self._spare = len(ports) - 1  # how many ports are idle while one works
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # referred to, so that they are not collected
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
         self._queue.append(Entry(op, future))
-        if not self._tasks:
+        if len(self._idle) == len(self._ports):
             self._start()
         return future
 
     def _start(self) -> None:
-        port = self._idle.pop()
-        task = self._loop.create_task(self._drain(port), context=Context())
+        task = self._loop.create_task(self._drain(self._idle.pop()), context=Context())
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _drain(self, port: Port) -> None:
         entries: list[Entry] = []
@@ -331,26 +367,35 @@ class AsyncGroup:
                 if len(self._queue) >= MANY and self._idle:
                     self._start()
                 replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
-                for entry, reply in pair(entries, replies, self._queue):
+                try:
+                    pairs = pair(entries, replies, self._queue)
+                except ValueError as error:  # a port that answers too much or too little
+                    pairs = [(entry, error) for entry in entries]
+                for entry, reply in pairs:
                     self._deliver(entry, reply)
         except BaseException:
-            # Only the loop's end does this: whoever still waits must not wait for ever.
-            error = StoreUnavailable("the event loop that carried this operation was shut down")
-            for entry in [*entries, *self._queue]:
-                for each in (entry, *(entry.behind or ())):
-                    if each.future is not None and not each.future.done():
-                        each.future.set_exception(own(error))
-            self._queue.clear()
+            # Only the loop's end does this. Whoever still waits (to release what it held) gets another task.
+            for entry in reversed(entries):
+                self._queue.extendleft(reversed(entry.behind or ()))
+                entry.behind = None
+                self._queue.appendleft(entry)
             raise
         finally:
             self._idle.append(port)
-            self._tasks.discard(asyncio.current_task())
+            if self._queue and len(self._idle) == len(self._ports) and not self._loop.is_closed():
+                self._start()
+
+    async def close(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for port in self._ports:
+            await port.close()
 
     def _next(self) -> list[Entry]:
         queue = self._queue
         while queue:
             waiting = len(queue)
-            share = waiting // 2 if self._spare and waiting >= 2 * MANY else waiting
+            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY else waiting
             entries = take(queue, min(share, self._limit))
             if entries:
                 return entries

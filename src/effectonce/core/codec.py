@@ -1,13 +1,15 @@
 """Results and errors as bytes: JSON behind one version byte, typed by the handler's annotation. Never pickle.
 
-A result is stored only if it reads back as the annotated type, so that a replay gives what the first call gave;
-one that does not is left out, and the record is done all the same.
+A result is stored only if it reads back as an equal value of the annotated type, so that a replay gives what the
+first call gave. One that does not (a subclass that would be cut, a tuple that would be a list, a class without
+``__eq__``) is left out, and the record is done all the same. ``-> None`` stores None, whatever is returned.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from effectonce.errors import ConfigurationError, CorruptRecord
 
 VERSION = b"1"
+NOTHING = VERSION + b"null"
 NATIVE = frozenset((type(None), bool, str, int))
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
@@ -48,12 +51,14 @@ class Codec:
     def encode(self, value: Any) -> bytes:
         """``value`` as stored bytes, or `Unstorable`."""
         kind = type(value)
+        if self.type is None or self.type is NoneType:  # nobody needs what it returns
+            return NOTHING
         if self.type is Any and kind not in NATIVE:
             _require_native(value)
         try:
             body = _encoder.encode(value)
-            if kind is not self.type or kind not in NATIVE:
-                self._decode(body)
+            if (kind is not self.type or kind not in NATIVE) and not self._decode(body) == value:
+                raise Unstorable("it reads back as something else")
         except Exception as error:
             raise Unstorable(f"{type(value).__name__} does not read back as {_name(self.type)}: {error}") from error
         if len(body) > self.limit:
@@ -65,15 +70,18 @@ class Codec:
         if stored[:1] != VERSION:
             raise CorruptRecord(
                 f"a stored result has format {stored[:1]!r}, this release reads {VERSION!r}; "
-                "upgrade this process, or forget the record"
+                "upgrade this process (to forget the record would run it again)"
             )
         try:
             return self._decode(stored[1:])
         except Exception as error:
             raise CorruptRecord(
                 f"a stored result does not read as {_name(self.type)}: {error}; the return type changed, or the "
-                "row was edited; pass returns= with a type that reads both, or forget the record"
+                "row was edited; pass returns= with a type that reads both (to forget the record would run it again)"
             ) from error
+
+
+ABANDONED = VERSION + b'{"code":"abandoned"}'  # the error of what an operator gave up
 
 
 def encode_untyped(value: Any) -> bytes:
@@ -116,7 +124,9 @@ def decode_error(stored: bytes | None) -> StoredError:
             raise ValueError(f"format {stored[:1]!r}")
         return _error_decoder.decode(stored[1:])
     except Exception as error:
-        raise CorruptRecord(f"a stored error cannot be read: {error}; forget the record, or upgrade") from error
+        raise CorruptRecord(
+            f"a stored error cannot be read: {error}; upgrade this process, or forget the record to run it again"
+        ) from error
 
 
 def _readable(error: BaseException) -> str:

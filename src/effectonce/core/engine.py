@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 from effectonce.contracts import Backend, Clock, Event, Hook, Port
-from effectonce.errors import StoreUnavailable
 from effectonce.record import Answer, Claim, Settlement
 
 from .batching import AsyncGroup, Group, ThreadGroup
@@ -34,14 +33,14 @@ Submit = Callable[[Any], Any]  # the reply, or an awaitable of it
 class Side:
     """One colour of a store, as the flow sees it: claim, settle, and a signal to wait on."""
 
-    __slots__ = ("claim", "loop", "ports", "settle")
+    __slots__ = ("claim", "groups", "loop", "settle")
 
     def __init__(
-        self, claim: Submit, settle: Submit, ports: list[Port], loop: asyncio.AbstractEventLoop | None
+        self, claim: Submit, settle: Submit, groups: list[Group], loop: asyncio.AbstractEventLoop | None
     ) -> None:
         self.claim = claim
         self.settle = settle
-        self.ports = ports
+        self.groups = groups
         self.loop = loop
 
     def signal(self) -> Signal:
@@ -78,21 +77,25 @@ class Engine:
             self.leased,
             self.backend.sync_port,
             self.monotonic,
-            self._report_sweep,
+            weakly(self._report_sweep),
             self._sweep_every,
             capabilities.batch,
             by_hand=self._clock is not None and self._clock.manual,
         )
+        weakref.finalize(self, self.heartbeat.stop, wait=False)  # a store that nobody has any more needs no thread
         self.sync: Side | None = None  # what `sync_side` opened
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
         self._last: tuple[asyncio.AbstractEventLoop, Side] | None = None
         self._people: Port | None = None
         self.people_lock = threading.Lock()
-        self._listener: threading.Thread | None = None
+        self._listening: threading.Event | None = None  # what ends the listener, where there is one
 
     def after_fork(self) -> None:
         _inherited.append((self.sync, self._loops, self._people, self.heartbeat))
         self._lock = threading.Lock()
+        renew = getattr(self.backend, "after_fork", None)
+        if renew is not None:
+            renew()
         self._fresh()
 
     # -- sides
@@ -123,18 +126,16 @@ class Engine:
         capabilities = self.backend.capabilities
         if capabilities.lanes == 0:
             port: Any = open_port()
-            return Side(port.claim, port.settle, [port], loop)
+            return Side(port.claim, port.settle, [], loop)
+        lanes = 2 if capabilities.lanes == 3 else 1
         groups: list[Group] = []
-        ports: list[Port] = []
-        for _ in range(2 if capabilities.lanes == 3 else 1):
+        for _ in range(lanes):
             if loop is None:
-                own = [open_port()]
-                groups.append(ThreadGroup(own[0], capabilities.batch, self._orphaned_in_thread))
+                groups.append(ThreadGroup(open_port(), capabilities.batch, self._orphaned_in_thread))
             else:
-                own = [open_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
-                groups.append(AsyncGroup(own, capabilities.batch, self._orphaned_in_loop, loop))
-            ports += own
-        return Side(groups[0].submit, groups[-1].submit, ports, loop)
+                ports = [open_port() for _ in range(lanes)]
+                groups.append(AsyncGroup(ports, capabilities.batch, self._orphaned_in_loop, loop))
+        return Side(groups[0].submit, groups[-1].submit, groups, loop)
 
     def _orphaned_in_thread(self, claim: Claim, answer: Answer) -> None:
         try:
@@ -173,56 +174,69 @@ class Engine:
 
     def listen(self) -> None:
         """Make sure that settlements by other processes wake our waiters, where the store can tell."""
-        if self.backend.capabilities.notifies and self._listener is None:
+        if self.backend.capabilities.notifies and self._listening is None:
             with self._lock:
-                if self._listener is None:
-                    self._listener = threading.Thread(
-                        target=self._listen, args=(self.waiters,), name="effectonce-listener", daemon=True
-                    )
-                    self._listener.start()
+                if self._listening is None:
+                    self._listening = end = threading.Event()
+                    told = (self.backend, self.waiters, end, weakly(self._deaf))
+                    threading.Thread(target=_listen, args=told, name="effectonce-listener", daemon=True).start()
 
-    def _listen(self, waiters: Waiters) -> None:
-        port = self.backend.sync_port()
-        idle = 0
-        while self.waiters is waiters and idle < 30:
-            idle = 0 if waiters.waiting else idle + 1
-            try:
-                for identity in drive(port.changes(1.0)):
-                    waiters.wake(identity)
-            except Exception as error:  # wake-ups are hints: the poll goes on without them
-                log.debug("no wake-ups from %r: %s", self.backend, error)
-                time.sleep(1.0)
-        with self._lock:
-            if self.waiters is waiters:
-                self._listener = None
-        drive(port.close())
+    def _deaf(self, end: threading.Event) -> None:
+        if self._listening is end:
+            self._listening = None
 
     # -- people and the end
 
     def people(self) -> Port:
-        """The port for `get`, `list` and the rest; held under `people_lock` while it is used."""
+        """The port for `get`, `list` and the rest; to be used under `people_lock`."""
         if self._people is None:
             self._people = self.backend.sync_port()
         return self._people
 
-    async def close(self, *, here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Close what this colour may close: sync ports, and the async ports of the loop ``here``."""
-        with self._lock:
-            sync, self.sync = self.sync, None
-            people, self._people = self._people, None
-            side = self._loops.pop(here, None) if here is not None else None
-            self._last = None
-            waiters, self.waiters = self.waiters, Waiters()
-        del waiters
+    def close(self) -> None:
+        """Close the sync ports, each when its round trip is over. Whatever is used again opens again."""
         self.heartbeat.stop()
-        for port in (*(sync.ports if sync else ()), *((people,) if people else ())):
-            drive(port.close())
-        if side is not None:
-            for port in side.ports:
-                try:
-                    await port.close()
-                except StoreUnavailable as error:
-                    log.debug("closing %r: %s", self.backend, error)
+        if self._listening is not None:
+            self._listening.set()
+            self._listening = None
+        with self.people_lock:
+            if self._people is not None:
+                drive(self._people.close())
+        for group in self.sync.groups if self.sync is not None else ():
+            drive(group.close())
+
+    async def aclose(self) -> None:
+        """Close the ports of the running event loop."""
+        side = self._loops.get(asyncio.get_running_loop())
+        for group in side.groups if side is not None else ():
+            await group.close()
+
+
+def _listen(backend: Backend, waiters: Waiters, end: threading.Event, deaf: Callable[[threading.Event], None]) -> None:
+    port = backend.sync_port()
+    idle = 0
+    while not end.is_set() and idle < 30:
+        idle = 0 if waiters.waiting else idle + 1
+        try:
+            for identity in drive(port.changes(1.0)):
+                waiters.wake(identity)
+        except Exception as error:  # wake-ups are hints: the poll goes on without them
+            log.debug("no wake-ups from %r: %s", backend, error)
+            end.wait(1.0)
+    deaf(end)
+    drive(port.close())
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """``method``, for a thread that must not keep its object alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return call
 
 
 def release(claim: Claim, answer: Answer) -> Settlement:

@@ -14,10 +14,12 @@ import math
 import uuid
 from collections.abc import Awaitable
 from contextvars import ContextVar
+from time import time_ns
 from typing import Any, Final
 
 from msgspec import Struct
 
+from effectonce.durations import readable
 from effectonce.errors import (
     AttemptsExhausted,
     ConfigurationError,
@@ -25,6 +27,7 @@ from effectonce.errors import (
     InDoubt,
     InProgress,
     LeaseLost,
+    MissingKey,
     PayloadMismatch,
     PermanentFailure,
     Reentered,
@@ -63,8 +66,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 class Run(Struct, eq=False, gc=False):
     """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of.
 
-    A slotted Struct outside of the cycle collector: it is made on every call, and refers to nothing that
-    refers back to it.
+    A slotted Struct outside of the cycle collector, since it is made on every call: it must not refer to anything of
+    the handler's, which may refer back to it. (``value`` is of replays only, and was read from the store.)
     """
 
     engine: Engine
@@ -111,8 +114,11 @@ class Run(Struct, eq=False, gc=False):
         """The idempotency key to send to an outside API: the same for every attempt of this operation.
 
         A UUIDv5 (36 characters) of provider, account, scope, operation, key, step and generation, so that two
-        tenants, two effects, or an operator's deliberate retry never share one.
+        tenants, two effects, or an operator's deliberate retry never share one (in mode S, which knows no
+        generations, a retry does). `MissingKey` for a call that runs without a key.
         """
+        if not self.key:
+            raise MissingKey("this call runs without a key, so no key for a provider can be made from it")
         parts = (provider, account, self.scope, operation, self.key, step, str(self.generation))
         name = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return str(uuid.UUID(bytes=hashlib.sha1(_NAMESPACE + name).digest()[:16], version=5))
@@ -125,8 +131,17 @@ class Run(Struct, eq=False, gc=False):
         return Renewal(self.scope, self.stored_key, self.owner, self.token, policy.lease, policy.retention)
 
     def lost(self) -> None:
-        self.refused = True
-        self.tell("lease_lost")
+        self.engine.leased.discard(self)
+        if self.active:  # else it has just settled, and that is why its renewal was refused
+            self.refused = True
+            self.tell("lease_lost")
+
+    def ended(self) -> None:
+        """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
+        self.engine.leased.discard(self)
+        if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
+            running.set(self.parent)
+        self.parent = None
 
     # -- for the flow
 
@@ -175,7 +190,10 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
     else:
         stored_key = privacy.hide(scope, key)
         fingerprints = privacy.hide_fingerprints(scope, fingerprints)
-    outer = parent = running.get()
+    parent = running.get()
+    while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
+        parent = parent.parent
+    outer = parent
     while outer is not None:
         if outer.key == key and outer.scope == scope and outer.active and outer.engine is engine:
             raise Reentered(
@@ -185,7 +203,8 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
         outer = outer.parent
     if policy.seen:
         return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
-    owner = engine.random_bits(128).to_bytes(16, "little")
+    # The time is mixed in for processes that were resumed from one snapshot, generator and all.
+    owner = (engine.random_bits(128) ^ time_ns()).to_bytes(16, "little")
     return Run(engine, policy, scope, key, stored_key, fingerprints, parent, owner, engine.monotonic())
 
 
@@ -225,12 +244,13 @@ async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
             except asyncio.CancelledError:
                 _give_back(op, pending, side)
                 raise
-        if answer.kind == "in_progress" and wait is not None and isinstance(op, Claim):
-            answer = await _wait_turn(run, side, op, wait)
     except StoreUnavailable as error:
         _without_store(run, error)
-    else:
-        _answered(run, answer)
+        return
+    if answer.kind == "in_progress" and wait is not None and isinstance(op, Claim):
+        # Here another delivery is known to run: a store that fails now is no reason to run beside it.
+        answer = await _wait_turn(run, side, op, wait)
+    _answered(run, answer)
 
 
 def _answered(run: Run, answer: Answer) -> None:
@@ -267,10 +287,10 @@ async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
     signal = side.signal()
     poll = FIRST_POLL
     claim.waiting = True
-    # Registered before the record is asked again, so that a settlement in between is not missed.
-    engine.waiters.add(identity, signal.wake)
-    engine.listen()
     try:
+        # Registered before the record is asked again, so that a settlement in between is not missed.
+        engine.waiters.add(identity, signal.wake)
+        engine.listen()
         while True:
             signal.clear()
             run.sent_at = monotonic()
@@ -331,9 +351,10 @@ def _refusal(run: Run, answer: Answer) -> BaseException:
             "happened: ack this delivery"
         )
     if kind == "in_progress":
+        when = readable(max(1000, round(answer.retry_after * 1e6)))
         return InProgress(
-            f"{about} is being run by another delivery; try again in {answer.retry_after:.3g} s, or pass wait= "
-            "to get its result",
+            f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
+            "one, deliver it again later (or let it wait for the result: wait=)",
             answer.retry_after,
         )
     if kind == "in_doubt":
@@ -348,7 +369,7 @@ def _refusal(run: Run, answer: Answer) -> BaseException:
         )
     if kind == "exhausted":
         return AttemptsExhausted(
-            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget)",
+            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget starts anew)",
             "attempts-exhausted",
         )
     return _failure(run, answer, about)
@@ -359,9 +380,14 @@ def _failure(run: Run, answer: Answer, about: str) -> BaseException:
     for kind in run.policy.permanent:
         if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
             try:
-                return kind(*error.args)
+                rebuilt = kind(*error.args)
+                if str(rebuilt) == error.message:
+                    return rebuilt
             except Exception:  # its constructor wants something else: the general error says the same
-                break
+                pass
+            break
+    if error.code == "abandoned":
+        return PermanentFailure(f"{about} was in doubt, and an operator gave it up", error.code)
     return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
 
 
@@ -376,12 +402,11 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     if not run.protected:
         return None
     engine = run.engine
-    engine.leased.discard(run)
     try:
         result: bytes | None = run.policy.codec.encode(value)
     except Unstorable as error:
         result = None
-        log.warning("scope %s: the result is not stored: %s", show(run.scope), error)
+        log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
         run.tell("result_not_stored", str(error))
     try:
         recorded = side.settle(_completion(run, result))
@@ -412,7 +437,11 @@ async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable
     except StoreUnavailable as error:
         run.tell("unrecorded", str(error))
         if not run.policy.run_on_store_error:
-            raise
+            raise StoreUnavailable(
+                f"scope {show(run.scope)!r}, key {show(run.key)!r}: the handler ran, but that could not be recorded: "
+                f"the delivery must come again and its effect may repeat: {error}",
+                error.retry_after,
+            ) from error
     else:
         _recorded(run, recorded)
 
@@ -453,15 +482,16 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     """
     run.active = False
     policy = run.policy
-    run.engine.leased.discard(run)
-    if not run.protected or isinstance(error, GeneratorExit):
+    if not run.protected or run.answer.kind not in ("claimed", "absent") or isinstance(error, GeneratorExit):
         return
     if policy.seen:
         run.tell("released", type(error).__name__)
         return
+    if run.answer.kind == "absent":  # it was interrupted before its claim was answered
+        return
     op = Settlement(run.scope, run.stored_key, run.owner, run.token, "free", policy.retention)
     kind = "released"
-    if isinstance(error, policy.permanent):
+    if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         kind = op.state = "failed"
         op.error = run.sealed(encode_error(error), run.generation)
     elif policy.doubt_on_error:

@@ -6,7 +6,7 @@ the interpreter for long still keeps its lease as far as threads get a turn.
 
 from __future__ import annotations
 
-import os
+import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +18,8 @@ from effectonce.record import Renewal
 
 from .batching import exchange, pause_thread
 from .drive import drive
+
+log = logging.getLogger("effectonce")
 
 SWEEP_BATCH = 500
 IDLE = 3_600_000_000
@@ -63,7 +65,6 @@ class Heartbeat:
     ) -> None:
         self._leased: set[Leased] = leased
         self._open_port = open_port
-        self._port: Port | None = None
         self._monotonic = monotonic
         self._swept = swept
         self._sweep_every = sweep_every
@@ -75,48 +76,57 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._nudge = threading.Event()
         self._lock = threading.Lock()
-        self._stopping = False
+        self._end = threading.Event()
 
     def hurry(self, lease: int) -> None:
         """Beat often enough for ``lease``; starts the thread."""
         with self._lock:
+            if not self._by_hand and (self._thread is None or not self._thread.is_alive()):
+                self._end = threading.Event()
+                thread = threading.Thread(target=self._run, args=(self._end,), name="effectonce-heartbeat", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the interpreter is ending, or there are too many threads
+                    log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
+                    return
+                self._thread = thread
             self.shortest = min(self.shortest, lease)
-            if self._thread is None and not self._by_hand:
-                self._stopping = False
-                self._thread = threading.Thread(target=self._run, name="effectonce-heartbeat", daemon=True)
-                self._thread.start()
             self._nudge.set()
 
-    def stop(self) -> None:
-        """End the thread; runs in flight keep what is left of their leases."""
+    def stop(self, wait: bool = True) -> None:
+        """End the thread; runs in flight keep what is left of their leases, or start another."""
         with self._lock:
             thread, self._thread = self._thread, None
             self.shortest = IDLE
-            self._stopping = True
+            self._end.set()
             self._nudge.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(5)
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join(1)
 
-    def _run(self) -> None:
-        process = os.getpid()
+    def _run(self, end: threading.Event) -> None:
+        port = self._open_port()
         due = self._next_sweep()
-        while not self._stopping and os.getpid() == process:
+        while not end.is_set():
             self._nudge.wait(min(self.shortest / 4e6, max(0.0, due - self._monotonic())))
             self._nudge.clear()
-            self.beat()
-            if self._monotonic() >= due:
-                more = self.sweep()
-                due = self._monotonic() if more else self._next_sweep()
-        if self._port is not None:
-            drive(self._port.close())
-            self._port = None
+            if end.is_set():
+                break
+            try:
+                self.beat(port)
+                if self._monotonic() >= due:
+                    more = self.sweep(port)
+                    due = self._monotonic() if more else self._next_sweep()
+            except Exception:
+                log.exception("the heartbeat failed; it goes on")
+                end.wait(0.1)
+        drive(port.close())
 
     def _next_sweep(self) -> float:
         if self._sweep_every is None:
             return self._monotonic() + 10 * 365 * 86400.0
         return self._monotonic() + self._sweep_every * random.uniform(0.5, 1.5)
 
-    def beat(self) -> None:
+    def beat(self, port: Port | None = None) -> None:
         """Renew what is due now. Called by the thread; tests call it by hand."""
         now = self._monotonic()
         due = []
@@ -127,25 +137,24 @@ class Heartbeat:
                 if now < started + policy.max_run:
                     due.append(run)
         for start in range(0, len(due), self._batch):
-            self._renew(due[start : start + self._batch], now)
+            self._renew(port or self._open_port(), due[start : start + self._batch], now)
         for run in [run for run in self._started if run not in self._leased]:
             del self._started[run]
 
-    def _renew(self, due: Sequence[Leased], now: float) -> None:
+    def _renew(self, port: Port, due: Sequence[Leased], now: float) -> None:
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
-        replies = drive(exchange(self._ported(), [renewal for renewal, _ in pairs], pause_thread))
+        replies = drive(exchange(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
                 run.sent_at = now
-            elif reply is False and run in self._leased:  # a run that just settled is not lost
-                self._leased.discard(run)
+            elif reply is False and run in self._leased:
                 run.lost()
             # An error: the next beat tries again; the run knows from the clock when its lease has ended.
 
-    def sweep(self) -> bool:
+    def sweep(self, port: Port) -> bool:
         """One bounded sweep; True where there is more to do. A failure is reported, never swallowed."""
         try:
-            swept = drive(self._ported().sweep(SWEEP_BATCH))
+            swept = drive(port.sweep(SWEEP_BATCH))
         except EffectOnceError as error:
             self._swept(0, 0, str(error))
             return False
@@ -154,8 +163,3 @@ class Heartbeat:
             return False
         self._swept(swept.deleted, swept.lapsed, "")
         return swept.more
-
-    def _ported(self) -> Port:
-        if self._port is None:
-            self._port = self._open_port()
-        return self._port

@@ -21,7 +21,9 @@ class Privacy:
     """Hides keys and seals bytes under one secret."""
 
     def __init__(self, secret: str | bytes) -> None:
-        raw = secret.encode() if isinstance(secret, str) else bytes(secret)
+        if not isinstance(secret, str | bytes):
+            raise InvalidOption("private= takes a secret as str or bytes; make one with secrets.token_hex(32)")
+        raw = secret.encode() if isinstance(secret, str) else secret
         if len(raw) < 16:
             raise InvalidOption("private= needs a secret of at least 16 bytes; make one with secrets.token_hex(32)")
         try:
@@ -66,7 +68,7 @@ class Privacy:
                     continue
         raise CorruptRecord(
             f"a private result in scope {scope!r} does not open: another secret, or a row that was moved or "
-            "edited; check private=, or forget the record"
+            "edited; check private= (to forget the record would run it again)"
         )
 
     def __repr__(self) -> str:

@@ -64,6 +64,7 @@ class _Row(Struct, gc=False):
     changed_at: int
     result: bytes | None = None
     error: bytes | None = None
+    lapsed: bool = False  # taken from a lapsed lease
 
 
 class MemoryBackend:
@@ -85,6 +86,10 @@ class MemoryBackend:
         return MemoryPort(self)
 
     async_port = sync_port
+
+    def after_fork(self) -> None:
+        """A thread of the parent may have held the lock; no such thread is in the child."""
+        self.lock = threading.Lock()
 
     def schema_sql(self) -> str:
         return ""
@@ -172,7 +177,7 @@ class MemoryPort:
                 prints = op.fingerprints
                 match = not prints or not old.fingerprint or old.fingerprint in prints
                 if match and old.state == "claimed" and old.owner == op.owner:
-                    return Answer("claimed", old.token, old.attempts, old.generation)
+                    return Answer("claimed", old.token, old.attempts, old.generation, lapsed=old.lapsed)
                 answer = self._standing(old, prints, now)
                 if answer is not None:
                     if answer.kind == "in_doubt" and old.state == "claimed":
@@ -201,6 +206,7 @@ class MemoryPort:
             now,
         )
         if lapsed:
+            rows[op.key].lapsed = True
             return Answer("claimed", token, attempts, generation, lapsed=True)
         return Answer("claimed", token, attempts, generation)
 
@@ -321,21 +327,28 @@ class MemoryPort:
             row.result = row.error = None
 
     async def sweep(self, limit: int) -> Swept:
+        expired, lapsed = 0, 0
         with self._lock:
             now = self._now()
-            rows = list(self._all())
-            expired = [(scope, key) for scope, key, row in rows if row.expires_at <= now]
-            lapsed = [
-                row for _, _, row in rows if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now
-            ]
-            for scope, key in expired[:limit]:
-                del self._scopes[scope][key]
-            for row in lapsed[:limit]:
-                row.state, row.changed_at = "in_doubt", now
-            more = len(expired) > limit or len(lapsed) > limit
-            if not more:
-                self._backend.swept_at = now
-        return Swept(len(expired[:limit]), len(lapsed[:limit]), more)
+            scopes = list(self._scopes.items())
+        # Scope by scope, so that others get the lock in between.
+        for scope, rows in scopes:
+            with self._lock:
+                due = [key for key, row in rows.items() if row.expires_at <= now]
+                for key in due[: limit - expired]:
+                    del rows[key]
+                expired += len(due)
+                if not rows and self._scopes.get(scope) is rows:
+                    del self._scopes[scope]
+                for row in rows.values():
+                    if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now:
+                        lapsed += 1
+                        if lapsed <= limit:
+                            row.state, row.changed_at = "in_doubt", now
+            if expired > limit or lapsed > limit:
+                return Swept(min(expired, limit), min(lapsed, limit), True)
+        self._backend.swept_at = now
+        return Swept(expired, lapsed, False)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

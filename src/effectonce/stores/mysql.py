@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, ClassVar
 
 from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
 from effectonce.contracts import Capabilities, Port
-from effectonce.errors import InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
+from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
 from effectonce.keys import digest
 from effectonce.record import (
     EXHAUSTED,
@@ -34,7 +33,9 @@ from effectonce.record import (
     State,
     Stats,
     Swept,
+    standing,
 )
+from effectonce.stores.sqlfiles import bare, fill, script, statements, table_prefix
 from effectonce.urls import Address
 
 SCHEMA_VERSION = 1
@@ -43,6 +44,7 @@ LONGEST_PAGE = 1_000
 STRETCH = 500  # index entries looked at in one round of a list ...
 ROUNDS = 20  # ... and how many rounds it makes for one page
 OVERHEAD = 65_536  # what a packet holds beside the values: the statement, the list of ids
+SMALLEST_PACKET = 1_048_576
 HELD = 100  # records that a sweep locks at a time
 
 STATES: tuple[State, ...] = ("claimed", "done", "failed", "in_doubt", "free")
@@ -66,7 +68,7 @@ class MySQLBackend:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._options = Options(address)
-        self._prefix = address.take("prefix", _prefix, "effectonce")
+        self._prefix = address.take("prefix", table_prefix, "effectonce")
         self._returning = address.take("returning", {"auto": True, "off": False}.__getitem__, True)
         address.done()
         driver("pymysql", "PyMySQL")
@@ -81,7 +83,7 @@ class MySQLBackend:
         return MySQLPort(wire, self._address, self._prefix, self._returning)
 
     def schema_sql(self) -> str:
-        return _fill(_file("mysql_schema.sql"), **_tables(self._prefix))
+        return script("mysql_schema.sql", **_tables(self._prefix))
 
     def __repr__(self) -> str:
         return str(self._address)
@@ -149,10 +151,11 @@ class MySQLPort:
             for id_, op in zip(ids, ops, strict=True)
         ]
         found = await self._upsert("remember", ids, rows)
-        return [_answer(found[id_], op.fingerprints).kind == "done" for id_, op in zip(ids, ops, strict=True)]
+        answers = [_answer(found[id_], op.fingerprints) for id_, op in zip(ids, ops, strict=True)]
+        return [answer.kind == "done" if isinstance(answer, Answer) else answer for answer in answers]
 
     async def _look(self, ids: Sequence[bytes], ops: Sequence[Look]) -> list[Reply]:
-        [rows] = await self._ask(_fill(self._sql["look"], ids=binaries(ids)))
+        [rows] = await self._ask(fill(self._sql["look"], ids=binaries(ids)))
         found = {row[0]: row for row in rows}
         return [
             _answer(found[id_], op.fingerprints) if id_ in found else Answer("absent")
@@ -189,20 +192,20 @@ class MySQLPort:
     async def _upsert(self, name: str, ids: Sequence[bytes], rows: Sequence[str]) -> dict[bytes, tuple[Any, ...]]:
         """Insert or update, and the rows as they are then, by id."""
         server = await self._wire.connected()
-        statement = _fill(self._sql[name], rows=",".join(rows))
-        standing = self._sql["standing"]
+        statement = fill(self._sql[name], rows=",".join(rows))
+        columns = self._sql["standing"]
         if self._returning and server.returning:
-            [found] = await self._ask(f"{statement} RETURNING {standing}")
+            [found] = await self._ask(f"{statement} RETURNING {columns}")
         else:
-            read = _fill(self._sql["reread"], ids=binaries(ids))
+            read = fill(self._sql["reread"], ids=binaries(ids))
             _, _, found, _ = await self._ask(f"BEGIN; {statement}; {read}; COMMIT")
         return {row[0]: row for row in found}
 
     async def _update(self, name: str, ids: Sequence[bytes], rows: Sequence[str]) -> dict[bytes, tuple[Any, ...]]:
         """Update, and (owner, token, state) as they are then, by id. One transaction: a rival that takes a
         released record at once would otherwise make the release look refused."""
-        statement = _fill(self._sql[name], rows=" UNION ALL ".join(rows))
-        read = _fill(self._sql["settled"], ids=binaries(ids))
+        statement = fill(self._sql[name], rows=" UNION ALL ".join(rows))
+        read = fill(self._sql["settled"], ids=binaries(ids))
         packet = f"{self._sql['before']}; BEGIN; {statement}; {read}; COMMIT"
         found = (await self._ask(packet))[3]
         return {row[0]: row[1:] for row in found}
@@ -217,7 +220,7 @@ class MySQLPort:
         if self._verified != self._wire.opened:
             await self._verify()
             self._verified = self._wire.opened
-            self._room = server.max_packet - OVERHEAD
+            self._room = max(server.max_packet - OVERHEAD, server.max_packet // 2)
 
     async def _ask(self, sql: str) -> list[Rows]:
         await self._ready()
@@ -226,7 +229,7 @@ class MySQLPort:
     # -- for people
 
     async def get(self, scope: str, key: str) -> Record | None:
-        [rows] = await self._ask(_fill(self._sql["get"], ids=binary(digest(scope, key))))
+        [rows] = await self._ask(fill(self._sql["get"], ids=binary(digest(scope, key))))
         return _record(rows[0]) if rows else None
 
     async def list(self, query: Query) -> Page:
@@ -258,30 +261,30 @@ class MySQLPort:
         place = {"at": str(at), "id": binary(after), "width": str(width)}
         wanted = "TRUE"
         if query.scope is not None:
-            stretch = _fill(self._sql["page_of_scope"], scope=text(query.scope), **place)
+            stretch = fill(self._sql["page_of_scope"], scope=text(query.scope), **place)
             # As bytes: to the index, scopes that differ in trailing spaces are equal.
             wanted = f"CAST(r.scope AS BINARY) = {binary(query.scope.encode())}"
             if query.state is not None:
                 wanted += f" AND r.state = '{_STATE[query.state]}'"
         else:
             states = STATES if query.state is None else (query.state,)
-            parts = [_fill(self._sql["page_of_state"], state=f"'{_STATE[state]}'", **place) for state in states]
+            parts = [fill(self._sql["page_of_state"], state=f"'{_STATE[state]}'", **place) for state in states]
             stretch = parts[0]
             if len(parts) > 1:
                 every = " UNION ALL ".join(f"({part})" for part in parts)
                 stretch = f"{every} ORDER BY at DESC, id DESC LIMIT {width}"
-        [keys] = await self._ask(_fill(self._sql["page"], stretch=stretch, wanted=wanted))
+        [keys] = await self._ask(fill(self._sql["page"], stretch=stretch, wanted=wanted))
         return keys
 
     async def _records(self, ids: Sequence[bytes]) -> list_[Record]:
         if not ids:
             return []
-        [rows] = await self._ask(_fill(self._sql["get"], ids=binaries(ids)))
+        [rows] = await self._ask(fill(self._sql["get"], ids=binaries(ids)))
         found = {row[-1]: row for row in rows}
         return [_record(found[id_]) for id_ in ids if id_ in found]
 
     async def stats(self) -> Stats:
-        counts, oldest, swept = await self._ask(_fill(self._sql["stats"], cap=str(CAP)))
+        counts, oldest, swept = await self._ask(fill(self._sql["stats"], cap=str(CAP)))
         return Stats(
             counts={state: int(count) for state, count in counts},
             cap=CAP,
@@ -291,11 +294,11 @@ class MySQLPort:
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         id_ = binary(digest(scope, key))
-        results = await self._ask(_fill(self._sql["forget"], id=id_, retention=f"{retention:d}"))
+        results = await self._ask(fill(self._sql["forget"], id=id_, retention=f"{retention:d}"))
         return bool(results[1])
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        sql = _fill(
+        sql = fill(
             self._sql["resolve"],
             id=binary(digest(scope, key)),
             retention=f"{resolution.retention:d}",
@@ -309,7 +312,8 @@ class MySQLPort:
     async def sweep(self, limit: int) -> Swept:
         expired, deleted = await self._reap("expired", "delete", limit)
         lapsed, moved = await self._reap("lapsed", "doubt", limit)
-        more = expired > limit or lapsed > limit
+        # Where others hold all that was found, another call would find the same.
+        more = (expired > limit and deleted > 0) or (lapsed > limit and moved > 0)
         if not more:
             await self._ask(self._sql["swept"])
         return Swept(deleted, moved, more)
@@ -319,13 +323,13 @@ class MySQLPort:
 
         In transactions of a few rows each, every row by its primary key and only where nobody holds it.
         """
-        [rows] = await self._ask(_fill(self._sql[which], limit=str(limit + 1)))
+        [rows] = await self._ask(fill(self._sql[which], limit=str(limit + 1)))
         ids = sorted(row[0] for row in rows[:limit])
         done = 0
         for start in range(0, len(ids), HELD):
-            hold = _fill(self._sql[f"hold_{which}"], ids=binaries(ids[start : start + HELD]))
+            hold = fill(self._sql[f"hold_{which}"], ids=binaries(ids[start : start + HELD]))
             _, held = await self._ask(hold)
-            acts = [_fill(self._sql[action], id=binary(row[0])) for row in held]
+            acts = [fill(self._sql[action], id=binary(row[0])) for row in held]
             await self._ask("; ".join([*acts, "COMMIT"]))
             done += len(held)
         return len(rows), done
@@ -355,6 +359,8 @@ class MySQLPort:
             unsafe.append("innodb_flush_log_at_trx_commit is not 1: a crash loses what was confirmed; set it to 1")
         if settings.get("log_bin") in ("ON", "1") and settings.get("binlog_format") == "STATEMENT":
             unsafe.append("binlog_format is STATEMENT: replicas would get other times; set it to ROW or MIXED")
+        if int(settings.get("max_allowed_packet", SMALLEST_PACKET)) < SMALLEST_PACKET:
+            unsafe.append(f"max_allowed_packet is under {SMALLEST_PACKET}: results do not fit; set it to 16M")
         if not clock[0][1]:
             unsafe.append("the server runs with --sysdate-is-now, so leases lose the time spent waiting for locks")
         if unsafe:
@@ -375,8 +381,7 @@ class MySQLPort:
         except SchemaMismatch:
             raise
         except SchemaMissing:
-            script = _fill(_file("mysql_schema.sql"), **_tables(self._prefix))
-            await self._wire.ask(_bare(script).rstrip("; "))
+            await self._wire.ask(bare(script("mysql_schema.sql", **_tables(self._prefix))))
             await self._verify()
 
     async def close(self) -> None:
@@ -393,28 +398,15 @@ def _known(version: int, address: Address) -> None:
         raise SchemaMismatch(f"the tables of {address} are of version {version}, not {SCHEMA_VERSION}; {remedy}")
 
 
-def _answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer:
-    """What an unexpired row answers: steps 2 to 8 of `Port.run`, after the statement has done its part.
-
-    Without ``owner`` (a look, a remember) nothing was taken: what could be is ``absent``.
-    """
-    _, state, holder, token, attempts, generation, lapsed, stored, left, doubt, result, error = row
-    if fingerprints and stored and stored not in fingerprints:
-        return Answer("mismatch")
-    if state == "done":
-        return Answer("done", token, attempts, generation, result)
-    if state == "failed":
-        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
-    if state == "in_doubt":
-        return Answer("in_doubt", token, attempts, generation)
-    if state == "claimed":
-        if owner is not None and holder == owner:
-            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed))
-        if left > 0 or owner is not None:
-            return Answer("in_progress", token, attempts, generation, retry_after=max(0, left) / 1e6)
-        if doubt:
-            return Answer("in_doubt", token, attempts, generation)
-    return Answer("absent")
+def _answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
+    """What an unexpired row answers after the statement has done its part; ``absent``: it is there to be taken."""
+    left, now = row[8], 0
+    if owner is not None and left is not None and left <= 0:
+        now = left - 1  # a claim that was refused met a live lease, which has ended since
+    try:
+        return standing(*row[1:], fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
+    except CorruptRecord as error:
+        return error
 
 
 def _weight(op: Batchable) -> int:
@@ -453,51 +445,19 @@ def _position(cursor: str | None) -> tuple[int, bytes]:
 _STATE = {state: state for state in STATES}  # the only texts that are quoted
 
 
-# -- the SQL files
-
-
-def _prefix(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,40}", name):
-        raise ValueError("a prefix is a letter or _, then up to 40 letters, digits and _")
-    return name
-
-
 def _tables(prefix: str) -> dict[str, str]:
     return {"records": f"`{prefix}_records`", "meta": f"`{prefix}_meta`"}
-
-
-def _fill(sql: str, **values: str) -> str:
-    for name, value in values.items():
-        sql = sql.replace(f"{{{name}}}", value)
-    return sql
-
-
-@cache
-def _file(name: str) -> str:
-    return (resources.files(__package__) / "sql" / name).read_text("utf-8")
-
-
-def _bare(sql: str) -> str:
-    """Without comments and line breaks."""
-    lines = (line.split("--")[0].strip() for line in sql.splitlines())
-    return " ".join(line for line in lines if line)
 
 
 @cache
 def _queries(prefix: str) -> dict[str, str]:
     """The statements by name, with everything filled in that is not a value."""
-    found: dict[str, str] = {}
-    for section in _file("mysql_queries.sql").split("-- name: ")[1:]:
-        name, _, sql = section.partition("\n")
-        found[name.strip()] = _bare(sql)
-    common = {
-        "standing": found["standing"],
-        "record": found["record"],
-        "records_name": f"{prefix}_records",
-        "meta_name": f"{prefix}_meta",
-        "exhausted": binary(EXHAUSTED),
-        "now": NOW,
-        "began": BEGAN,
+    return statements(
+        "mysql_queries.sql",
+        records_name=f"{prefix}_records",
+        meta_name=f"{prefix}_meta",
+        exhausted=binary(EXHAUSTED),
+        now=NOW,
+        began=BEGAN,
         **_tables(prefix),
-    }
-    return {name: _fill(sql, **common) for name, sql in found.items()}
+    )

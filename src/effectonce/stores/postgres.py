@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -17,7 +16,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from effectonce.connections.postgres import Param, Row, Statement, Wire
-from effectonce.connections.postgres_session import AsyncOwn, AsyncPooled, Options, Prepare, Source, SyncOwn, SyncPooled
+from effectonce.connections.postgres_session import (
+    AsyncOwn,
+    AsyncPooled,
+    Lender,
+    Options,
+    Prepare,
+    Source,
+    SyncOwn,
+    SyncPooled,
+)
 from effectonce.contracts import Capabilities, Contention, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
@@ -36,7 +44,7 @@ from effectonce.record import (
     Stats,
     Swept,
 )
-from effectonce.urls import Address
+from effectonce.urls import Address, flag
 
 from .postgres_codec import (
     answer,
@@ -75,9 +83,11 @@ class PostgresBackend:
     """
 
     capabilities = Capabilities(name="postgresql", lanes=3, notifies=True)
+    _lender: Lender | None = None
 
     def __init__(self, address: Address) -> None:
         self._prefix = _table_prefix(address.take("prefix", str, "effectonce"))
+        self._allow_unsafe = address.take("allow_unsafe", flag, False)
         options = Options(address)
         address.done()
         self._shown, self._timeout = options.shown, options.timeout
@@ -93,28 +103,34 @@ class PostgresBackend:
         prefix: str = "effectonce",
         timeout: float = 5.0,
         prepare: Prepare = "auto",
+        allow_unsafe: bool = False,
     ) -> PostgresBackend:
         """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``.
 
         An operation takes a connection and gives it back; whoever opened the pool closes it. The other colour gets
         connections of ours to the same server (heartbeats run on a thread, beside an async pool too). A pool's
-        connections do not listen: waiters poll.
+        connections do not listen: waiters poll. A pool that was open before a fork is refused in the child.
         """
         backend = cls.__new__(cls)
         backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
         backend._prefix = _table_prefix(prefix)
         backend._shown, backend._timeout, backend._prepare = "the given pool", timeout, prepare
+        backend._allow_unsafe = allow_unsafe
         getconn = getattr(pool, "getconn", None)
         if getconn is None:
             raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
-        known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        lender = backend._lender = Lender(pool, timeout)
         if asyncio.iscoroutinefunction(getconn):
-            backend._async = lambda: AsyncPooled(pool, known)
+            backend._async = lambda: AsyncPooled(lender)
             backend._sync = lambda: SyncOwn(Options.of_pool(pool, timeout))
         else:
-            backend._sync = lambda: SyncPooled(pool, known)
+            backend._sync = lambda: SyncPooled(lender)
             backend._async = lambda: AsyncOwn(Options.of_pool(pool, timeout))
         return backend
+
+    def after_fork(self) -> None:
+        if self._lender is not None:
+            self._lender.after_fork()
 
     def sync_port(self) -> Port:
         return self._port(self._sync())
@@ -130,9 +146,11 @@ class PostgresBackend:
             timeout=self._timeout,
             prepare=self._prepare,
             schema=SCHEMA,
+            allow_unsafe=self._allow_unsafe,
             facts=queries["facts"],
             session=queries["session"],
             version=queries["version"],
+            durability=queries["durability"],
         )
         return PostgresPort(wire, queries, self._prefix, self.schema_sql())
 
@@ -296,14 +314,24 @@ class PostgresPort:
                 return Page(found, cursor(*after))
 
     async def stats(self) -> Stats:
-        """``claimed`` and ``done`` are counted among the 250,000 records that expire last, the newest as a rule."""
+        """``claimed`` and ``done`` are counted among the 250,000 records that expire last; where there are more, they
+        are ``approximate``: others with a shorter retention were not looked at."""
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         times: dict[str, int | None] = {}
+        partial = False
         for state, count, least in await self._ask("stats", int4.pack(CAP), int4.pack(_SCANNED)):
             times[state] = least or None
             if state in counts:
                 counts[state] = min(CAP, counts[state] + count)
-        return Stats(counts=counts, cap=CAP, oldest_in_doubt=times.get("in_doubt"), swept_at=times.get("swept_at"))
+            elif state == "scanned":
+                partial = count >= _SCANNED
+        return Stats(
+            counts=counts,
+            cap=CAP,
+            oldest_in_doubt=times.get("in_doubt"),
+            swept_at=times.get("swept_at"),
+            approximate=tuple(s for s in ("claimed", "done") if partial and counts[s] < CAP),
+        )
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention))
@@ -354,7 +382,7 @@ class PostgresPort:
             f"SELECT pg_advisory_xact_lock({lock}); {self._schema}; COMMIT",
             _MIGRATION_TIMEOUT,
         )
-        await self._wire.check()
+        await self._ask("version")  # which looks at it
 
     async def close(self) -> None:
         await self._wire.close()
@@ -391,9 +419,11 @@ def _filled(sql: str, prefix: str) -> str:
         "{records_attention}": f'"{prefix}_records_attention"',
         "{meta}": f'"{prefix}_meta"',
         "{now}": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+        "{is_locked}": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
         "{exhausted}": f"'\\x{EXHAUSTED.hex()}'",
-        # A payload of 8,000 bytes or more is an error; then nobody is told, and whoever waits polls.
-        "{announced}": f"CASE WHEN awaited AND octet_length({payload}) < 7999 "
+        # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
+        # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
+        "{announced}": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
         f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
     }
     for name, value in values.items():

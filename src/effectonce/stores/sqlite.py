@@ -13,7 +13,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, Final
 
 from effectonce.connections.sqlite import Connection, File, Threaded
@@ -33,10 +32,11 @@ from effectonce.record import (
     Reply,
     Resolution,
     Settlement,
-    State,
     Stats,
     Swept,
+    standing,
 )
+from effectonce.stores import sqlfiles
 from effectonce.urls import Address
 
 SCHEMA: Final = 1
@@ -46,14 +46,16 @@ RECENT: Final = 1_000_000  # the most rows that `stats` looks at for claimed and
 DAY: Final = 86_400_000_000
 UNLIMITED: Final = 1 << 62
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
+AFTER: Final = b""  # to SQLite, a blob comes after every text
 ATTENTION: Final = ("failed", "free", "in_doubt")
+OTHERS: Final = ("claimed", "done")
 
 _COLUMNS = (
     "scope, key, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until, expires_at, "
     "owner, fingerprint, result, error"
 )
 _FIELDS = _COLUMNS.split(", ")
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}", re.ASCII)
+_CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 
 class MachineClock:
@@ -88,16 +90,11 @@ class SQLiteBackend:
     def queries(self) -> dict[str, str]:
         """The statements by name, with this store's table names."""
         if self._queries is None:
-            found = re.findall(r"^-- name: (\w+)\n(.*?;)$", self._sql("sqlite_queries.sql"), re.MULTILINE | re.DOTALL)
-            self._queries = {name: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE) for name, text in found}
+            self._queries = sqlfiles.statements("sqlite_queries.sql", columns=_COLUMNS, **self._names())
         return self._queries
 
-    def _sql(self, name: str) -> str:
-        text = files("effectonce.stores").joinpath("sql", name).read_text("utf-8")
-        names = {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
-        for word, value in {**names, "columns": _COLUMNS}.items():
-            text = text.replace(f"{{{word}}}", value)
-        return text
+    def _names(self) -> dict[str, str]:
+        return {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
 
     def sync_port(self) -> Port:
         return SQLitePort(self)
@@ -106,16 +103,16 @@ class SQLiteBackend:
         return Threaded(SQLitePort(self))
 
     def schema_sql(self) -> str:
-        return self._sql("sqlite_schema.sql")
+        return sqlfiles.script("sqlite_schema.sql", **self._names())
 
     def __repr__(self) -> str:
         return str(self.file)
 
 
 def _prefix(text: str) -> str:
-    if _PREFIX.fullmatch(text) is None:
-        raise ValueError("a prefix is a letter or _ and then up to 40 letters, digits and _")
-    return text
+    if f"{text}_".lower().startswith("sqlite_"):
+        raise InvalidOption("SQLite keeps names that begin with sqlite_ for itself; take another prefix")
+    return sqlfiles.table_prefix(text)
 
 
 class SQLitePort:
@@ -217,10 +214,10 @@ class SQLitePort:
                 return Answer("claimed", now, 1)
             # Taken from another (then it is ours below), or refused. Outside a transaction the record may have
             # changed since: then no answer fits what is found, and the claim is made again.
-            row = self._read(cursor, op.scope, op.key, prints, now)
+            row = self._read(cursor, op.scope, op.key, now)
             if row is None:
                 continue
-            answer = _standing(row, bool(prints), now, op.owner)
+            answer = standing(*row, fingerprints=prints, now=now, claimant=op.owner)
             if answer is None:
                 if row[3] >= limit and self._exhaust(cursor, op, row[2], now):
                     return Answer("exhausted", row[2], row[3], row[4], None, EXHAUSTED)
@@ -237,15 +234,15 @@ class SQLitePort:
         values = (EXHAUSTED, now, expires, op.scope, op.key, token, op.max_attempts, now, now)
         return cursor.execute(self._sql["exhaust"], values).rowcount == 1
 
-    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, prints: bytes, now: int) -> tuple[Any, ...] | None:
-        """The unexpired record as `_standing` reads it."""
-        row: tuple[Any, ...] | None = cursor.execute(self._standing_sql, (prints, scope, key)).fetchone()
-        return None if row is None or (row[8] is not None and row[8] <= now) else row
+    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, now: int) -> tuple[Any, ...] | None:
+        """The unexpired record, as `standing` takes it."""
+        row: tuple[Any, ...] | None = cursor.execute(self._standing_sql, (scope, key, now)).fetchone()
+        return row
 
     def _look(self, cursor: sqlite3.Cursor, op: Look) -> Answer:
         now = self._now()
-        row = self._read(cursor, op.scope, op.key, op.fingerprints, now)
-        return (row and _standing(row, bool(op.fingerprints), now)) or Answer("absent")
+        row = self._read(cursor, op.scope, op.key, now)
+        return (row and standing(*row, fingerprints=op.fingerprints, now=now)) or Answer("absent")
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
         now = self._now()
@@ -257,7 +254,7 @@ class SQLitePort:
         if cursor.execute(self._settle_sql, values).rowcount:
             return True
         # Not applied now. Applied before, and its reply lost? Owner and token never come back to a claim.
-        row = self._read(cursor, op.scope, op.key, b"", now)
+        row = self._read(cursor, op.scope, op.key, now)
         return row is not None and row[:3] == (state, op.owner, op.token)
 
     def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
@@ -278,8 +275,8 @@ class SQLitePort:
                     return True
             except sqlite3.IntegrityError:  # as in `_claim`
                 continue
-            row = self._read(cursor, op.scope, op.key, prints, now)
-            answer = _standing(row, bool(prints), now) if row is not None else None
+            row = self._read(cursor, op.scope, op.key, now)
+            answer = standing(*row, fingerprints=prints, now=now) if row is not None else None
             if answer is not None:
                 return answer.kind == "done"
         raise Contention(f"scope {show(op.scope)!r}, key {show(op.key)!r} changed a hundred times during one call")
@@ -294,39 +291,22 @@ class SQLitePort:
         return _record(row) if row is not None else None
 
     async def list(self, query: Query) -> Page:
-        if query.state in ATTENTION:
-            return self._db.step(self._list_attention, query, _uncursor(query.cursor, "a", 2))
-        if query.scope is not None:
-            return self._db.step(self._list_within, query, query.scope, _uncursor(query.cursor, "w", 1))
-        return self._db.step(self._list_all, query, _uncursor(query.cursor, "d", 1))
+        """Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never changes."""
+        walk = self._list_attention if query.state in ATTENTION else self._list_others
+        return self._db.step(walk, query, _place(query))
 
-    def _list_attention(self, cursor: sqlite3.Cursor, query: Query, after: Sequence[str]) -> Page:
-        start = _numbers(after) or (LAST, LAST)
+    def _list_attention(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
+        start, end = place or (LAST, "", ""), (FIRST, "", "")
         edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, VISITS - 1)).fetchone()
-        rows = cursor.execute(
-            self._sql["page_attention"],
-            (query.state, *start, *(edge or (FIRST, FIRST)), query.scope, query.scope, self._now(), query.limit + 1),
-        ).fetchall()
-        return _page("a", [(row[:2], row[2:]) for row in rows], query.limit, edge)
+        values = (query.state, *start, *(edge or end), query.scope, query.scope, self._now(), query.limit + 1)
+        return _page(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
 
-    def _list_within(self, cursor: sqlite3.Cursor, query: Query, scope: str, after: Sequence[str]) -> Page:
-        start = after[0] if after else ""
-        edge = cursor.execute(self._sql["edge_within"], (scope, start, VISITS - 1)).fetchone()
-        last = edge[0] if edge else None
-        rows = cursor.execute(
-            self._sql["page_within"],
-            (scope, start, last, last, query.state, query.state, self._now(), query.limit + 1),
-        ).fetchall()
-        return _page("w", [((row[1],), row) for row in rows], query.limit, edge)
-
-    def _list_all(self, cursor: sqlite3.Cursor, query: Query, after: Sequence[str]) -> Page:
-        start = (_numbers(after) or (LAST,))[0]
-        edge = cursor.execute(self._sql["edge_all"], (start, VISITS - 1)).fetchone()
-        rows = cursor.execute(
-            self._sql["page_all"],
-            (start, edge[0] if edge else FIRST, query.state, query.state, self._now(), query.limit + 1),
-        ).fetchall()
-        return _page("d", [(row[:1], row[1:]) for row in rows], query.limit, edge)
+    def _list_others(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
+        start = place[1:] if place is not None else (query.scope or "", "")
+        end = (AFTER if query.scope is None else query.scope, AFTER)
+        edge = cursor.execute(self._sql["edge_others"], (*start, *end, VISITS - 1)).fetchone()
+        values = (*start, *(edge[1:] if edge else end), query.state, query.state, self._now(), query.limit + 1)
+        return _page(cursor.execute(self._sql["page_others"], values).fetchall(), query.limit, edge)
 
     async def stats(self) -> Stats:
         return self._db.step(self._stats)
@@ -339,11 +319,16 @@ class SQLitePort:
             row = cursor.execute(self._sql[name], values).fetchone()
             return row[0] if row is not None else None
 
-        edge = one("edge_all", LAST, RECENT - 1)
-        counts = {state: one("count_recent", FIRST if edge is None else edge, state, now, CAP) for state in _RECENT}
+        edge = one("edge_recent", RECENT)
+        counts = {state: one("count_recent", FIRST if edge is None else edge, state, now, CAP) for state in OTHERS}
         counts.update({state: one("count_attention", state, now, CAP) for state in ATTENTION})
-        oldest = one("oldest_in_doubt")
-        return Stats(counts=counts, cap=CAP, oldest_in_doubt=oldest, swept_at=self._meta(cursor, "swept_at"))
+        return Stats(
+            counts=counts,
+            cap=CAP,
+            oldest_in_doubt=one("oldest_in_doubt"),
+            swept_at=self._meta(cursor, "swept_at"),
+            approximate=() if edge is None else tuple(state for state in OTHERS if counts[state] < CAP),
+        )
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         return self._db.step(self._forget, scope, key, retention)
@@ -371,20 +356,25 @@ class SQLitePort:
 
     def _sweep(self, cursor: sqlite3.Cursor, limit: int) -> Swept:
         now = self._now()
-        seen = cursor.execute(self._sql["due"], (self._due(now) | 0xFFFFF, 2 * limit)).fetchall()
-        expired = [due for due, expires in seen if expires is not None and expires <= now]
-        # What is due and has not expired was claimed again, runs longer, or never expires: look again later.
-        later = [(self._due(now + DAY if at is None else at), due) for due, at in seen if at is None or at > now]
+        rows = cursor.execute(self._sql["due"], (self._due(now) | 0xFFFFF, 2 * limit + 1)).fetchall()
+        seen, beyond = rows[: 2 * limit], rows[2 * limit :]
+        # What is due and has not expired was claimed again, runs longer, or never expires: look again later, and not
+        # within this very millisecond.
+        later = [(self._due(now + DAY if at is None else at + 999), due) for due, at in seen if at is None or at > now]
         cursor.executemany(self._sql["postpone"], later)
-        room = limit + 1 - len(expired)
-        if room > 0:
-            expired += [due for (due,) in cursor.execute(self._sql["early"], (now, room)).fetchall()]
+        expired = [due for due, at in seen if at is not None and at <= now]
         cursor.executemany(self._sql["delete"], [(due, now) for due in expired[:limit]])
-        lapsed = cursor.execute(self._sql["lapse_all"], (now, now, limit)).rowcount
-        more = len(expired) > limit or lapsed == limit or len(seen) == 2 * limit
+        room = limit - len(expired)
+        if room >= 0:
+            early = [due for (due,) in cursor.execute(self._sql["early"], (now, room + 1)).fetchall()]
+            cursor.executemany(self._sql["delete"], [(due, now) for due in early[:room]])
+            expired += early
+        lapsed = cursor.execute(self._sql["lapsed"], (now, limit + 1)).fetchall()
+        cursor.executemany(self._sql["doubt"], [(now, due) for (due,) in lapsed[:limit]])
+        more = len(expired) > limit or len(lapsed) > limit or bool(beyond)
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
-        return Swept(min(len(expired), limit), lapsed, more)
+        return Swept(min(len(expired), limit), min(len(lapsed), limit), more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
@@ -404,62 +394,32 @@ class SQLitePort:
         self._db.close()
 
 
-_RECENT: Final = ("claimed", "done")
-
-
-def _standing(row: tuple[Any, ...], compare: bool, now: int, owner: bytes | None = None) -> Answer | None:
-    """What an unexpired record answers, steps 2 to 7 of a claim; None: it is there to be taken."""
-    state: State
-    state, holder, token, attempts, generation, lapsed, doubt, until, _, result, error, differs = row
-    if compare and differs:
-        return Answer("mismatch")
-    if state == "done":
-        return Answer("done", token, attempts, generation, result)
-    if state == "failed":
-        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
-    if state == "in_doubt":
-        return Answer("in_doubt", token, attempts, generation)
-    if state == "claimed" and isinstance(until, int):
-        if holder == owner:
-            return Answer("claimed", token, attempts, generation, lapsed=lapsed == 1)
-        if now < until:
-            return Answer("in_progress", token, attempts, generation, retry_after=(until - now) / 1e6)
-        return Answer("in_doubt", token, attempts, generation) if doubt else None
-    if state == "free":
-        return None
-    raise CorruptRecord(f"a record is stored in the state {show(state)!r}, which is none; delete its row")
-
-
 def _record(row: Sequence[Any]) -> Record:
     fields = dict(zip(_FIELDS, row, strict=True))
     fields["doubt_on_lapse"] = fields["doubt_on_lapse"] == 1
     return Record(**fields)
 
 
-def _page(
-    walk: str,
-    rows: Sequence[tuple[tuple[Any, ...], Sequence[Any]]],
-    limit: int,
-    edge: tuple[Any, ...] | None,
-) -> Page:
-    """A page of (place, columns); it goes on after its last row, or after the edge where it was not filled."""
-    last = rows[limit - 1][0] if len(rows) > limit else edge
-    cursor = None if last is None else ":".join((walk, *map(str, last)))
-    return Page([_record(columns) for _, columns in rows[:limit]], cursor)
+#: Where a list has come to: changed_at (0 in a list by scope and key), scope, key.
+Place = tuple[int, str, str]
 
 
-def _uncursor(cursor: str | None, walk: str, parts: int) -> Sequence[str]:
-    """The place in a cursor of this walk; empty where there is no cursor."""
-    if cursor is None:
-        return ()
-    kind, *place = cursor.split(":", parts)
-    if kind != walk or len(place) != parts:
-        raise InvalidOption("this cursor is not of this list; start again without one")
-    return place
+def _page(rows: Sequence[tuple[Any, ...]], limit: int, edge: Place | None) -> Page:
+    """A page of places and columns; it goes on after its last row, or after the edge where it was not filled."""
+    last = rows[limit - 1] if len(rows) > limit else edge
+    cursor = None if last is None else f"{last[0]}:{len(last[1])}:{last[1]}{last[2]}"
+    return Page([_record(row[3:]) for row in rows[:limit]], cursor)
 
 
-def _numbers(place: Sequence[str]) -> tuple[int, ...]:
-    try:
-        return tuple(max(FIRST, min(LAST, int(part))) for part in place)
-    except ValueError:
-        raise InvalidOption("this cursor is not of this list; start again without one") from None
+def _place(query: Query) -> Place | None:
+    """The place in a query's cursor."""
+    if query.cursor is None:
+        return None
+    found = _CURSOR.fullmatch(query.cursor)
+    if found is not None:
+        at, length, text = int(found[1]), int(found[2]), found[3]
+        scope, key = text[:length], text[length:]
+        fits = query.state in ATTENTION if at else query.state not in ATTENTION and query.scope in (None, scope)
+        if fits and len(scope) == length and not any("\ud800" <= char <= "\udfff" for char in text):
+            return at, scope, key
+    raise InvalidOption("this cursor is not of this list; start again without one")

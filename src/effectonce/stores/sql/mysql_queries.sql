@@ -24,8 +24,8 @@ ON DUPLICATE KEY UPDATE
     verdict = CASE
         WHEN COALESCE(expires_at <= {now}, FALSE) THEN 3
         WHEN fingerprint <> '' AND VALUES(fingerprint) <> ''
-             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) = 0 THEN 0
-        WHEN state IN ('done', 'failed', 'in_doubt') THEN 0
+             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) % 33 <> 1 THEN 0
+        WHEN state NOT IN ('claimed', 'free') THEN 0
         WHEN state = 'claimed' AND (owner = VALUES(owner) OR lease_until > {now}) THEN 0
         WHEN state = 'claimed' AND doubt_on_lapse THEN 5
         WHEN VALUES(max_attempts) > 0 AND attempts >= VALUES(max_attempts) THEN 4
@@ -71,8 +71,8 @@ ON DUPLICATE KEY UPDATE
     verdict = CASE
         WHEN COALESCE(expires_at <= {now}, FALSE) THEN 3
         WHEN fingerprint <> '' AND VALUES(fingerprint) <> ''
-             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) = 0 THEN 0
-        WHEN state IN ('done', 'failed', 'in_doubt') THEN 0
+             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) % 33 <> 1 THEN 0
+        WHEN state NOT IN ('claimed', 'free') THEN 0
         WHEN state = 'claimed' AND (doubt_on_lapse OR lease_until > {now}) THEN 0
         ELSE 1 END,
     token = IF(verdict, GREATEST(token + 1, {now}), token),
@@ -92,9 +92,9 @@ ON DUPLICATE KEY UPDATE
 
 
 -- name: standing
--- The columns that claims, looks and remembers are answered from.
-id, state, owner, token, attempts, generation, lapsed, LEFT(fingerprint, 33), lease_until - {now},
-doubt_on_lapse, result, error
+-- What claims, looks and remembers are answered from: the arguments of `record.standing`, the lease as what is left.
+id, state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until - {now},
+LEFT(fingerprint, 33), result, error
 
 
 -- name: reread
@@ -262,9 +262,9 @@ SELECT {now}
 
 -- name: safety
 -- What could lose records: another engine, commits that are not flushed, statement-based replication of
--- SYSDATE, a replica, SYSDATE turned into NOW.
+-- SYSDATE, a replica, packets too small for results, SYSDATE turned into NOW.
 SELECT table_name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name IN ('{records_name}', '{meta_name}');
 SHOW GLOBAL VARIABLES WHERE Variable_name IN
-    ('innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format', 'read_only');
+    ('innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format', 'read_only', 'max_allowed_packet');
 SELECT SLEEP(0.002), SYSDATE(6) > NOW(6)

@@ -5,6 +5,9 @@
 -- {now}               the clock when the expression is evaluated. now() is when the transaction began, and after
 --                     a wait for a lock a short lease counted from it would be over already.
 -- {announced}         true; on the way it tells those who wait for the record that it was settled
+-- {is_locked}         the row `r` is the one that was locked as `l`: the same place, and the same identity, since each
+--                     partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be joined
+--                     on, so that the way to the row stays its place.
 -- {verdict}           what the record in `r` means to an operation: the expression below
 --
 -- All run in READ COMMITTED. In there a statement reads as of its start, but locks and changes the newest
@@ -58,7 +61,7 @@ seen AS MATERIALIZED (
     SELECT r.*, {verdict} AS verdict
     FROM (
         SELECT i.*, {now} AS now, r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at,
-               r.doubt_on_lapse, r.awaited, r.owner, r.fingerprint, r.result, r.error
+               r.doubt_on_lapse, r.lapsed, r.awaited, r.owner, r.fingerprint, r.result, r.error
         FROM input i
         CROSS JOIN LATERAL (
             SELECT * FROM {records} r WHERE r.scope = i.scope AND r.key = i.key LIMIT 1
@@ -77,12 +80,12 @@ locked AS MATERIALIZED (
     FROM (
         SELECT r.*, {verdict} AS verdict
         FROM (
-            SELECT s.n, s.claimant, s.lease, s.retention, s.max_attempts, s.doubts, s.waiting, s.fingerprints,
-                   {now} AS now, r.*
+            SELECT s.n, s.scope, s.key, s.claimant, s.lease, s.retention, s.max_attempts, s.doubts, s.waiting,
+                   s.fingerprints, {now} AS now, r.*
             FROM seen s
             CROSS JOIN LATERAL (
                 SELECT r.ctid AS place, r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at,
-                       r.doubt_on_lapse, r.awaited, r.owner, r.fingerprint, r.result, r.error
+                       r.doubt_on_lapse, r.lapsed, r.awaited, r.owner, r.fingerprint, r.result, r.error
                 FROM {records} r WHERE r.scope = s.scope AND r.key = s.key FOR UPDATE
             ) r
             WHERE s.verdict IN ('expired', 'free', 'lapsed', 'lapsed_in_doubt')
@@ -111,6 +114,7 @@ changed AS (
             THEN (l.now + l.retention) / 60000000
             WHEN l.change <> 'claimed' THEN r.expires_minute END,
         doubt_on_lapse = CASE l.change WHEN 'claimed' THEN l.doubts ELSE r.doubt_on_lapse END,
+        lapsed = CASE l.change WHEN 'claimed' THEN l.verdict = 'lapsed' ELSE r.lapsed END,
         awaited = r.awaited OR l.change = 'in_progress',
         owner = CASE l.change WHEN 'claimed' THEN l.claimant ELSE r.owner END,
         fingerprint = CASE
@@ -120,23 +124,23 @@ changed AS (
         result = NULL,
         error = CASE l.change WHEN 'exhausted' THEN {exhausted}::bytea END
     FROM locked l
-    WHERE r.ctid = l.place AND l.change IS NOT NULL
-    RETURNING l.n, l.change, l.verdict, r.token, r.attempts, r.generation, r.lease_until - l.now AS remains, r.error
+    WHERE {is_locked} AND l.change IS NOT NULL
+    RETURNING l.n, l.change, r.token, r.attempts, r.generation, r.lapsed, r.lease_until - l.now AS remains, r.error
 )
 SELECT i.n, 'claimed' AS answer, f.token, 1 AS attempts, 0 AS generation, false AS lapsed, NULL::bigint AS remains,
        NULL::bytea AS result, NULL::bytea AS error
 FROM fresh f JOIN input i ON i.scope = f.scope AND i.key = f.key
 UNION ALL
-SELECT n, verdict, token, attempts, generation, false, lease_until - now, result, error
+SELECT n, verdict, token, attempts, generation, lapsed, lease_until - now, result, error
 FROM seen
 WHERE verdict IN ('mismatch', 'claimed', 'done', 'failed', 'in_doubt')
    OR (verdict = 'in_progress' AND (awaited OR NOT waiting))
 UNION ALL
-SELECT n, verdict, token, attempts, generation, false, lease_until - now, result, error
+SELECT n, verdict, token, attempts, generation, lapsed, lease_until - now, result, error
 FROM locked
 WHERE change IS NULL
 UNION ALL
-SELECT n, change, token, attempts, generation, change = 'claimed' AND verdict = 'lapsed', remains, NULL, error
+SELECT n, change, token, attempts, generation, lapsed, remains, NULL, error
 FROM changed
 
 
@@ -180,7 +184,7 @@ changed AS (
         result = l.result,
         error = l.error
     FROM locked l
-    WHERE r.ctid = l.place AND l.open AND (l.expires_at IS NULL OR l.expires_at > l.now)
+    WHERE {is_locked} AND l.open AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.n, l.scope, l.key, l.awaited
 )
 SELECT n, {announced} AS applied FROM changed
@@ -208,7 +212,7 @@ changed AS (
         lease_until = l.now + l.lease,
         expires_at = CASE WHEN NOT r.doubt_on_lapse THEN l.now + l.lease + l.retention END
     FROM locked l
-    WHERE r.ctid = l.place AND (l.expires_at IS NULL OR l.expires_at > l.now)
+    WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.n
 )
 SELECT n, true AS applied FROM changed
@@ -278,7 +282,7 @@ changed AS (
         result = l.memory,
         error = NULL
     FROM locked l
-    WHERE r.ctid = l.place AND l.verdict IN ('expired', 'free', 'lapsed')
+    WHERE {is_locked} AND l.verdict IN ('expired', 'free', 'lapsed')
     RETURNING l.n, l.scope, l.key, l.awaited
 )
 SELECT i.n, true AS applied
@@ -331,16 +335,21 @@ ORDER BY r.scope, r.key
 
 -- name: stats
 -- How many there are of each state, and the least time of change. At most $1 of those that `attention` finds; the
--- others have no index (see the schema), and are counted among the $2 records that expire last.
-SELECT state, count(*), NULL::bigint
-FROM (
-    SELECT state
+-- others have no index (see the schema), and are counted among the $2 records that expire last. `scanned` is how
+-- many of those there were: where it is $2, others were left out.
+WITH scanned AS MATERIALIZED (
+    SELECT state, attention, expires_at
     FROM {records}
-    WHERE expires_minute IS NOT NULL AND attention IS NULL AND expires_at > {now}
+    WHERE expires_minute IS NOT NULL
     ORDER BY expires_minute DESC
     LIMIT $2::integer
-) r
+)
+SELECT state, count(*), NULL::bigint
+FROM scanned
+WHERE attention IS NULL AND expires_at > {now}
 GROUP BY state
+UNION ALL
+SELECT 'scanned', count(*), NULL FROM scanned
 UNION ALL
 SELECT CASE s.attention WHEN 'lapse' THEN 'claimed' ELSE s.attention END, count(r.changed_at), min(r.changed_at)
 FROM unnest(ARRAY['lapse', 'free', 'failed', 'in_doubt']) AS s (attention)
@@ -379,7 +388,7 @@ changed AS (
         error = NULL,
         fingerprint = NULL
     FROM locked l
-    WHERE r.ctid = l.place AND (l.expires_at IS NULL OR l.expires_at > l.now)
+    WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.scope, l.key, l.awaited
 )
 SELECT {announced} AS applied FROM changed
@@ -415,7 +424,7 @@ changed AS (
         result = $5::bytea,
         error = $6::bytea
     FROM doubted l
-    WHERE r.ctid = l.place
+    WHERE {is_locked}
     RETURNING l.scope, l.key, l.awaited
 )
 SELECT {announced} AS applied FROM changed
@@ -424,26 +433,30 @@ SELECT NULL FROM doubted WHERE NOT EXISTS (SELECT FROM changed)
 
 
 -- name: sweep
--- Rows that others have locked are left to the next sweep: someone is using them.
+-- Rows that others have locked are left to the next sweep: someone is using them. One more than the limit is looked
+-- for, of each kind: that one says whether there is more to do.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
 expired AS MATERIALIZED (
-    SELECT ctid AS place
+    SELECT ctid AS place, scope, key
     FROM {records}
     WHERE expires_minute <= (SELECT now / 60000000 FROM began) AND expires_at <= (SELECT now FROM began)
     ORDER BY expires_minute
-    LIMIT $1::integer
+    LIMIT $1::integer + 1
     FOR UPDATE SKIP LOCKED
 ),
 deleted AS (
-    DELETE FROM {records} r USING expired e WHERE r.ctid = e.place RETURNING 1
+    DELETE FROM {records} r
+    USING (SELECT * FROM expired LIMIT $1::integer) l
+    WHERE {is_locked}
+    RETURNING 1
 ),
 lapsed AS MATERIALIZED (
     SELECT ctid AS place, scope, key, awaited
     FROM {records}
     WHERE attention = 'lapse' AND lease_until <= (SELECT now FROM began)
-    LIMIT $1::integer
+    LIMIT $1::integer + 1
     FOR UPDATE SKIP LOCKED
 ),
 moved AS (
@@ -452,18 +465,19 @@ moved AS (
         attention = 'in_doubt',
         changed_at = (SELECT now FROM began),
         awaited = false
-    FROM lapsed l
-    WHERE r.ctid = l.place
+    FROM (SELECT * FROM lapsed LIMIT $1::integer) l
+    WHERE {is_locked}
     RETURNING l.scope, l.key, l.awaited
+),
+rest AS (
+    SELECT (SELECT count(*) FROM expired) > $1::integer OR (SELECT count(*) FROM lapsed) > $1::integer AS more
 ),
 done AS (
     UPDATE {meta} m SET value = (SELECT now FROM began)
-    FROM (SELECT ctid AS place FROM {meta} WHERE name = 'swept_at' FOR UPDATE SKIP LOCKED) s
-    WHERE m.ctid = s.place
-      AND (SELECT count(*) FROM expired) < $1::integer AND (SELECT count(*) FROM lapsed) < $1::integer
+    FROM (SELECT name FROM {meta} WHERE name = 'swept_at' FOR UPDATE SKIP LOCKED) s
+    WHERE m.name = s.name AND NOT (SELECT more FROM rest)
 )
-SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM moved WHERE {announced}),
-       (SELECT count(*) FROM expired) >= $1::integer OR (SELECT count(*) FROM lapsed) >= $1::integer
+SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM moved WHERE {announced}), (SELECT more FROM rest)
 
 
 -- name: now
@@ -472,6 +486,16 @@ SELECT {now}
 
 -- name: version
 SELECT value FROM {meta} WHERE name = 'schema'
+
+
+-- name: durability
+-- Whether commits may be lost: to a power cut, to a crash, to the emptying of tables that are not in the log.
+SELECT current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
+       (SELECT string_agg(oid::regclass::text, ', ')
+        FROM pg_class
+        WHERE relpersistence = 'u'
+          AND oid IN (SELECT to_regclass('{records}') UNION ALL SELECT to_regclass('{meta}')
+                      UNION ALL SELECT relid FROM pg_partition_tree(to_regclass('{records}'))))
 
 
 -- name: facts

@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     expires_at     bigint,                              -- NULL: never
     expires_minute bigint,
     doubt_on_lapse boolean          NOT NULL,           -- what the end of the lease means
+    lapsed         boolean          NOT NULL DEFAULT false,  -- claimed from a lapsed lease
     awaited        boolean          NOT NULL DEFAULT false,  -- someone waits for the settlement: NOTIFY
     owner          bytea            NOT NULL,           -- who claimed it last
     fingerprint    bytea,                               -- of the payload

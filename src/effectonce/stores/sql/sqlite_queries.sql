@@ -30,10 +30,9 @@ WHERE r.expires_at <= excluded.changed_at
        AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(?, r.fingerprint) % 33 = 1));
 
 -- name: standing
--- What a record that was not taken has to say. `differs`: its fingerprint is not among those given.
-SELECT state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until, expires_at, result, error,
-       fingerprint IS NOT NULL AND instr(?, fingerprint) % 33 <> 1 AS differs
-FROM {records} WHERE scope = ? AND key = ?;
+-- What a record that was not taken has to say: the arguments of `record.standing`.
+SELECT state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until, fingerprint, result, error
+FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: lapse
 -- A claim whose lease has ended, and whose end means doubt.
@@ -100,44 +99,41 @@ WHERE scope = ? AND key = ?
   AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?));
 
 -- Lists walk an index from a place for a bounded number of rows: first where that walk ends (`edge`), then the
--- rows on it that are wanted (`page`). `attention`: failed, free and in_doubt, newest change first. `within`: one
--- scope, by key. `all`: those claimed last (for equal retentions) first.
+-- rows on it that are wanted (`page`). `attention`: failed, free and in_doubt, newest change first. `others`: by scope
+-- and key. No place has `due` in it: a sweep changes that.
 
 -- name: edge_attention
-SELECT changed_at, due FROM {records} WHERE state = ? AND state > 'done' AND (changed_at, due) < (?, ?)
-ORDER BY changed_at DESC, due DESC LIMIT 1 OFFSET ?;
+SELECT changed_at, scope, key FROM {records}
+WHERE state = ? AND state > 'done' AND (changed_at, scope, key) < (?, ?, ?)
+ORDER BY changed_at DESC, scope DESC, key DESC LIMIT 1 OFFSET ?;
 
 -- name: page_attention
-SELECT changed_at, due, {columns} FROM {records}
-WHERE state = ? AND state > 'done' AND (changed_at, due) < (?, ?) AND (changed_at, due) >= (?, ?)
+SELECT changed_at, scope, key, {columns} FROM {records}
+WHERE state = ? AND state > 'done' AND (changed_at, scope, key) < (?, ?, ?) AND (changed_at, scope, key) >= (?, ?, ?)
   AND (? IS NULL OR scope = ?) AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY changed_at DESC, due DESC LIMIT ?;
+ORDER BY changed_at DESC, scope DESC, key DESC LIMIT ?;
 
--- name: edge_within
-SELECT key FROM {records} WHERE scope = ? AND key > ? ORDER BY key LIMIT 1 OFFSET ?;
+-- name: edge_others
+SELECT 0, scope, key FROM {records} WHERE (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
+ORDER BY scope, key LIMIT 1 OFFSET ?;
 
--- name: page_within
-SELECT {columns} FROM {records}
-WHERE scope = ? AND key > ? AND (? IS NULL OR key <= ?)
+-- name: page_others
+SELECT 0, scope, key, {columns} FROM {records}
+WHERE (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
   AND (? IS NULL OR state = ?) AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY key LIMIT ?;
-
--- name: edge_all
-SELECT due FROM {records} WHERE due < ? ORDER BY due DESC LIMIT 1 OFFSET ?;
-
--- name: page_all
-SELECT due, {columns} FROM {records}
-WHERE due < ? AND due >= ? AND (? IS NULL OR state = ?) AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY due DESC LIMIT ?;
+ORDER BY scope, key LIMIT ?;
 
 -- name: count_attention
 SELECT count(*) FROM (
     SELECT 1 FROM {records} WHERE state = ? AND state > 'done' AND (expires_at IS NULL OR expires_at > ?) LIMIT ?);
 
+-- name: edge_recent
+SELECT due FROM {records} ORDER BY due DESC LIMIT 1 OFFSET ?;
+
 -- name: count_recent
--- Of claimed and done, which no index holds: among the rows from an edge on.
+-- Of claimed and done, which no index holds: among the rows after an edge.
 SELECT count(*) FROM (
-    SELECT 1 FROM {records} WHERE due >= ? AND state = ? AND (expires_at IS NULL OR expires_at > ?)
+    SELECT 1 FROM {records} WHERE due > ? AND state = ? AND (expires_at IS NULL OR expires_at > ?)
     ORDER BY due DESC LIMIT ?);
 
 -- name: oldest_in_doubt
@@ -156,10 +152,12 @@ DELETE FROM {records} WHERE due = ? AND expires_at <= ?;
 -- Look at this row again later. Where that place is taken it stays, and the next sweep tries again.
 UPDATE OR IGNORE {records} SET due = ? WHERE due = ?;
 
--- name: lapse_all
-UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ? WHERE due IN (
-    SELECT due FROM {records} WHERE doubt_on_lapse = 1 AND state = 'claimed' AND lease_until <= ?
-    ORDER BY lease_until LIMIT ?);
+-- name: lapsed
+SELECT due FROM {records} WHERE doubt_on_lapse = 1 AND state = 'claimed' AND lease_until <= ?
+ORDER BY lease_until LIMIT ?;
+
+-- name: doubt
+UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ? WHERE due = ?;
 
 -- name: read_meta
 SELECT value FROM {meta} WHERE name = ?;

@@ -28,8 +28,9 @@ CREATE TABLE IF NOT EXISTS {records} (
 -- The three indexes below are partial, and an ordinary claim and completion (claimed, then done) is in none of
 -- them. Conditions are plain comparisons: with an IN list, claim + completion measured up to a third slower.
 
--- What people ask for: in_doubt, failed, free; all that sorts after 'done'.
-CREATE INDEX IF NOT EXISTS {prefix}_attention ON {records} (state, changed_at) WHERE state > 'done';
+-- What people ask for: in_doubt, failed, free; all that sorts after 'done'. One sweep changes many at one time, so
+-- that lists need scope and key to tell them apart.
+CREATE INDEX IF NOT EXISTS {prefix}_attention ON {records} (state, changed_at, scope, key) WHERE state > 'done';
 
 -- Leases whose end the sweep has to act upon.
 CREATE INDEX IF NOT EXISTS {prefix}_leases ON {records} (lease_until)

@@ -1,0 +1,512 @@
+"""Awkward moments: closing in use, abandoned coroutines, shutdown, forks, slow settlements, odd callables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.core.engine import Engine
+from effectonce.record import Batchable, Settlement
+from effectonce.stores.memory import MemoryBackend
+from effectonce.testing import ManualClock, override
+
+from .conftest import Colour
+from .grouped import GroupedBackend
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+# -- closing
+
+
+def test_closing_a_store_in_use_waits_for_each_round_trip(tmp_path: Path) -> None:
+    """Closing a connection under another thread's feet once brought the whole process down."""
+    store = eo.connect(f"sqlite:///{tmp_path}/close.db?synchronous=NORMAL")
+    charge = eo.once(store, scope="s", key="k")(lambda k: k)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        for number in range(10**9):
+            if stop.is_set():
+                return
+            try:
+                charge(f"{name}-{number}")
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        time.sleep(0.01)
+        store.close()
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    store.close()
+    assert failures == []
+
+
+def test_a_store_that_nobody_has_any_more_leaves_no_thread_and_no_engine() -> None:
+    store = eo.connect("memory://")
+    eo.once(store, scope="s", key="k")(lambda k: k)("k")
+    engine: weakref.ref[Engine] = weakref.ref(store.engine)
+    del store
+    gc.collect()
+    assert engine() is None
+    for _ in range(100):
+        if not [t for t in threading.enumerate() if t.name == "effectonce-heartbeat" and t.is_alive()]:
+            break
+        time.sleep(0.02)
+
+
+def test_one_heartbeat_thread_even_after_a_close_in_mid_work() -> None:
+    store = eo.connect("memory://")
+
+    @eo.once(store, scope="s", key="k", lease="400ms")
+    def slow(k: str) -> bool:
+        store.close()
+        fast(k)
+        time.sleep(1.0)
+        return eo.current().lease_lost
+
+    fast = eo.once(store, scope="fast", key="k", lease="200ms")(lambda k: None)
+    assert slow("k") is False
+    store.close()
+
+
+def test_a_thread_that_cannot_start_costs_the_heartbeat_not_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = eo.connect("memory://")
+    charge = eo.once(store, scope="s", key="k")(lambda k: k)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start")))
+        assert charge("a") == "a"
+    assert charge("b") == "b"
+    assert store.engine.heartbeat._thread is not None, "the next call tries again"
+    store.close()
+
+
+# -- context and lifetime
+
+
+def test_current_survives_that_another_coroutine_is_closed_in_its_context(store: eo.Store) -> None:
+    @eo.once(store, scope="abandoned", key="k")
+    async def abandoned(k: str) -> None:
+        await asyncio.sleep(60)
+
+    left = contextvars.Context().run(abandoned, "a")
+
+    async def start() -> None:
+        contextvars.copy_context().run(left.send, None)
+
+    asyncio.run(start())
+
+    @eo.once(store, scope="innocent", key="k")
+    def innocent(k: str) -> str:
+        left.close()
+        return eo.current().key
+
+    assert innocent("mine") == "mine"
+
+
+def test_handlers_that_start_their_successor_keep_no_chain_of_the_past() -> None:
+    async def main() -> int:
+        store = eo.connect("memory://", sweep_every=None)
+        done = asyncio.Event()
+        depths: list[int] = []
+
+        @eo.once(store, scope="s", key="n")
+        async def step(n: int) -> None:
+            depth, run = 0, eo.current()
+            while run.parent is not None:
+                depth, run = depth + 1, run.parent
+            depths.append(depth)
+            if n == 200:
+                done.set()
+            else:
+                tasks.append(asyncio.create_task(step(n + 1)))
+
+        tasks: list[Any] = []
+        await step(0)
+        await done.wait()
+        return max(depths)
+
+    assert asyncio.run(main()) <= 1
+
+
+def test_a_result_that_holds_its_run_is_freed(store: eo.Store) -> None:
+    class Holder:
+        run: Any
+
+    freed: list[weakref.ref[Holder]] = []
+
+    @eo.once(store, scope="s", key="k")
+    def handler(k: str) -> Any:
+        holder = Holder()
+        holder.run = eo.current()
+        freed.append(weakref.ref(holder))
+        return holder
+
+    for number in range(10):
+        handler(str(number))
+    gc.collect()
+    assert [ref() for ref in freed] == [None] * 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_fork_while_another_thread_is_inside_the_store_does_not_hang_the_child() -> None:
+    store = eo.connect("memory://")
+    charge = eo.once(store, scope="s", key="k")(lambda k: k)
+    backend: Any = store.engine.backend
+    with backend.lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(0 if charge("k") == "k" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_two_processes_resumed_from_one_snapshot_are_two_owners(store: eo.Store) -> None:
+    """The generator's state is the same in both; the time is not."""
+    engine = store.engine
+    engine.random_bits = lambda bits: 7
+    owners = set()
+    for number in range(3):
+        eo.once(store, scope=f"s{number}", key="k")(lambda k: owners.add(eo.current().owner))("k")
+        time.sleep(0.000001)
+    assert len(owners) == 3
+
+
+# -- settling
+
+
+def test_a_lease_is_renewed_while_its_completion_is_on_its_way() -> None:
+    """The settlement stalls for longer than the lease; nobody takes over meanwhile."""
+
+    class Slow(GroupedBackend):
+        def sync_port(self) -> Any:
+            port: Any = super().sync_port()
+            run = port.run
+
+            async def stalled(batch: Any) -> Any:
+                if any(isinstance(op, Settlement) and op.state == "done" and op.key == "k" for op in batch):
+                    time.sleep(1.0)  # noqa: ASYNC251
+                return await run(batch)
+
+            port.run = stalled
+            return port
+
+    store = eo.Store(Slow(), sweep_every=None)
+    first = threading.Thread(
+        target=eo.once(store, scope=eo.GLOBAL, key="k", lease="200ms")(lambda k: "first"), args=("k",)
+    )
+    first.start()
+    time.sleep(0.7)
+    with pytest.raises(eo.InProgress):
+        eo.once(store, scope=eo.GLOBAL, key="k", lease="200ms")(lambda k: "second")("k")
+    first.join(10)
+    store.close()
+
+
+def test_a_graceful_shutdown_releases_what_was_running() -> None:
+    store = eo.Store(GroupedBackend(latency=0.02), sweep_every=None)
+
+    @eo.once(store, scope="s", key="k")
+    async def handler(k: str) -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(handler(f"k{n}")) for n in range(10)]
+        await asyncio.sleep(0.1)
+        assert len(tasks) == 10
+
+    asyncio.run(main())
+    states = {store.get("s", f"k{n}").state for n in range(10)}  # type: ignore[union-attr]
+    assert states == {"free"}
+
+
+def test_an_unrecorded_completion_says_that_the_handler_ran(store: eo.Store, clock: ManualClock) -> None:
+    class Down(MemoryBackend):
+        def sync_port(self) -> Any:
+            port: Any = super().sync_port()
+
+            def settle(op: Batchable) -> bool:
+                raise eo.StoreUnavailable("no route to host", 7.0)
+
+            port.settle = settle
+            return port
+
+    charge = eo.once(eo.Store(Down(clock=clock)), scope="s", key="k")(lambda k: k)
+    with pytest.raises(eo.StoreUnavailable, match="the handler ran") as caught:
+        charge("k")
+    assert caught.value.retry_after == 7.0
+
+
+def test_a_waiter_does_not_run_beside_the_first_because_the_store_blinked() -> None:
+    class Blinks(MemoryBackend):
+        asked = 0
+
+        def sync_port(self) -> Any:
+            port: Any = super().sync_port()
+            claim = port.claim
+
+            def blinking(op: Any) -> Any:
+                Blinks.asked += 1
+                if Blinks.asked == 3:
+                    raise eo.StoreUnavailable("blink")
+                return claim(op)
+
+            port.claim = blinking
+            return port
+
+    store = eo.Store(Blinks(), sweep_every=None)
+    started, go = threading.Event(), threading.Event()
+
+    @eo.once(store, scope=eo.GLOBAL, key="k")
+    def first(k: str) -> None:
+        started.set()
+        go.wait(10)
+
+    thread = threading.Thread(target=first, args=("k",))
+    thread.start()
+    started.wait(10)
+    second = eo.once(store, scope=eo.GLOBAL, key="k", wait="5s", on_store_error="run")(lambda k: pytest.fail("ran"))
+    with pytest.raises(eo.StoreUnavailable):
+        second("k")
+    go.set()
+    thread.join(10)
+
+
+# -- keys and results
+
+
+def test_a_call_without_a_key_has_no_key_for_a_provider(store: eo.Store, colour: Colour) -> None:
+    @colour.once(store, scope="s", key="k", on_missing_key="run")
+    def charge(k: str | None) -> None:
+        eo.current().provider_key("stripe")
+
+    with pytest.raises(eo.MissingKey, match="provider"):
+        charge(None)
+
+
+def test_resolving_as_done_without_a_result_tells_duplicates_to_ack(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k", on_error="doubt")
+    def charge(k: str) -> dict[str, int]:
+        raise TimeoutError
+
+    for key in ("unknown", "abandoned"):
+        with pytest.raises(TimeoutError):
+            charge(key)
+    store.resolve("s", "unknown", "done")
+    with pytest.raises(eo.ResultNotStored, match="ack"):
+        charge("unknown")
+    store.resolve("s", "abandoned", "abandon")
+    with pytest.raises(eo.PermanentFailure, match="operator gave it up"):
+        charge("abandoned")
+
+
+@dataclass
+class Base:
+    a: int
+
+
+@dataclass
+class Sub(Base):
+    b: int
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (dict[str, Any], {"at": datetime(2026, 1, 1, tzinfo=UTC)}),
+        (dict, {1: "a"}),
+        (list, [(1, 2)]),
+        (float | None, float("nan")),
+        (Base, Sub(1, 2)),
+        (list | None, {1, 2}),
+    ],
+    ids=str,
+)
+def test_what_would_read_back_as_something_else_is_not_stored(store: eo.Store, type_: Any, value: Any) -> None:
+    handler = eo.once(store, scope="s", key="k", returns=type_)(lambda k: value)
+    assert handler("k") is value
+    with pytest.raises(eo.ResultNotStored):
+        handler("k")
+
+
+def test_a_handler_whose_result_nobody_needs_stores_none(store: eo.Store) -> None:
+    handler = eo.once(store, scope="s", key="k", returns=None)(lambda k: object())
+    handler("k")
+    assert handler("k") is None
+
+
+class Declined(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"card declined ({code})")
+
+
+def test_an_error_that_would_come_back_changed_is_a_permanent_failure(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k", permanent=(Declined,))
+    def charge(k: str) -> None:
+        raise Declined(51)
+
+    with pytest.raises(Declined):
+        charge("k")
+    with pytest.raises(eo.PermanentFailure, match=r"card declined \(51\)"):
+        charge("k")
+
+
+def test_errors_of_ours_are_never_stored_as_permanent(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k", permanent=(Exception,))
+    def outer(k: str) -> None:
+        raise eo.InProgress("an inner guard is busy")
+
+    for _ in range(2):
+        with pytest.raises(eo.InProgress):
+            outer("k")
+    assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
+
+
+# -- odd callables
+
+
+class Generates:
+    def __call__(self, k: str) -> Iterator[int]:
+        yield 1
+
+
+def test_lazy_results_are_refused(store: eo.Store) -> None:
+    with pytest.raises(eo.ConfigurationError, match="generator"):
+        eo.once(store, scope="s", key="k")(Generates())
+    handler = eo.once(store, scope="s", key="k")(lambda k: (n for n in range(3)))
+    with pytest.raises(eo.WrongColour, match="nothing had happened"):
+        handler("k")
+    assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
+
+
+def test_a_bound_method_on_another_class_stays_bound(store: eo.Store) -> None:
+    class Service:
+        @eo.once(store, scope="service", key="k")
+        def charge(self, k: str) -> str:
+            return type(self).__name__
+
+    class Worker:
+        handler = Service().charge
+
+    assert Worker().handler("k") == "Service"
+
+
+def test_parameters_may_be_annotated_for_type_checkers_only(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k")
+    def charge(k: str, amount: Decimal) -> int:
+        return 1
+
+    assert charge("k", None) == 1  # type: ignore[arg-type]
+
+    def unknown(k: str) -> Decimal: ...
+
+    with pytest.raises(eo.ConfigurationError, match="returns="):
+        eo.once(store, scope="s2", key="k")(unknown)("k")
+
+
+def test_two_closures_under_one_explicit_scope_are_refused(store: eo.Store) -> None:
+    def make(name: str) -> Any:
+        @eo.once(store, scope="notify", key="k")
+        def send(k: str) -> str:
+            return name
+
+        return send
+
+    mail = make("mail")
+    with pytest.raises(eo.ScopeTaken):
+        make("sms")
+    assert mail("k") == "mail"
+
+
+class SMSMessage:
+    pass
+
+
+def test_what_is_called_like_a_message_is_none(store: eo.Store) -> None:
+    def handle(message: SMSMessage) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="key="):
+        eo.once(store, scope="s")(handle)
+
+
+async def test_a_blocking_wait_in_a_loop_is_refused_at_every_call(store: eo.Store) -> None:
+    charge = eo.once(store, scope="s", key="k", wait="1s")(lambda k: k)
+    with pytest.raises(eo.WrongColour, match="event loop"):
+        charge("k")
+
+
+@pytest.mark.parametrize("option", [{"lease": "1us"}, {"max_attempts": 2.5}])
+def test_settings_that_cannot_work_are_refused(store: eo.Store, option: dict[str, Any]) -> None:
+    with pytest.raises(eo.ConfigurationError):
+        eo.once(store, scope="s", key="k", **option)
+
+
+def test_a_secret_is_text_or_bytes() -> None:
+    with pytest.raises(eo.InvalidOption, match="str or bytes"):
+        eo.connect("memory://", private=32)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:c4n4ry#x@h/db",
+        "redis://u:12#c4n4ry@h",
+        "redis://app:c4n4ry/x@db",
+        "mysql://app:c4n4ry?x@db/y",
+        "redis://app:1234/5c4n4ry@db",
+        "postgresql://u:c4n4ry℀@h/db",
+        "sqlite:////tmp/my#file.db",
+    ],
+)
+def test_f66_a_password_that_was_not_encoded_is_not_printed(url: str) -> None:
+    with pytest.raises(eo.InvalidOption, match="percent-encode") as caught:
+        eo.connect(url)
+    assert "c4n4ry" not in str(caught.value)
+    assert caught.value.__context__ is None or "c4n4ry" not in str(caught.value.__context__)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+def test_eager_tasks_do_not_wedge_the_group() -> None:
+    async def main() -> str:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        async with eo.Store(GroupedBackend(latency=0), sweep_every=None) as store:
+
+            @eo.once(store, scope="s", key="k")
+            async def handler(k: str) -> str:
+                return k
+
+            for number in range(5):
+                await handler(str(number))
+            return await handler("last")
+
+    assert asyncio.run(main()) == "last"
+
+
+def test_override_of_a_closed_store_is_fine(store: eo.Store) -> None:
+    with eo.connect("memory://") as other, override(store, other):
+        store.close()
+        assert eo.once(store, scope="s", key="k")(lambda k: 1)("k") == 1
