@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from effectonce.connections.dynamodb import ServerClock, Target, translate
+from effectonce.connections.dynamodb import Target, translate
+from effectonce.connections.dynamodb_clock import ServerClock
 from effectonce.contracts import ConnectionLost, Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
@@ -28,9 +30,23 @@ from effectonce.errors import (
     SchemaMismatch,
     SchemaMissing,
     StoreUnavailable,
+    UnsafeStore,
 )
 from effectonce.keys import digest
-from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Look, Query, Remember, Renewal, Reply, Settlement
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Query,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settlement,
+    Swept,
+)
 from effectonce.stores.dynamodb import DynamoDBBackend
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites import Case, store_cases, store_suite
@@ -50,16 +66,17 @@ def at(url: str, table: str) -> str:
 
 
 class Told(ServerClock):
-    """The service's time as a test says it is, known exactly."""
+    """The service's time as a test says it is, known exactly unless it says otherwise."""
 
     known = True
     offset = 0
+    wrong = 0
 
     def observe(self, sent: int, date: str) -> None:
         pass
 
     def uncertainty(self) -> int:
-        return 0
+        return self.wrong
 
 
 class TimelessBackend(DynamoDBBackend):
@@ -68,9 +85,30 @@ class TimelessBackend(DynamoDBBackend):
     It starts in 2100, since DynamoDB deletes what has expired on a clock of its own.
     """
 
+    migrated = False
+
     def __init__(self, address: Address) -> None:
         self.clock = ManualClock(4_102_444_800_000_000)
         super().__init__(address, clock=Told(self.clock.now))
+
+    def sync_port(self) -> Port:
+        return self._prepared(super().sync_port())
+
+    def async_port(self) -> Port:
+        return self._prepared(super().async_port())
+
+    def _prepared(self, port: Port) -> Port:
+        """``port``, which does not migrate as the first thing it does where another has: every case begins with
+        that, in three requests."""
+        migrate = port.migrate
+
+        async def unless_done() -> None:
+            if not self.migrated or port._greeted:  # type: ignore[attr-defined]
+                await migrate()
+                self.migrated = True
+
+        port.migrate = unless_done  # type: ignore[method-assign]
+        return port
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +119,6 @@ def backend(dynamodb_url: str) -> DynamoDBBackend:
 TestContract = store_suite()
 
 
-@pytest.fixture(scope="module")
-def estimating_backend(dynamodb_url: str) -> DynamoDBBackend:
-    """One for all cases, so that the service's time is learnt once."""
-    return DynamoDBBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}")))
-
-
-@pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -102,9 +133,14 @@ def estimating_backend(dynamodb_url: str) -> DynamoDBBackend:
     ],
     ids=str,
 )
-def test_in_estimated_time(case: Case, estimating_backend: DynamoDBBackend, colour: Any) -> None:
-    """Some of the contract again, on the time that users have."""
-    case.run(estimating_backend, colour)
+def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
+    """Some of the contract again, on the time that users have. Both colours wait at once, on a table each."""
+
+    def run(colour: Any) -> None:
+        case.run(DynamoDBBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}"))), colour)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, case.colours))
 
 
 # -- given a table, and a client that knows nothing of us
@@ -177,6 +213,14 @@ async def hold_still(backend: DynamoDBBackend, port: Port) -> None:
     calls take: records then look older than they are, and a token ahead of it takes a second write."""
     await port.now()
     backend.server_clock.observe = lambda sent, date: None  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def timeless(dynamodb_url: str, unique_name: str) -> TimelessBackend:
+    """A table of the test's own, on a clock that is advanced."""
+    backend = TimelessBackend(Address(at(dynamodb_url, unique_name)))
+    drive(backend.sync_port().migrate())
+    return backend
 
 
 # -- one request each
@@ -278,7 +322,7 @@ def test_an_expired_item_that_is_still_there_is_absent(table: str, port: Port, k
     first = a_claim(key)
     token = answer(port, first).token
     assert ask(port, done(first, token, b"old")) is True
-    poke(table, key, expires_at=drive(port.now()) - 1, attempts=9, generation=4)
+    poke(table, key, expires_at=drive(port.now()) - 2 * SECOND, attempts=9, generation=4)
     assert stored(table, key)["result"]["B"] == b"old"
     assert drive(port.get("scope", key)) is None
     assert answer(port, Look("scope", key)).kind == "absent"
@@ -387,6 +431,38 @@ def test_states_are_listed_newest_first_across_the_shards(table: str, unique_nam
         if cursor is None:
             break
     assert found == keys[::-1]
+    drive(port.close())
+
+
+@pytest.mark.parametrize("doubt", [False, True])
+def test_a_claim_that_is_renewed_between_two_pages_is_not_missed(port: Port, unique_name: str, doubt: bool) -> None:
+    """Operators list claims while all of them have heartbeats."""
+    claims = [
+        Claim(unique_name, f"{n}", os.urandom(16), (60 + n) * SECOND, HOUR, doubt_on_lapse=doubt) for n in range(6)
+    ]
+    tokens = [answer(port, claim).token for claim in claims]
+    page = drive(port.list(Query(state="claimed", scope=unique_name, limit=2)))
+    found = {record.key for record in page.records}
+    for claim, token in zip(claims, tokens, strict=True):
+        assert ask(port, Renewal(claim.scope, claim.key, claim.owner, token, 120 * SECOND, HOUR)) is True
+    while page.cursor is not None:
+        page = drive(port.list(Query(state="claimed", scope=unique_name, limit=2, cursor=page.cursor)))
+        found |= {record.key for record in page.records}
+    assert found == {claim.key for claim in claims}
+
+
+def test_a_count_that_stopped_before_the_end_is_called_approximate(
+    timeless: TimelessBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = timeless.sync_port()
+    for n in range(4):
+        assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
+    stats = drive(port.stats())
+    assert (stats.counts["done"], stats.approximate) == (4, ())
+    monkeypatch.setattr("effectonce.stores.dynamodb.port.COUNTS", 1)
+    stats = drive(port.stats())
+    assert 0 < stats.counts["done"] < 4
+    assert stats.approximate == ("done",)
     drive(port.close())
 
 
@@ -536,6 +612,55 @@ def test_a_short_lease_is_granted_once_the_turn_of_the_second_was_seen(table: st
     drive(port.close())
 
 
+UNSURE = 500_000
+
+
+@pytest.mark.parametrize("off", [-UNSURE, 0, UNSURE])
+def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBackend, off: int) -> None:
+    """F12: half a second, as after the first reply. It may be late instead."""
+    owner = timeless.sync_port()
+    clock = Told(timeless.clock.now)
+    clock.offset, clock.wrong = off, UNSURE
+    unsure = DynamoDBBackend(Address(str(timeless.target)), clock=clock).sync_port()
+    claims = [a_claim("rerun", lease=2 * SECOND), a_claim("doubt", lease=2 * SECOND, doubt_on_lapse=True)]
+    tokens = [answer(owner, claim).token for claim in claims]
+    word = Resolution(state="done", retention=HOUR)
+
+    timeless.clock.advance_micros(2 * SECOND - 1)
+    assert drive(unsure.sweep(10)) == Swept(0, 0, False)
+    assert drive(unsure.resolve("scope", "doubt", word)) is False
+    for claim, token in zip(claims, tokens, strict=True):
+        for op in (a_claim(claim.key), Look("scope", claim.key)):
+            told = answer(unsure, op)
+            assert (told.kind, told.retry_after > 0) == ("in_progress", True)
+        assert ask(unsure, Remember("scope", claim.key, HOUR)) is False
+        assert ask(owner, Renewal("scope", claim.key, claim.owner, token, 2 * SECOND, HOUR)) is True
+
+    timeless.clock.advance_micros(2 * SECOND + 2 * UNSURE)
+    assert drive(unsure.sweep(1)) == Swept(0, 1, False)
+    assert answer(unsure, a_claim("doubt")).kind == "in_doubt"
+    taken = answer(unsure, a_claim("rerun"))
+    assert (taken.kind, taken.lapsed) == ("claimed", True)
+
+
+@pytest.mark.parametrize("ahead", [0, HOUR])
+def test_a_repeated_claim_tells_again_that_it_took_a_lapsed_lease(timeless: TimelessBackend, ahead: int) -> None:
+    """F68: in one write, and in two, as where the old token is ahead of the clock."""
+    port = timeless.sync_port()
+    first = a_claim("k", lease=SECOND)
+    token = answer(port, first).token
+    poke(str(timeless.target), "k", token=token + ahead)
+    timeless.clock.advance_micros(SECOND)
+    second, third = a_claim("k"), a_claim("k")
+    taken = answer(port, second)
+    assert (taken.kind, taken.lapsed) == ("claimed", True)
+    assert answer(port, second) == taken
+    assert ask(port, Settlement("scope", "k", second.owner, taken.token, "free", HOUR)) is True
+    again = answer(port, third)
+    assert (again.kind, again.lapsed) == ("claimed", False)
+    assert answer(port, third) == again
+
+
 # -- errors
 
 
@@ -658,6 +783,30 @@ def test_a_claim_and_a_completion_whose_replies_are_lost_answer_as_if_they_were_
         both_colours(proxy.through(table), work, colour)
 
 
+@COLOURS
+def test_what_an_operator_did_is_done_once_where_the_reply_is_lost(table: str, colour: str, key: str) -> None:
+    """F68: the SDK sends it again, and it finds its own write."""
+    with FaultProxy(urlsplit(table.partition("endpoint=")[2]).port or 0) as proxy:
+
+        async def work(port: Port) -> None:
+            claim = a_claim(key)
+            (granted,) = await port.run([claim])
+            assert isinstance(granted, Answer)
+            doubt = Settlement("scope", key, claim.owner, granted.token, "in_doubt", HOUR)
+            assert list(await port.run([doubt])) == [True]
+            for generation in (1, 2):
+                proxy.drop_reply(to=b"PutItem")
+                if generation == 1:
+                    assert await port.resolve("scope", key, Resolution(state="free", retention=HOUR)) is True
+                else:
+                    assert await port.forget("scope", key, HOUR) is True
+                record = await port.get("scope", key)
+                assert record is not None
+                assert (record.state, record.generation) == ("free", generation)
+
+        both_colours(proxy.through(table), work, colour)
+
+
 def test_no_credentials_is_a_configuration_error(
     dynamodb_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -757,6 +906,19 @@ def test_a_newer_schema_and_a_switched_off_time_to_live_are_found(dynamodb_url: 
     client.put_item(TableName=unique_name, Item={"id": {"B": b"effectonce"}, "schema": {"N": "99"}})
     for work in (backend.sync_port().now, backend.sync_port().migrate):
         with pytest.raises(SchemaMismatch, match="upgrade effectonce"):
+            drive(work())
+
+
+def test_a_table_replicated_to_other_regions_is_refused(table: str) -> None:
+    """The last of two writes wins there, so that conditions hold nothing."""
+    client = raw_client(table)
+    replicas = [{"RegionName": "eu-west-1", "ReplicaStatus": "ACTIVE"}]
+    client.meta.events.register(
+        "after-call.dynamodb.DescribeTable", lambda parsed, **_: parsed["Table"].update(Replicas=replicas)
+    )
+    port = DynamoDBBackend.from_client(client, urlsplit(table).netloc).sync_port()
+    for work in (port.check, port.migrate):
+        with pytest.raises(UnsafeStore, match="replicas"):
             drive(work())
 
 

@@ -26,8 +26,9 @@ def backend() -> MutantBackend:
 
 @pytest.mark.parametrize(("mutant", "case"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_store_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
-    with pytest.raises((AssertionError, Defect)):
-        CASES[case].run(MutantBackend(mutant, ManualClock()), CASES[case].colours[0])
+    with pytest.raises((AssertionError, Defect)):  # noqa: PT012
+        for _ in range(50):  # a race is lost now and then; most mutants fail at once
+            CASES[case].run(MutantBackend(mutant, ManualClock()), CASES[case].colours[0])
 
 
 def test_every_case_has_a_mutant_that_fails_it() -> None:

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import os
+import signal
 import subprocess
+import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from effectonce.connections.redis import Endpoint
 from effectonce.connections.redis_cluster import slot_of
+from effectonce.connections.redis_socket import AsyncConnection
 from effectonce.contracts import Backend, ConnectionLost, Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
@@ -24,7 +29,7 @@ from effectonce.errors import (
     UnsafeStore,
     WrongColour,
 )
-from effectonce.record import EXHAUSTED, Answer, Claim, Query, Record, Reply, Settled, Settlement
+from effectonce.record import EXHAUSTED, Answer, Claim, Query, Record, Remember, Renewal, Reply, Settled, Settlement
 from effectonce.stores import redis as redis_store
 from effectonce.stores.redis import RedisBackend
 from effectonce.stores.redis_format import Layout
@@ -257,6 +262,41 @@ def test_f29_where_config_is_forbidden_info_tells_the_policy(
     drive(port.close())
 
 
+@pytest.mark.parametrize("allowed", [True, False], ids=["CONFIG", "only INFO"])
+def test_f29_a_new_connection_asks_again(
+    own_redis: servers.Redis, configured: Callable[..., Any], unique_name: str, allowed: bool
+) -> None:
+    """After a failover it may lead to another server than the one that was checked."""
+    own_redis.execute(
+        "ACL", "SETUSER", "again", "on", f">{SECRET}", "~*", "&*", "+@all", *(() if allowed else ("-config",))
+    )
+    backend = backend_at(own_redis.url.replace("://", f"://again:{SECRET}@"), namespace=unique_name)
+    port = backend.sync_port()
+    assert answered(port, a_claim("before")).kind == "claimed"
+    configured("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(UnsafeStore, match="allkeys-lru"):
+        one(backend.sync_port(), a_claim("on a second port"))
+    own_redis.execute("CLIENT", "KILL", "TYPE", "normal")
+    with pytest.raises(ConnectionLost):
+        one(port, a_claim("broken"))
+    with pytest.raises(UnsafeStore, match="allkeys-lru"):
+        one(port, a_claim("connected again"))
+    drive(port.close())
+
+
+def test_f29_a_client_of_the_callers_is_asked_again_after_an_outage(unique_name: str) -> None:
+    with servers.redis() as server, through_client(server.url) as client:
+        port = RedisBackend.from_client(client, unique_name).sync_port()
+        assert answered(port, a_claim("before")).kind == "claimed"
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            one(port, a_claim("down"))
+        server.restart()
+        server.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        with pytest.raises(UnsafeStore, match="allkeys-lru"):
+            one(port, a_claim("up again"))
+
+
 def test_a_full_server_fails_closed(own_redis: servers.Redis, configured: Callable[..., Any], unique_name: str) -> None:
     port = backend_at(own_redis.url, namespace=unique_name).sync_port()
     mine = a_claim("mine")
@@ -351,6 +391,47 @@ def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisBackend, pro
     proxy.heal()
     assert answered(port, a_claim()).kind == "claimed"
     drive(port.close())
+
+
+def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisBackend, proxy: FaultProxy) -> None:
+    """A system call that a signal interrupts is made again (PEP 475), which must not start its timeout anew."""
+    port = faulty.sync_port()
+    drive(port.check())
+    proxy.blackhole = True
+    me, over = threading.get_ident(), threading.Event()
+
+    def disturb() -> None:
+        for _ in range(30):
+            if over.wait(0.1):
+                return
+            signal.pthread_kill(me, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.5 s"):
+            one(port, a_claim())
+        assert time.monotonic() - started < 1.5
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("what", [KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.CancelledError])
+async def test_what_ends_a_coroutine_is_not_a_lost_connection(
+    own_redis: servers.Redis, what: type[BaseException]
+) -> None:
+    connection = AsyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
+    for waits in (lambda: connection.receive(1), lambda: connection.arrived(5.0)):
+        await connection.send(b"*3\r\n$5\r\nBLPOP\r\n$6\r\nnobody\r\n$1\r\n5\r\n")
+        waiting = waits()
+        waiting.send(None)
+        with pytest.raises(what):
+            waiting.throw(what())
+        assert connection._stream is None  # half a conversation is never reused
 
 
 async def test_f36_a_silent_server_ends_in_store_unavailable_async(faulty: RedisBackend, proxy: FaultProxy) -> None:
@@ -603,6 +684,156 @@ def test_a_poisoned_record_is_an_error_and_harms_itself_only(
     drive(port.close())
 
 
+def test_a_damaged_record_does_not_stop_the_sweep_and_is_told_once(redis_url: str, unique_name: str) -> None:
+    import redis
+
+    layout = Layout(unique_name)
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    keys = sorted((f"{n}" for n in range(40)), key=lambda key: layout.key("scope", key))  # as the sweep goes
+    drive(port.run([a_claim(key, lease=1, doubt_on_lapse=True) for key in keys]))
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(layout.key("scope", keys[0]), "h", "x")
+        client.delete(layout.key("scope", keys[1]))
+        client.set(layout.key("scope", keys[1]), "x")
+    with pytest.raises(CorruptRecord, match="and 1 more") as caught:
+        drive(port.sweep(100))
+    assert f"eo:{{{unique_name}/{layout.key('scope', keys[0])[-32]:02x}}}:" in str(caught.value)  # which one
+    assert drive(port.sweep(100)).lapsed == 0
+    stats = drive(port.stats())
+    assert stats.counts["in_doubt"] == 38
+    assert stats.swept_at is not None
+    with pytest.raises(CorruptRecord):  # it is still there, and refused
+        drive(port.get("scope", keys[0]))
+    drive(port.close())
+
+
+@pytest.mark.parametrize("poison", [{"h": "x"}, {"h": b"C" + b"\0" * 63, "K": b"\xff"}], ids=["header", "name"])
+@pytest.mark.parametrize("state", [None, "claimed"])
+def test_a_damaged_record_does_not_stop_a_list(
+    redis_url: str, unique_name: str, caplog: pytest.LogCaptureFixture, poison: Any, state: Any
+) -> None:
+    import redis
+
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    drive(port.run([a_claim(f"{n}") for n in range(20)]))
+    name = Layout(unique_name).key("scope", "7")
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(name, mapping=poison)
+    with caplog.at_level(logging.WARNING, "effectonce"):
+        page = drive(port.list(Query(state=state)))
+    assert sorted(record.key for record in page.records) == sorted(f"{n}" for n in range(20) if n != 7)
+    assert f"eo:{{{unique_name}/{name[-32]:02x}}}:" in caplog.text
+    drive(port.close())
+
+
+def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_name: str) -> None:
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    for n in range(3):
+        one(port, Claim("scope", f"expired {n}", os.urandom(16), 1, 1))
+    one(port, a_claim("lapsed", lease=1))
+    one(port, a_claim("may be in doubt", lease=1, doubt_on_lapse=True))
+    time.sleep(0.01)
+    assert one(port, Remember("scope", "expired 1", HOUR, b"", b"r")) is True
+    assert drive(port.stats()).counts["claimed"] == 2
+    listed = {record.key: record.state for record in drive(port.list(Query(state="claimed"))).records}
+    assert listed == {"lapsed": "claimed", "may be in doubt": "claimed"}
+    swept = drive(port.sweep(10))
+    assert (swept.deleted, swept.lapsed, swept.more) == (2, 1, False)
+    assert drive(port.stats()).counts == {"claimed": 1, "in_doubt": 1, "done": 1, "failed": 0, "free": 0}
+    drive(port.close())
+
+
+@pytest.mark.parametrize("state", ["claimed", "in_doubt"])
+def test_a_list_shows_only_the_state_that_was_asked_for(redis_url: str, unique_name: str, state: Any) -> None:
+    """A restore, or a DEL by hand, may leave in an index what has gone on to another state."""
+    import redis
+
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    claim = a_claim()
+    one(port, done(claim, answered(port, claim)))
+    name = Layout(unique_name).key("scope", "k")
+    with redis.Redis.from_url(redis_url) as client:
+        index = name[:-32] + (b"open" if state == "claimed" else b"doubt")
+        client.zadd(index, {name[-32:]: 1e17})
+        assert drive(port.list(Query(state=state))).records == []
+        assert client.zcard(index) == 0  # tidied on the way
+    drive(port.close())
+
+
+@pytest.mark.parametrize("state", ["claimed", "in_doubt"])
+def test_a_page_of_a_rare_scope_is_bounded_work(
+    redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch, state: Any
+) -> None:
+    monkeypatch.setattr(redis_store, "LIST_STEPS", 5)
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    claims = [a_claim(f"{n}", lease=1, doubt_on_lapse=state == "in_doubt") for n in range(100)]
+    rare = Claim("rare", "k", os.urandom(16), 1, HOUR, doubt_on_lapse=state == "in_doubt")
+    drive(port.run([rare, *claims]))
+    drive(port.sweep(500))
+    pages = []
+    cursor = None
+    while not pages or cursor is not None:
+        pages.append(drive(port.list(Query(state=state, scope="rare", limit=10, cursor=cursor))))
+        cursor = pages[-1].cursor
+    assert [record.key for page in pages for record in page.records] == ["k"]
+    assert len(pages) > 5
+    drive(port.close())
+
+
+def test_stats_say_which_counts_are_cut_short(
+    redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    claim = a_claim()
+    one(port, done(claim, answered(port, claim)))
+    assert drive(port.stats()).approximate == ()
+    monkeypatch.setattr(redis_store, "STATS_STEPS", 0)
+    assert drive(port.stats()).approximate == ("done", "failed", "free")
+    drive(port.close())
+
+
+def test_a_repeated_claim_still_says_that_the_one_before_lapsed(redis_url: str, unique_name: str) -> None:
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    answered(port, a_claim(lease=1))
+    again = a_claim()
+    first = answered(port, again)
+    assert first.lapsed
+    assert answered(port, a_claim(waiting=True)).kind == "in_progress"  # a flag beside it
+    assert one(port, Renewal("scope", "k", again.owner, first.token, 60 * SECOND, HOUR)) is True
+    assert answered(port, again) == first
+    assert one(port, Settlement("scope", "k", again.owner, first.token, "free", HOUR)) is True
+    after = a_claim()
+    assert not answered(port, after).lapsed
+    assert not answered(port, after).lapsed
+    drive(port.close())
+
+
+@pytest.mark.parametrize(("lease", "kept"), [(30 * SECOND, "the claim's"), (HOUR, "its own")])
+def test_redis_keeps_a_record_as_long_as_its_header_says(
+    redis_url: str, unique_name: str, lease: int, kept: str
+) -> None:
+    """The claim's TTL does for the settlement too, unless it is much later."""
+    import redis
+
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    claim = a_claim(lease=lease)
+    answer = answered(port, claim)
+    name = Layout(unique_name).key("scope", "k")
+    with redis.Redis.from_url(redis_url) as client:
+        claimed = drive(port.get("scope", "k"))
+        assert claimed is not None
+        assert client.zscore(name[:-32] + b"open", name[-32:]) == claimed.expires_at == answer.token + lease + HOUR
+        before = client.execute_command("PTTL", name)
+        assert one(port, done(claim, answer)) is True
+        after = client.execute_command("PTTL", name)
+        record = drive(port.get("scope", "k"))
+        assert record is not None
+        assert record.expires_at == record.changed_at + HOUR
+        assert HOUR / 1000 - 5_000 < after <= HOUR / 1000 + lease / 1000
+        assert (before - after < 5_000) == (kept == "the claim's")
+    drive(port.close())
+
+
 def test_records_of_another_format_are_refused(redis_url: str, unique_name: str) -> None:
     import redis
 
@@ -665,6 +896,49 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
     assert {reply.kind for reply in replies if isinstance(reply, Answer)} == {"claimed"}
     assert len(replies) == 128
     assert all(node.execute("DBSIZE") > 10 for node in own_cluster.nodes)
+    drive(port.close())
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, colour: str) -> None:
+    with servers.redis_cluster() as cluster:
+        backend = backend_at(cluster.url, namespace=unique_name, timeout="0.5")
+        port = backend.sync_port() if colour == "sync" else backend.async_port()
+        claims = [a_claim(f"{n}") for n in range(60)]
+
+        async def story() -> None:
+            await port.run([a_claim(f"warm {n}") for n in range(60)])
+            cluster.nodes[1].stop()
+            cluster.nodes[2].stop()
+            started = time.monotonic()
+            try:
+                replies = await port.run(claims)
+                took = time.monotonic() - started
+            finally:
+                cluster.nodes[1].resume()
+                cluster.nodes[2].resume()
+            kinds = [reply.kind if isinstance(reply, Answer) else type(reply) for reply in replies]
+            assert set(kinds) == {"claimed", StoreUnavailable}
+            for claim, kind in zip(claims, kinds, strict=True):
+                here = _owns(cluster.nodes[0], slot_of(backend.layout.key("scope", claim.key)))
+                assert kind == ("claimed" if here else StoreUnavailable)
+            assert took < 0.9  # one timeout for both
+            await port.close()
+
+        drive(story()) if colour == "sync" else asyncio.run(story())
+
+
+def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.RedisCluster, unique_name: str) -> None:
+    port = backend_at(own_cluster.url, namespace=unique_name).sync_port()
+    drive(port.run([a_claim(f"warm {n}") for n in range(60)]))
+    own_cluster.nodes[1].execute("CLIENT", "KILL", "TYPE", "normal")
+    replies = drive(port.run([a_claim(f"{n}") for n in range(60)]))
+    assert [reply.kind for reply in replies if isinstance(reply, Answer)] == ["claimed"] * 60
+    own_cluster.nodes[1].execute("CLIENT", "KILL", "TYPE", "normal")
+    mine = [f"{n}" for n in range(60) if _owns(own_cluster.nodes[1], slot_of(Layout(unique_name).key("scope", f"{n}")))]
+    with pytest.raises(ConnectionLost):  # of all of it: repeating is up to the caller
+        drive(port.run([a_claim(key) for key in mine]))
     drive(port.close())
 
 

@@ -1,4 +1,4 @@
-"""DynamoDB: open a client by address or adapt the caller's, estimate the service's clock, translate its errors.
+"""DynamoDB: open a client by address or adapt the caller's, and translate its errors.
 
 A wire has the same few methods in both colours; those of `SyncWire` never suspend. The AWS SDK is imported when a
 wire first opens. An SDK client keeps a pool of HTTP connections and drops a broken or cancelled one by itself,
@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeVar
@@ -32,6 +31,8 @@ from effectonce.errors import (
     show,
 )
 from effectonce.urls import Address
+
+from .dynamodb_clock import ServerClock
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -103,89 +104,6 @@ def require(module: str) -> None:
     """Raise `MissingDriver` where the SDK for this colour is not installed; imports nothing."""
     if find_spec(module) is None:
         raise MissingDriver(f"DynamoDB needs {module}; install it with: pip install 'effectonce[dynamodb]'")
-
-
-# -- when --------------------------------------------------------------------------------------------------------
-
-
-def _since_boot() -> int:
-    """Microseconds on a clock that no one sets and that, where the system has one, runs on in suspend."""
-    return _read() // 1000
-
-
-_read: Callable[[], int] = (
-    (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
-)
-
-
-class ServerClock:
-    """The service's time, in microseconds, from the ``Date`` of its replies. This machine's wall clock has no say.
-
-    DynamoDB lets no expression read its clock. But a reply that was dated D, to a call sent at s and received at
-    r on our monotonic clock, proves that the service's clock is ahead of ours by between ``D - r`` and
-    ``D + 1 s - s`` (dates are cut to whole seconds). Every reply narrows the range; the estimate is its middle,
-    and half its width, `uncertainty`, is how wrong that can be: half a second after the first reply, a few
-    milliseconds once replies have been seen on both sides of a turn of the second. It grows again with age, as two
-    clocks drift apart. A reply outside the range means that one of the two clocks jumped (a virtual machine was
-    stopped, say): the estimate starts again from that reply.
-
-    The rule that the store keeps with it: nothing is granted while the uncertainty is over a quarter of the lease,
-    nor where the estimate moved by more than that while the grant was made. So two processes disagree by half a
-    lease at most, whatever their own clocks say.
-
-    Reads and updates take no lock: an update lost to a race is one sample less.
-    """
-
-    GRAIN = 1_000_000  # of an HTTP date
-    SLACK = 10_000  # how far apart the clocks of the service's own machines may be
-    DRIFT = 5_000  # we and the service drift apart by at most 1/DRIFT (200 ppm)
-
-    def __init__(self, local: Callable[[], int] = _since_boot) -> None:
-        self.local = local
-        self._range: tuple[int, int, int] | None = None  # least and greatest offset, and when that was known
-        self._last: tuple[str, int] = ("", 0)
-
-    def observe(self, sent: int, date: str) -> None:
-        """A reply dated ``date``, to a call sent at ``sent``, has just been received."""
-        received = self.local()
-        text, second = self._last
-        if text != date:
-            try:
-                second = int(parsedate_to_datetime(date).timestamp()) * 1_000_000
-            except ValueError:
-                return
-            self._last = date, second
-        low, high = second - received - self.SLACK, second + self.GRAIN - sent + self.SLACK
-        known = self._now_known(received)
-        if known is not None and known[0] <= high and low <= known[1]:
-            low, high = max(low, known[0]), min(high, known[1])
-        self._range = low, high, received
-
-    def _now_known(self, at: int) -> tuple[int, int] | None:
-        if self._range is None:
-            return None
-        low, high, since = self._range
-        drift = (at - since) // self.DRIFT
-        return low - drift, high + drift
-
-    @property
-    def known(self) -> bool:
-        return self._range is not None
-
-    @property
-    def offset(self) -> int:
-        """The service's clock minus ours, as far as we know."""
-        if self._range is None:
-            raise StoreUnavailable("DynamoDB has not told its time yet")
-        return (self._range[0] + self._range[1]) // 2
-
-    def now(self) -> int:
-        return self.local() + self.offset
-
-    def uncertainty(self) -> int:
-        """How wrong `now` can be."""
-        known = self._now_known(self.local())
-        return 1 << 62 if known is None else (known[1] - known[0] + 1) // 2
 
 
 # -- wires -------------------------------------------------------------------------------------------------------

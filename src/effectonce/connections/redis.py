@@ -9,6 +9,7 @@ over a sync connection nothing ever suspends.
 from __future__ import annotations
 
 import hashlib
+import re
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from importlib import resources
 from typing import Any, Protocol
 
 from effectonce.contracts import ConnectionLost
-from effectonce.errors import ConfigurationError, CorruptRecord, MissingDriver, StoreUnavailable, show
+from effectonce.errors import ConfigurationError, CorruptRecord, MissingDriver, StoreUnavailable, UnsafeStore, show
 
 
 def driver() -> Any:
@@ -29,11 +30,11 @@ def driver() -> Any:
 
 
 class Script:
-    """A Lua file of `effectonce.stores.lua`, and the SHA-1 that EVALSHA knows it by."""
+    """``common.lua`` and another file of `effectonce.stores.lua`, and the SHA-1 that EVALSHA knows them by."""
 
     def __init__(self, name: str) -> None:
         folder = resources.files("effectonce.stores").joinpath("lua")
-        self.source = folder.joinpath(f"{name}.lua").read_bytes()
+        self.source = b"\n".join(folder.joinpath(f"{part}.lua").read_bytes() for part in ("common", name))
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
@@ -77,7 +78,7 @@ class Endpoint:
 
     def greeting(self) -> list[tuple[str, ...]]:
         """What is sent first on every connection."""
-        commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", "effectonce")]
+        commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", "effectonce"), *EVICTION]
         if self.db:
             commands.insert(0, ("SELECT", str(self.db)))
         if self.password is not None:
@@ -85,7 +86,8 @@ class Endpoint:
         return commands
 
     def greeted(self, replies: Sequence[Any]) -> None:
-        """Raise where the server refused the greeting. Its own words may repeat the password: never shown."""
+        """Raise where the server refused the greeting, or evicts: after a failover it may be another than the one
+        that was checked. Its own words may repeat the password: never shown."""
         waiting = list(replies)
         login = waiting.pop(0) if self.password is not None else None
         choice = waiting.pop(0) if self.db else None
@@ -101,6 +103,29 @@ class Endpoint:
             if choice.code in ("NOAUTH", "NOPERM"):
                 raise translate(choice, self.shown)
             raise ConfigurationError(f"{self.shown} has no database {self.db} ({choice.code})")
+        for reply in waiting[1:]:
+            refuse_eviction(reply, self.shown)
+
+
+#: What tells the eviction policy; some services forbid the first.
+EVICTION = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
+_POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
+
+
+def refuse_eviction(reply: Any, shown: str) -> bool:
+    """`UnsafeStore` where a reply to one of `EVICTION` names a policy that evicts; whether it names one at all."""
+    # A client's callbacks may have made a dict of it: the policy is in there whatever the shape.
+    found = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
+    if found and found[0] != "noeviction":
+        raise unsafe(found[0], shown)
+    return found is not None
+
+
+def unsafe(policy: str, shown: str) -> UnsafeStore:
+    return UnsafeStore(
+        f"{shown} has maxmemory-policy {policy}: it may evict records, and their operations would run again. Run "
+        "CONFIG SET maxmemory-policy noeviction (and write it into redis.conf), or give effectonce a Redis of its own"
+    )
 
 
 # Errors
@@ -136,7 +161,7 @@ _BUSY = {
 
 def translate(error: ReplyError, shown: str) -> Exception:
     """Our exception for a server's error. A `ConnectionLost` means: drop the connection, ask again."""
-    code, text = error.code, show(error, 200)
+    code, text = error.code, show(error, 400)  # the name of a key may be long
     found: Exception
     if code in _BUSY:
         found = StoreUnavailable(f"{shown} {_BUSY[code]} ({text})")
@@ -192,8 +217,9 @@ class Connection(Protocol):
 
     async def send(self, data: bytes) -> None: ...
 
-    async def receive(self, count: int) -> list[Any]:
-        """Exactly ``count`` replies; errors among them are `ReplyError` objects."""
+    async def receive(self, count: int, within: float | None = None) -> list[Any]:
+        """Exactly ``count`` replies, within the endpoint's timeout unless told; errors among them are `ReplyError`
+        objects."""
         ...
 
     async def arrived(self, timeout: float) -> list[Any]:

@@ -66,8 +66,6 @@ class ClientWire:
         beside = self._companions(key)
         try:
             return (await self._script(script, ("EVALSHA", script.sha, 1 + len(beside), key, *beside, arg)))[0]
-        except ConnectionLost:
-            raise
         except StoreUnavailable as error:  # its node, not the others'
             return error
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from effectonce.contracts import ConnectionLost
-from effectonce.errors import ConfigurationError, StoreUnavailable
+from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 
 from .redis import Connection, Endpoint, ReplyError, Script, Subscription, ask, driver, translate
 
@@ -96,10 +96,10 @@ class ClusterWire:
         return replies
 
     async def _travel(self, trip: _Trip) -> list[tuple[Node, int, Any]]:
-        """Send everything, then collect: the nodes work at the same time.
+        """Send everything, then collect: the nodes work at the same time, and one timeout is for all of them.
 
-        A node that cannot be reached fails its own items. A connection that breaks, or a cancellation, drops
-        every connection that still owes replies.
+        A node that cannot be reached, does not answer or breaks its connection fails its own items. A cancellation
+        drops every connection that still owes replies.
         """
         found: list[tuple[Node, int, Any]] = []
         sent: list[Node] = []
@@ -108,14 +108,18 @@ class ClusterWire:
                 try:
                     await self._at(node).send(b"".join(commands))
                     sent.append(node)
-                except ConnectionLost:
-                    raise
-                except StoreUnavailable as error:
+                except Exception as error:
                     found += [(node, i, error) for i in trip.items[node] if i >= 0]
+            deadline = time.monotonic() + self._endpoint.timeout
             while sent:
-                items = trip.items[sent[-1]]
-                replies = await self._at(sent[-1]).receive(len(items))
-                node = sent.pop()
+                node = sent[-1]
+                items = trip.items[node]
+                replies: Sequence[Any]
+                try:
+                    replies = await self._at(node).receive(len(items), max(deadline - time.monotonic(), 0.0))
+                except Exception as error:
+                    replies = [error] * len(items)
+                sent.pop()
                 found += [(node, i, reply) for i, reply in zip(items, replies, strict=True) if i >= 0]
         except BaseException:
             self._stale = True
@@ -187,7 +191,7 @@ class ClusterWire:
         for node in list(self._known):
             try:
                 reply = await ask(self._at(node), "CLUSTER", "SLOTS")
-            except StoreUnavailable as error:
+            except (StoreUnavailable, UnsafeStore) as error:  # perhaps of a replica, and of no matter here
                 problem = error
                 continue
             if isinstance(reply, ReplyError):

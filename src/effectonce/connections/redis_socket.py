@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
-import struct
-import sys
 import time
 from typing import Any
 
@@ -15,7 +12,7 @@ from effectonce.errors import StoreUnavailable
 
 from .redis import Endpoint, NotRedis, broken, cannot_connect, driver, new_reader, no_answer
 
-_CHUNK = 16_384
+_CHUNK = 65_536
 
 
 class SyncConnection:
@@ -38,13 +35,17 @@ class SyncConnection:
             self.drop()
             raise
 
-    async def receive(self, count: int) -> list[Any]:
+    async def receive(self, count: int, within: float | None = None) -> list[Any]:
         sock, reader = self._socket, self._reader
         if sock is None:
             raise broken(self.endpoint, None)
         replies: list[Any] = []
-        deadline = 0.0
+        usual = sock.gettimeout()
+        changed = within is not None and within != usual
+        deadline = time.monotonic() + (within if within is not None else usual or 0.0)
         try:
+            if changed:
+                sock.settimeout(max(within or 0.0, 0.001))
             while True:
                 data = sock.recv(_CHUNK)
                 if not data:
@@ -53,13 +54,15 @@ class SyncConnection:
                 while len(replies) < count and (reply := reader.gets()) is not False:
                     replies.append(reply)
                 if len(replies) == count:
+                    if changed:
+                        sock.settimeout(usual)
                     return replies
-                # A server that trickles must not stretch the timeout, which is per recv.
-                now = time.monotonic()
-                if not deadline:
-                    deadline = now + self.endpoint.timeout
-                elif now > deadline:
+                # The timeout is per recv: a server that trickles must not stretch it.
+                changed = True
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise TimeoutError
+                sock.settimeout(left)
         except OSError as error:
             raise self._failed(error) from error
         except BaseException:  # Ctrl-C leaves half a reply behind: never reused
@@ -90,7 +93,7 @@ class SyncConnection:
         except BaseException:
             self.drop()
             raise
-        _limit(sock, self.endpoint.timeout)
+        sock.settimeout(self.endpoint.timeout)
         return replies
 
     async def pause(self, seconds: float) -> None:
@@ -104,8 +107,7 @@ class SyncConnection:
     def _failed(self, error: OSError) -> StoreUnavailable:
         """Drop the connection; our exception for what broke it."""
         self.drop()
-        late = isinstance(error, TimeoutError | BlockingIOError)
-        return no_answer(self.endpoint) if late else broken(self.endpoint, error)
+        return no_answer(self.endpoint) if isinstance(error, TimeoutError) else broken(self.endpoint, error)
 
     async def _open(self) -> socket.socket:
         endpoint, hiredis = self.endpoint, driver()
@@ -123,7 +125,7 @@ class SyncConnection:
             self._socket, self._reader = sock, new_reader()
             sock.sendall(b"".join(map(hiredis.pack_command, endpoint.greeting())))
             endpoint.greeted(await self.receive(len(endpoint.greeting())))
-            _limit(sock, endpoint.timeout)
+            sock.settimeout(endpoint.timeout)
         except BaseException as error:
             self.drop()
             if sock is not None:
@@ -206,18 +208,19 @@ class AsyncConnection:
         assert stream.transport is not None
         stream.transport.write(data)
 
-    async def receive(self, count: int) -> list[Any]:
+    async def receive(self, count: int, within: float | None = None) -> list[Any]:
         stream = self._stream
         if stream is None:
             raise broken(self.endpoint, None)
         try:
-            if await stream.until(count, self.endpoint.timeout):
+            if await stream.until(count, self.endpoint.timeout if within is None else within):
                 return stream.take(count)
-        except BaseException as error:  # a cancelled caller leaves half a reply behind: never reused
+        except Exception as error:
             self.drop()
-            if isinstance(error, asyncio.CancelledError):
-                raise
             raise broken(self.endpoint, error) from error
+        except BaseException:  # a cancelled caller leaves half a reply behind: never reused
+            self.drop()
+            raise
         self.drop()
         raise no_answer(self.endpoint)
 
@@ -227,11 +230,12 @@ class AsyncConnection:
             raise broken(self.endpoint, None)
         try:
             await stream.until(1, timeout)
-        except BaseException as error:
+        except Exception as error:
             self.drop()
-            if isinstance(error, asyncio.CancelledError):
-                raise
             raise broken(self.endpoint, error) from error
+        except BaseException:
+            self.drop()
+            raise
         return stream.take(len(stream.ready))
 
     async def pause(self, seconds: float) -> None:
@@ -272,16 +276,6 @@ class AsyncConnection:
                 raise cannot_connect(endpoint, error) from error
             raise
         return stream
-
-
-def _limit(sock: socket.socket, seconds: float) -> None:
-    """Bound every send and recv. By the kernel where it can: `settimeout` costs a poll() before each of them."""
-    sock.settimeout(seconds)
-    if not isinstance(sock, ssl.SSLSocket) and sys.platform == "linux" and sys.maxsize > 2**32:
-        whole = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, whole)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, whole)
-        sock.settimeout(None)
 
 
 def _tune(sock: Any) -> None:

@@ -31,6 +31,7 @@ from effectonce.record import (
     State,
     Stats,
     Swept,
+    standing,
 )
 from effectonce.urls import Address
 
@@ -143,24 +144,15 @@ class MemoryPort:
         row = rows.get(key) if rows is not None else None
         return row if row is not None and row.expires_at > now else None
 
-    def _standing(self, row: _Row | None, fingerprints: bytes, now: int) -> Answer | None:
-        """What an unexpired record answers to anyone but its owner; None: it is there to be taken."""
+    def _standing(self, row: _Row | None, prints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
+        """What an unexpired record answers; None: it is there to be taken."""
         if row is None:
             return None
-        if fingerprints and row.fingerprint and row.fingerprint not in fingerprints:
-            return Answer("mismatch")
-        state = row.state
-        if state == "done":
-            return Answer("done", row.token, row.attempts, row.generation, row.result)
-        if state == "failed":
-            kind = "exhausted" if row.error == EXHAUSTED else "failed"
-            return Answer(kind, row.token, row.attempts, row.generation, None, row.error)  # type: ignore[arg-type]
-        if state == "claimed" and now < row.lease_until:
-            left = (row.lease_until - now) / 1e6
-            return Answer("in_progress", row.token, row.attempts, row.generation, retry_after=left)
-        if state == "in_doubt" or (state == "claimed" and row.doubt_on_lapse):
-            return Answer("in_doubt", row.token, row.attempts, row.generation)
-        return None
+        return standing(
+            row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
+            row.lease_until, row.fingerprint, row.result, row.error,
+            fingerprints=prints, now=now, claimant=claimant,
+        )  # fmt: skip
 
     def _claim(self, op: Claim, now: int) -> Answer:
         rows = self._scopes.get(op.scope)
@@ -174,11 +166,7 @@ class MemoryPort:
             if old.token >= now:
                 token = old.token + 1
             if old.expires_at > now:
-                prints = op.fingerprints
-                match = not prints or not old.fingerprint or old.fingerprint in prints
-                if match and old.state == "claimed" and old.owner == op.owner:
-                    return Answer("claimed", old.token, old.attempts, old.generation, lapsed=old.lapsed)
-                answer = self._standing(old, prints, now)
+                answer = self._standing(old, op.fingerprints, now, op.owner)
                 if answer is not None:
                     if answer.kind == "in_doubt" and old.state == "claimed":
                         old.state, old.changed_at = "in_doubt", now
@@ -238,9 +226,9 @@ class MemoryPort:
         rows = self._scopes.setdefault(op.scope, {})
         old = rows.get(op.key)
         live = old if old is not None and old.expires_at > now else None
-        standing = self._standing(live, op.fingerprints, now)
-        if standing is not None:
-            return standing.kind == "done"
+        answer = self._standing(live, op.fingerprints, now)
+        if answer is not None:
+            return answer.kind == "done"
         rows[op.key] = _Row(
             "done",
             b"",
@@ -311,8 +299,8 @@ class MemoryPort:
         with self._lock:
             now = self._now()
             row = self._find(scope, key, now)
-            standing = self._standing(row, b"", now)
-            if row is None or standing is None or standing.kind != "in_doubt":
+            answer = self._standing(row, b"", now)
+            if row is None or answer is None or answer.kind != "in_doubt":
                 return False
             self._reopen(row, now, resolution.retention, retry=resolution.state == "free")
             row.state, row.result, row.error = resolution.state, resolution.result, resolution.error

@@ -7,10 +7,8 @@ they are shaped so. Times come from the server's clock; duplicates of finished r
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,6 +42,7 @@ from effectonce.record import (
     Stats,
     Swept,
 )
+from effectonce.stores.sqlfiles import script, statements, table_prefix
 from effectonce.urls import Address, flag
 
 from .postgres_codec import (
@@ -71,10 +70,6 @@ _LOOKED_AT = 10_000  # the most rows one page of `list` looks at
 _ASKS = 20  # an operation without an answer met a rival; that many in a row is a fault
 _MIGRATION_TIMEOUT = 60.0
 
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}", re.ASCII)
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_COMMENT = re.compile(r"^--.*\n|\s+--.*$", re.MULTILINE)
-
 
 class PostgresBackend:
     """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``.
@@ -86,7 +81,7 @@ class PostgresBackend:
     _lender: Lender | None = None
 
     def __init__(self, address: Address) -> None:
-        self._prefix = _table_prefix(address.take("prefix", str, "effectonce"))
+        self._prefix = address.take("prefix", table_prefix, "effectonce")
         self._allow_unsafe = address.take("allow_unsafe", flag, False)
         options = Options(address)
         address.done()
@@ -113,7 +108,7 @@ class PostgresBackend:
         """
         backend = cls.__new__(cls)
         backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
-        backend._prefix = _table_prefix(prefix)
+        backend._prefix = table_prefix(prefix)
         backend._shown, backend._timeout, backend._prepare = "the given pool", timeout, prepare
         backend._allow_unsafe = allow_unsafe
         getconn = getattr(pool, "getconn", None)
@@ -155,7 +150,7 @@ class PostgresBackend:
         return PostgresPort(wire, queries, self._prefix, self.schema_sql())
 
     def schema_sql(self) -> str:
-        return _filled(_text("schema"), self._prefix)
+        return script("postgres_schema.sql", **_words(self._prefix))
 
     def __repr__(self) -> str:
         return self._shown
@@ -391,41 +386,25 @@ class PostgresPort:
 # -- statements ----------------------------------------------------------------------------------------------
 
 
-def _table_prefix(text: str) -> str:
-    """Names go into statements as they are, so only plain ones are taken (F61)."""
-    if not _PREFIX.fullmatch(text):
-        raise InvalidOption(f"prefix={text!r} must be a plain name: letters, digits and _, at most 41 of them")
-    return text
-
-
-def _text(name: str) -> str:
-    return (files(__package__) / "sql" / f"postgres_{name}.sql").read_text("utf-8")
-
-
 @cache
 def _queries(prefix: str) -> dict[str, Statement]:
-    _, *named = _NAME.split(_text("queries"))
-    plain = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(named[::2], named[1::2], strict=True)}
-    verdict = plain.pop("verdict")
-    return {name: Statement(_filled(sql.replace("{verdict}", verdict), prefix)) for name, sql in plain.items()}
+    named = statements("postgres_queries.sql", **_words(prefix))
+    return {name: Statement(sql) for name, sql in named.items() if name != "verdict"}
 
 
-def _filled(sql: str, prefix: str) -> str:
+def _words(prefix: str) -> dict[str, str]:
     payload = "json_build_array(scope, key)::text"
     channel = f"'{prefix}_settled'"
-    values = {
-        "{records}": f'"{prefix}_records"',
-        "{records_expiry}": f'"{prefix}_records_expiry"',
-        "{records_attention}": f'"{prefix}_records_attention"',
-        "{meta}": f'"{prefix}_meta"',
-        "{now}": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
-        "{is_locked}": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
-        "{exhausted}": f"'\\x{EXHAUSTED.hex()}'",
+    return {
+        "records": f'"{prefix}_records"',
+        "records_expiry": f'"{prefix}_records_expiry"',
+        "records_attention": f'"{prefix}_records_attention"',
+        "meta": f'"{prefix}_meta"',
+        "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+        "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
+        "exhausted": f"'\\x{EXHAUSTED.hex()}'",
         # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
         # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
-        "{announced}": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
+        "announced": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
         f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
     }
-    for name, value in values.items():
-        sql = sql.replace(name, value)
-    return sql

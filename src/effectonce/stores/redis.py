@@ -7,20 +7,32 @@ a crash between two fsyncs): that is mode L's window, and `check` refuses a serv
 
 from __future__ import annotations
 
-import re
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from effectonce.connections.redis import Connection, Endpoint, NodeWire, ReplyError, Script, Wire, driver, translate
+from effectonce.connections.redis import (
+    EVICTION,
+    Connection,
+    Endpoint,
+    NodeWire,
+    ReplyError,
+    Script,
+    Wire,
+    driver,
+    refuse_eviction,
+    translate,
+    unsafe,
+)
 from effectonce.connections.redis_client import ClientWire, endpoint_of, is_async, is_cluster
 from effectonce.connections.redis_cluster import ClusterWire, Node
 from effectonce.connections.redis_socket import AsyncConnection, SyncConnection
 from effectonce.contracts import Capabilities, ConnectionLost, Port
-from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, UnsafeStore
-from effectonce.record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
+from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
+from effectonce.record import Answer, Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
 from effectonce.urls import Address, flag
 
 from .redis_format import PACK, VERSION, Layout, answer, pack_forget, pack_get, pack_resolution, record
@@ -31,7 +43,7 @@ CAP = 100_000
 #: Keys that one step of a SCAN looks at, and how many steps `list` and `stats` take at most.
 STEP, LIST_STEPS, STATS_STEPS = 500, 100, 2_000
 
-_POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
+log = logging.getLogger("effectonce")
 
 
 class RedisBackend:
@@ -104,7 +116,7 @@ class RedisBackend:
     def _settle_on(self, namespace: str, shown: str) -> None:
         self.shown = shown
         self.layout = Layout(namespace)
-        self.verified = False  # whether some port of this process has found the server fit
+        self.verified = False  # whether some port of this process has found the server fit, and none has lost it since
         self.capabilities = Capabilities(
             name="redis", lanes=3, notifies=True, creates_schema=True, expires_by_itself=True
         )
@@ -164,27 +176,56 @@ class RedisPort:
         self._backend = backend
         self._layout = backend.layout
         self._wire = wire
+        self._lost = False  # whether a connection broke under part of a batch
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not self._backend.verified:
             await self.check()
         name = self._layout.key
         keys = [name(op.scope, op.key) for op in batch]
-        items = await self._wire.batch(RECORDS, keys, [PACK[type(op)](op) for op in batch])
-        return [
-            answer(item) if type(item) is list else item == 1 if type(item) is int else await self._failed(item)
+        try:
+            items = await self._wire.batch(RECORDS, keys, [PACK[type(op)](op) for op in batch])
+        except StoreUnavailable:
+            self._backend.verified = False
+            raise
+        replies: list[Reply] = [
+            (item == 1 if item < 2 else Answer("claimed", item, 1))
+            if type(item) is int
+            else answer(item)
+            if type(item) is list
+            else self._failed(item)
             for item in items
         ]
+        if self._lost:
+            await self._repeat_lost(batch, replies)
+        return replies
 
-    async def _failed(self, item: Any) -> Exception:
-        """Our exception for an item that failed alone; one that speaks of the whole server is raised."""
+    def _failed(self, item: Any) -> Exception:
+        """Our exception for an item that failed alone."""
         error = translate(item, self._wire.shown) if isinstance(item, ReplyError) else item
         if isinstance(error, ConnectionLost):
-            await self._wire.drop()
-            raise error
+            self._lost = True
         if not isinstance(error, Exception):
             return CorruptRecord(f"{self._wire.shown} answered something that effectonce did not ask for")
         return error
+
+    async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply]) -> None:
+        """Once more what a node of a cluster did not answer; where nothing was answered, that is up to the caller."""
+        await self._drop()
+        lost = [at for at, reply in enumerate(replies) if isinstance(reply, ConnectionLost)]
+        problem = replies[lost[0]]
+        if len(lost) == len(replies) and isinstance(problem, ConnectionLost):
+            raise problem
+        try:
+            again = await self.run([batch[at] for at in lost])
+        except Exception as error:
+            again = [error] * len(lost)
+        for at, reply in zip(lost, again, strict=True):
+            replies[at] = reply
+
+    async def _drop(self) -> None:
+        self._lost = self._backend.verified = False
+        await self._wire.drop()
 
     async def _each(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         """A batch off the hot path: the first failed item is raised."""
@@ -195,7 +236,10 @@ class RedisPort:
     async def _sound(self, items: Sequence[Any]) -> Sequence[Any]:
         for item in items:
             if isinstance(item, Exception):
-                raise await self._failed(item)
+                error = self._failed(item)
+                if self._lost:
+                    await self._drop()
+                raise error
         return items
 
     async def _one(self, scope: str, key: str, arg: bytes) -> Any:
@@ -210,7 +254,7 @@ class RedisPort:
 
     async def get(self, scope: str, key: str) -> Record | None:
         fields = await self._one(scope, key, pack_get())
-        return record(fields) if fields else None
+        return record(self._layout.key(scope, key), fields) if fields else None
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         return bool(await self._one(scope, key, pack_forget(retention)))
@@ -226,25 +270,32 @@ class RedisPort:
         return await self._list_all(query)
 
     async def _list_open(self, query: Query, index: str) -> Page:
-        """Bucket after bucket through an index. A step is resumed after the last digest that was shown."""
+        """Bucket after bucket through an index, a bounded number of steps a page. A step is resumed after the last
+        digest that was shown."""
         first, cursor, after = "0", "0", b""
         if query.cursor is not None:
             first, cursor, after, _ = _uncursor(query.cursor, "i")
         sizes = await self._buckets("sizes")
         column = 0 if index == "open" else 1
         records: list[Record] = []
+        steps = LIST_STEPS
         for number in range(int(first), len(sizes)):
             if number > int(first):
                 cursor, after = "0", b""
             while sizes[number][column]:
+                if steps == 0 or len(records) == query.limit:
+                    return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
+                steps -= 1
                 arg = msgspec.json.encode(("step", index, cursor, STEP, query.scope or ""))
-                following, *found = (await self._each(INDEXES, [self._layout.indexes()[number]], [arg]))[0]
+                following, damaged, *found = (await self._each(INDEXES, [self._layout.indexes()[number]], [arg]))[0]
+                for error in damaged:
+                    _skip(translate(ReplyError(error.decode()), self._wire.shown))
                 members = sorted(dict(zip(found[::2], found[1::2], strict=True)).items())
                 for identity, fields in members:
                     if identity > after:
                         if len(records) == query.limit:
                             return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
-                        records.append(record(fields))
+                        records += _readable(self._layout.buckets[number] + identity, fields)
                         after = identity
                 cursor, after = following.decode(), b""
                 if cursor == "0":
@@ -267,12 +318,17 @@ class RedisPort:
             names = sorted(name for name in set(found) if name > after)
             for at in range(0, len(names), 128):
                 chunk = names[at : at + 128]
-                rows = await self._each(RECORDS, chunk, [arg] * len(chunk))
+                rows = await self._wire.batch(RECORDS, chunk, [arg] * len(chunk))
                 for name, fields in zip(chunk, rows, strict=True):
-                    if fields:
+                    if isinstance(fields, Exception):
+                        error = self._failed(fields)
+                        if not isinstance(error, CorruptRecord):
+                            await self._sound([error])
+                        _skip(error)
+                    elif fields:
                         if len(records) == query.limit:
                             return Page(records, f"s||{cursor}|{after.hex()}|{nodes[0]}")
-                        records.append(record(fields))
+                        records += _readable(name, fields)
                     after = name
             cursor, after = following.decode(), b""
             if cursor == "0":
@@ -287,22 +343,25 @@ class RedisPort:
         return (await self._sound(await self._wire.batch_at(node, INDEXES, [msgspec.json.encode(words)])))[0]
 
     async def stats(self) -> Stats:
-        """claimed and in_doubt are counted by their indexes (claimed with those that expired since the last
-        sweep); the others by a SCAN that ends at ``cap`` of each, or after a million keys of whatever kind."""
+        """claimed and in_doubt are counted by their indexes; the others by a SCAN that ends at ``cap`` of each, or
+        after a million keys of whatever kind: then what was not counted up to ``cap`` is approximate."""
         sizes = await self._buckets("sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         counts["claimed"], counts["in_doubt"] = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
-        steps = STATS_STEPS
+        scanned = ("done", "failed", "free")
+        steps, cut = STATS_STEPS, False
         for node in await self._wire.nodes():
             cursor = "0"
-            while steps > 0:
+            while min(counts[state] for state in scanned) < CAP:
+                if steps == 0:
+                    cut = True
+                    break
                 steps -= 1
-                following, done, failed, free = await self._at(node, "count", cursor, self._layout.pattern, STEP)
-                counts["done"] += done
-                counts["failed"] += failed
-                counts["free"] += free
+                following, *found = await self._at(node, "count", cursor, self._layout.pattern, STEP)
+                for state, count in zip(scanned, found, strict=True):
+                    counts[state] += count
                 cursor = following.decode()
-                if cursor == "0" or min(counts["done"], counts["failed"], counts["free"]) >= CAP:
+                if cursor == "0":
                     break
         oldest = [int(float(s[2])) for s in sizes if s[2]]
         swept = await self._meta("swept_at")
@@ -311,25 +370,36 @@ class RedisPort:
             cap=CAP,
             oldest_in_doubt=min(oldest, default=None),
             swept_at=int(swept) if swept else None,
+            approximate=tuple(state for state in scanned if cut and counts[state] < CAP),
         )
 
     async def sweep(self, limit: int) -> Swept:
-        """``deleted`` counts what Redis had expired and the indexes still named."""
-        sizes = await self._buckets("sizes")
+        """``deleted`` counts what Redis had expired and the indexes still named. What cannot be swept (a damaged
+        record, a node that does not answer) is raised after the rest was; a damaged record once only."""
+        if not self._backend.verified:
+            await self.check()
+        indexes = self._layout.indexes()
+        sizes = await self._wire.batch(INDEXES, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
+        problems = [size for size in sizes if isinstance(size, Exception)]
+        damaged: list[bytes] = []
         deleted = lapsed = 0
         left, more = limit, False
-        for index, (_, _, _, due) in zip(self._layout.indexes(), sizes, strict=True):
+        for index, size in zip(indexes, sizes, strict=True):
+            due = 0 if isinstance(size, Exception) else size[3]
             if not due:
                 continue
             if left <= 0:
                 more = True
                 break
             arg = msgspec.json.encode(("sweep", left))
-            expired, doubted, seen = (await self._each(INDEXES, [index], [arg]))[0]
+            expired, doubted, seen, bad = (await self._each(INDEXES, [index], [arg]))[0]
             deleted, lapsed, left = deleted + expired, lapsed + doubted, left - seen
             more = more or seen < due
+            damaged += bad
+        await self._sound(problems)
         if not more:
             await self._meta("swept")
+        await self._sound([ReplyError(f"{text.decode()} (and {len(damaged) - 1} more)") for text in damaged[:1]])
         return Swept(deleted, lapsed, more)
 
     # -- wake-ups, time, fitness
@@ -342,13 +412,7 @@ class RedisPort:
 
     async def check(self) -> None:
         for node in await self._wire.nodes():
-            policy = await self._eviction_policy(node)
-            if policy != "noeviction":
-                raise UnsafeStore(
-                    f"{self._wire.shown} has maxmemory-policy {policy or 'unknown'}: it may evict records, and their "
-                    "operations would run again. Run CONFIG SET maxmemory-policy noeviction (and write it into "
-                    "redis.conf), or give effectonce a Redis of its own"
-                )
+            await self._refuse_eviction(node)
         await self.migrate()
         try:
             node = (await self._wire.nodes())[0]
@@ -357,19 +421,17 @@ class RedisPort:
             raise translate(error, self._wire.shown) from error
         self._backend.verified = True
 
-    async def _eviction_policy(self, node: str) -> str | None:
-        """From CONFIG, or from INFO where a service forbids CONFIG."""
-        for command in (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory")):
+    async def _refuse_eviction(self, node: str) -> None:
+        for command in EVICTION:
             try:
                 reply = await self._wire.command(node, *command)
             except ReplyError as error:
                 if error.code in ("NOPERM", "ERR"):
                     continue
                 raise translate(error, self._wire.shown) from error
-            # A client's callbacks may have made a dict of it: the policy is in there whatever the shape.
-            if found := _POLICY.search(str(reply)):
-                return found[0]
-        return None
+            if refuse_eviction(reply, self._wire.shown):
+                return
+        raise unsafe("unknown", self._wire.shown)
 
     async def migrate(self) -> None:
         arg = msgspec.json.encode(("version", VERSION))
@@ -383,6 +445,19 @@ class RedisPort:
 
     async def close(self) -> None:
         await self._wire.close()
+
+
+def _readable(name: bytes, fields: list[bytes]) -> list[Record]:
+    try:
+        return [record(name, fields)]
+    except CorruptRecord as error:
+        _skip(error)
+        return []
+
+
+def _skip(error: Exception) -> None:
+    """One damaged record must not hide the others. Whoever asks for it by its name is told."""
+    log.warning("effectonce left a record out of a list: %s", error)
 
 
 def _identity(message: bytes) -> tuple[str, str]:

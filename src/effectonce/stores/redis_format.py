@@ -135,7 +135,7 @@ _HEADER_SIZE = 40
 
 
 def answer(item: list[Any]) -> Answer:
-    """What a claim or a look was answered."""
+    """What a claim or a look was answered (a claim of a new record is answered by its token alone)."""
     kind, token, attempts, generation, extra = item
     if kind == b"claimed":
         return Answer("claimed", token, attempts, generation, None, None, 0.0, extra == 1)
@@ -148,8 +148,8 @@ def answer(item: list[Any]) -> Answer:
     return Answer(_KINDS[kind], token, attempts, generation)
 
 
-def record(fields: list[bytes]) -> Record:
-    """A record from its hash; `CorruptRecord` where it is not one that we wrote."""
+def record(name: bytes, fields: list[bytes]) -> Record:
+    """The record of a key from its hash; `CorruptRecord` where it is not one that we wrote."""
     found = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         header = found[b"h"]
@@ -174,4 +174,4 @@ def record(fields: list[bytes]) -> Record:
             error=found.get(b"e"),
         )
     except (KeyError, ValueError, struct.error) as error:
-        raise CorruptRecord(f"a record cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error
+        raise CorruptRecord(f"{name!r} cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error

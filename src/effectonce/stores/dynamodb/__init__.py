@@ -5,7 +5,7 @@
   a first claim, a duplicate and a completion are one request each. What a claim must change besides taking (a lapse
   into doubt, exhaustion, an expired record that DynamoDB has not deleted yet) is a second write, on the condition
   that the item is still that very version; losing that race begins again from the item that won.
-- There is no clock in DynamoDB's expressions: see `connections.dynamodb.ServerClock`.
+- There is no clock in DynamoDB's expressions: see `connections.dynamodb_clock.ServerClock`.
 - There is no conditional write of several items short of a transaction, which costs double: a batch is single
   calls, made concurrently.
 - Expired records are deleted by DynamoDB itself, hours late, by the ``expires`` attribute (seconds; time to live).
@@ -21,7 +21,8 @@ import base64
 import json
 from typing import Any
 
-from effectonce.connections.dynamodb import AsyncWire, ServerClock, SyncWire, Target, parse, require, table_name
+from effectonce.connections.dynamodb import AsyncWire, SyncWire, Target, parse, require, table_name
+from effectonce.connections.dynamodb_clock import ServerClock
 from effectonce.contracts import Capabilities, Port
 from effectonce.urls import Address
 

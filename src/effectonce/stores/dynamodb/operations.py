@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.connections.dynamodb import ConditionFailed, Item, ServerClock, Target, TooLarge, Wire
+from effectonce.connections.dynamodb import ConditionFailed, Item, Target, TooLarge, Wire
+from effectonce.connections.dynamodb_clock import ServerClock, Time
 from effectonce.contracts import ConnectionLost
 from effectonce.durations import readable
 from effectonce.errors import EffectOnceError, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
@@ -40,19 +42,25 @@ TRIES = 20
 #: How an existing record may be taken without knowing it: unexpired, and free or lapsed with rerun.
 #: (A token that is not below now needs the old one: that is a second write.)
 _TAKEABLE = (
-    "#expires_at > :now AND #token < :now AND (#state = :free"
-    " OR (#state = :claimed AND #doubt = :no AND #lease_until <= :now AND #owner <> :owner))"
+    "#expires_at > :past AND #token < :now AND (#state = :free"
+    " OR (#state = :claimed AND #doubt = :no AND #lease_until <= :past AND #owner <> :owner))"
 )
+#: ``was`` is the state it is taken from: a claim that is repeated answers whether that had lapsed.
 _TAKE = (
     "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt = :doubt,"
     " #version = if_not_exists(#version, :zero) + :one, #attempts = if_not_exists(#attempts, :zero) + :one,"
     " #generation = if_not_exists(#generation, :zero), #created = if_not_exists(#created, :now), #changed = :now,"
-    " #lease_until = :until, #bucket = :bucket, #rank = :until, #expires_at = :expires_at, #expires = :expires"
+    " #lease_until = :until, #bucket = :bucket, #rank = :rank, #expires_at = :expires_at, #expires = :expires,"
+    " #was = if_not_exists(#state, :free)"
 )
+#: What a claim has besides: one that lapses into doubt is kept from DynamoDB's time to live, and ranked by the end
+#: of its lease, for the sweep; any other by when it was taken, whatever its heartbeats do (see _renew).
+_TAKE_DOUBTFUL = ", #keep = :expires REMOVE #result, #error, #since"
+_TAKE_PLAIN = ", #since = :now REMOVE #result, #error, #keep"
 #: Ours, and not expired. A claim with doubt_on_lapse never expires, whatever its expires_at says (see _renew).
 _OURS = (
     "#owner = :owner AND #token = :token"
-    " AND (#doubt = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :now) AND "
+    " AND (#doubt = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :past) AND "
 )
 WORDS: dict[str, Value] = {
     "zero": 0,
@@ -146,8 +154,8 @@ class Operations:
                     return await self._remember(op)
                 case Look():
                     row = decode(await self._read(digest(op.scope, op.key)))
-                    now = self._clock.now()
-                    return standing(live(row, now), op.fingerprints, now) or Answer("absent")
+                    past = self._clock.read().past
+                    return standing(live(row, past), op.fingerprints, past) or Answer("absent")
         except EffectOnceError as error:
             return error
 
@@ -156,7 +164,7 @@ class Operations:
         if clock.uncertainty() > op.lease // 4:
             # Not to be granted; but what is finished, or another's, can be told.
             row = decode(await self._read(digest(op.scope, op.key)))
-            told, change = claim(op, row, clock.now())
+            told, change = claim(op, row, clock.read())
             return told if change is None else self._too_short(op.lease)
         offset = clock.offset
         reply = await self._take(op)
@@ -179,12 +187,14 @@ class Operations:
         )
 
     async def _take(self, op: Claim) -> Reply:
-        identity, now = digest(op.scope, op.key), self._clock.now()
+        identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         until, doubt = now + op.lease, op.doubt_on_lapse
         values: dict[str, Value] = {
             **WORDS,
             "now": now,
+            "past": past,
             "until": until,
+            "rank": until if doubt else now,
             "scope": op.scope,
             "key": op.key,
             "owner": op.owner,
@@ -203,13 +213,13 @@ class Operations:
             takeable += f" AND (attribute_not_exists(#fingerprint) OR #fingerprint IN ({listed}))"
         if op.max_attempts:
             takeable += " AND #attempts < :max"
-        take += ", #keep = :expires REMOVE #result, #error" if doubt else " REMOVE #result, #error, #keep"
+        take += _TAKE_DOUBTFUL if doubt else _TAKE_PLAIN
         try:
             reply = await self._update(
                 identity, take, f"attribute_not_exists(#id) OR ({takeable})", values, ReturnValues="ALL_OLD"
             )
         except ConditionFailed as lost:
-            return await self._change(lambda row, now: claim(op, row, now), lost.item)
+            return await self._change(lambda row, time: claim(op, row, time), lost.item)
         old = decode(reply.get("Attributes"))
         if old is None:
             return Answer("claimed", now, 1, 0)
@@ -217,10 +227,11 @@ class Operations:
         return Answer("claimed", now, record.attempts + 1, record.generation, lapsed=record.state == "claimed")
 
     async def _settle(self, op: Settlement) -> bool:
-        identity, now = digest(op.scope, op.key), self._clock.now()
+        identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         values: dict[str, Value] = {
             **WORDS,
             "now": now,
+            "past": past,
             "owner": op.owner,
             "token": op.token,
             "state": op.state,
@@ -229,7 +240,7 @@ class Operations:
             "expires": seconds(now + op.retention),
         }
         put = ["#state = :state", "#changed = :now", "#version = #version + :one"]
-        drop = ["#lease_until", "#keep"]
+        drop = ["#lease_until", "#keep", "#since", "#was"]
         if op.refund:
             put.append("#attempts = #attempts - :one")
         outlives = op.state != "in_doubt"
@@ -256,7 +267,7 @@ class Operations:
             # What happened must not be lost to the size of its result: duplicates learn that it was not kept.
             return await self._settle(replace(op, result=None))
         except ConditionFailed as lost:
-            record = live(decode(lost.item), now)
+            record = live(decode(lost.item), past)
             return (
                 record is not None
                 and record.state == op.state
@@ -267,11 +278,11 @@ class Operations:
 
     async def _renew(self, op: Renewal) -> bool:
         for _ in range(2):
-            offset, now = self._clock.offset, self._clock.now()
+            offset, (now, past) = self._clock.offset, self._clock.read()
             until = now + op.lease
             values: dict[str, Value] = {
                 **WORDS,
-                "now": now,
+                "past": past,
                 "owner": op.owner,
                 "token": op.token,
                 "until": until,
@@ -279,9 +290,9 @@ class Operations:
                 "expires": seconds(until + op.retention),
             }
             # A renewal does not know whether its claim lapses into doubt, and so must not expire. Where it does,
-            # `keep` is there, and is what `expires` stays.
+            # `keep` is there, and is what `expires` stays; where it does not, `since`, and so its rank.
             renew = (
-                "SET #lease_until = :until, #rank = :until, #expires_at = :expires_at,"
+                "SET #lease_until = :until, #rank = if_not_exists(#since, :until), #expires_at = :expires_at,"
                 " #expires = if_not_exists(#keep, :expires), #version = #version + :one"
             )
             try:
@@ -294,33 +305,39 @@ class Operations:
 
     async def _remember(self, op: Remember) -> Reply:
         try:
-            return await self._change(lambda row, now: remember(op, row, now), None)
+            return await self._change(lambda row, time: remember(op, row, time), None)
         except TooLarge:
             if op.result is None:
                 raise
             return await self._remember(replace(op, result=None))
 
-    async def _change(self, decide: Callable[[Row | None, int], Decision], item: Item | None) -> Reply:
-        """Decide on ``item`` and put the outcome in its place; where it has changed meanwhile, decide again."""
+    async def _change(self, decide: Callable[[Row | None, Time], Decision], item: Item | None) -> Reply:
+        """Decide on ``item`` and put the outcome in its place; where it has changed meanwhile, decide again.
+
+        But not where it was this write that changed it: where a reply is lost, the SDK sends the request again.
+        """
+        write = os.urandom(8)
         for _ in range(TRIES):
-            row, now = decode(item), self._clock.now()
-            reply, new = decide(row, now)
+            row = decode(item)
+            reply, new = decide(row, self._clock.read())
             if new is None:
                 return reply
+            lapsed = isinstance(reply, Answer) and reply.lapsed
             # Versions begin again where an item was deleted; tokens do not.
             same = "attribute_not_exists(#id)" if row is None else "#version = :version AND #token = :token"
             values: dict[str, Value] = {"version": row.version, "token": row.record.token} if row else {}
             try:
                 await self._wire.call(
                     "put_item",
-                    Item=encode(new, row.version + 1 if row else 1),
+                    Item=encode(new, row.version + 1 if row else 1, lapsed=lapsed, write=write),
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",
                     **expressions(values, ConditionExpression=same),
                 )
             except ConditionFailed as lost:
                 item = lost.item
-            else:
-                return reply
+                if item is None or item.get("write") != wrap(write):
+                    continue
+            return reply
         raise StoreUnavailable(
             f"a record of {self._target} changed {TRIES} times while one operation tried", retry_after=0.1
         )

@@ -9,21 +9,26 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from effectonce.connections.dynamodb import ConditionFailed, InUse, Item
-from effectonce.errors import ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable
+from effectonce.errors import (
+    ConfigurationError,
+    InvalidOption,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreUnavailable,
+    UnsafeStore,
+)
 from effectonce.keys import digest
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, Swept
 
 from .operations import META, SCHEMA, WORDS, Operations
-from .records import SHARDS, Decision, Row, Value, bucket, decode, expressions, live, reopen, resolve, wrap
+from .records import SHARDS, Row, Value, bucket, decode, expressions, forget, live, resolve, wrap
 
 INDEX = "by_state"
 CAP = 100_000
 SCAN = 1_000  # items looked at by one request of a filtered listing, of which a page makes up to SCANS
 SCANS = 5
-COUNTS = 400  # requests that counting the done records may take, of 1 MB each
+COUNTS = 400  # requests that one count may take, of 1 MB each
 
 TABLE: dict[str, Any] = {
     "BillingMode": "PAY_PER_REQUEST",
@@ -49,7 +54,7 @@ TTL = {"Enabled": True, "AttributeName": "expires"}
 
 #: Keys from the index, and where to go on (None: nowhere).
 Keys = tuple[list[Item], Item | None]
-_UNEXPIRED = "(attribute_not_exists(#expires_at) OR #expires_at > :now)"
+_UNEXPIRED = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
 
 
 class DynamoDBPort(Operations):
@@ -58,29 +63,26 @@ class DynamoDBPort(Operations):
     async def get(self, scope: str, key: str) -> Record | None:
         await self._greet()
         row = decode(await self._read(digest(scope, key)))
-        return live(row, self._clock.now())
+        return live(row, self._clock.read().past)
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        def decide(row: Row | None, now: int) -> Decision:
-            record = live(row, now)
-            if row is None or record is None:
-                return False, None
-            return True, replace(reopen(row, record, now, retention), fingerprint=None)
-
         await self._greet()
-        return await self._change(decide, await self._read(digest(scope, key))) is True
+        item = await self._read(digest(scope, key))
+        return await self._change(lambda row, time: forget(retention, row, time), item) is True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         await self._greet()
         item = await self._read(digest(scope, key))
-        return await self._change(lambda row, now: resolve(resolution, row, now), item) is True
+        return await self._change(lambda row, time: resolve(resolution, row, time), item) is True
 
     # -- listing
 
     async def list(self, query: Query) -> Page:
-        """Newest change first by the index; done records, or all, in no order: those are a scan of the table.
+        """Newest change first, by the index; done records, or all, in no order: those are a scan of the table.
 
-        Either way a page may hold fewer records than asked for, even none, and yet have a cursor.
+        A renewal is no change here. But claims that lapse into doubt are kept in the order in which they will, which
+        a renewal does change: they come after the other claims, the next to lapse first, so that one that is
+        renewed meanwhile is met again rather than missed.
         """
         await self._greet()
         if query.state is None or query.state == "done":
@@ -104,8 +106,8 @@ class DynamoDBPort(Operations):
             limit = query.limit + 1 if len(wanted) == 1 else SCAN
             reply = await self._wire.call("scan", ConsistentRead=True, Limit=limit, **options)
             start = reply.get("LastEvaluatedKey")
-            now = self._clock.now()
-            found = [(item, record) for item in reply["Items"] if (record := live(decode(item), now)) is not None]
+            past = self._clock.read().past
+            found = [(item, record) for item in reply["Items"] if (record := live(decode(item), past)) is not None]
             room = query.limit - len(records)
             records += [record for _, record in found[:room]]
             if len(found) > room:  # a scan goes on after any item, not just after the last that it looked at
@@ -127,11 +129,15 @@ class DynamoDBPort(Operations):
             if positions[n] is None:
                 return [], None
             start = None if positions[n] == "start" else _position(shards[n], positions[n])
-            return await self._shard(shards[n], query.limit, newest=True, start=start, scope=query.scope)
+            newest = not _doubtful(shards[n])
+            return await self._shard(shards[n], query.limit, newest=newest, start=start, scope=query.scope)
+
+        def order(n: int, item: Item) -> int:
+            return int(item["rank"]["N"]) * (1 if _doubtful(shards[n]) else -1)
 
         pages = await self._wire.each(read, range(len(shards)))
         merged = heapq.merge(
-            *([(-int(item["rank"]["N"]), n, item) for item in items] for n, (items, _) in enumerate(pages)),
+            *([(order(n, item), n, item) for item in items] for n, (items, _) in enumerate(pages)),
             key=lambda entry: entry[:2],
         )
         chosen: list[bytes] = []
@@ -146,11 +152,11 @@ class DynamoDBPort(Operations):
             if used[n] == len(items):  # all of it was used: on from where the index stopped looking
                 positions[n] = None if last is None else [int(last["rank"]["N"]), _text(last["id"]["B"])]
         rows = await self._fetch(chosen)
-        now = self._clock.now()
+        past = self._clock.read().past
         records = [
             record
             for identity in chosen
-            if (record := live(rows.get(identity), now)) is not None and record.state == state
+            if (record := live(rows.get(identity), past)) is not None and record.state == state
         ]
         more = any(position is not None for position in positions)
         return Page(records, _cursor(positions) if more else None)
@@ -167,8 +173,8 @@ class DynamoDBPort(Operations):
     ) -> Keys:
         """Unexpired records in one shard of the index."""
         texts = {"KeyConditionExpression": "#bucket = :bucket" + ("" if until is None else " AND #rank <= :until")}
-        wanted = [] if "?" in shard else [_UNEXPIRED]
-        values: dict[str, Value] = {"bucket": shard, "now": self._clock.now()}
+        wanted = [] if _doubtful(shard) else [_UNEXPIRED]
+        values: dict[str, Value] = {"bucket": shard, "past": self._clock.read().past}
         if until is not None:
             values["until"] = until
         if scope is not None:
@@ -204,15 +210,20 @@ class DynamoDBPort(Operations):
     # -- counting and sweeping
 
     async def stats(self) -> Stats:
-        """Open, failed and free records are counted in the index. The done ones are a scan, of 400 MB at most:
-        where results are large and there are very many, their count is of those seen until then."""
+        """Open, failed and free records are counted in the index, the done ones by a scan. A count that would take
+        more than 400 MB of reading (by shard, in the index) stops there and is called approximate."""
         await self._greet()
         meta = await self._read(META)
         counts: dict[str, int] = {}
-        states: tuple[State, ...] = ("claimed", "failed", "in_doubt", "free")
+        approximate: list[str] = []
+        states: tuple[State, ...] = ("claimed", "failed", "in_doubt", "free", "done")
         for state in states:
-            counts[state] = min(CAP, sum(await self._wire.each(self._count, _shards(state))))
-        counts["done"] = await self._count_done()
+            found = (
+                [await self._count_done()] if state == "done" else await self._wire.each(self._count, _shards(state))
+            )
+            counts[state] = min(CAP, sum(count for count, _ in found))
+            if counts[state] < CAP and not all(ended for _, ended in found):
+                approximate.append(state)
 
         async def oldest(shard: str) -> list[int]:
             items, _ = await self._shard(shard, 1)
@@ -225,50 +236,52 @@ class DynamoDBPort(Operations):
             cap=CAP,
             oldest_in_doubt=min(doubts, default=None),
             swept_at=None if swept is None else int(swept),
+            approximate=tuple(approximate),
         )
 
-    async def _count(self, shard: str) -> int:
-        values: dict[str, Value] = {"bucket": shard, "now": self._clock.now()}
+    async def _count(self, shard: str) -> tuple[int, bool]:
+        values: dict[str, Value] = {"bucket": shard, "past": self._clock.read().past}
         texts = {"KeyConditionExpression": "#bucket = :bucket"}
-        if "?" not in shard:
+        if not _doubtful(shard):
             texts["FilterExpression"] = _UNEXPIRED
-        return await self._counted("query", CAP, IndexName=INDEX, **expressions(values, **texts))
+        return await self._counted("query", IndexName=INDEX, **expressions(values, **texts))
 
-    async def _count_done(self) -> int:
-        values: dict[str, Value] = {"now": self._clock.now(), "done": "done"}
-        texts = {"FilterExpression": "#state = :done AND #expires_at > :now"}
-        return await self._counted("scan", COUNTS, **expressions(values, **texts))
+    async def _count_done(self) -> tuple[int, bool]:
+        values: dict[str, Value] = {"past": self._clock.read().past, "done": "done"}
+        texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
+        return await self._counted("scan", **expressions(values, **texts))
 
-    async def _counted(self, operation: str, requests: int, **options: Any) -> int:
+    async def _counted(self, operation: str, **options: Any) -> tuple[int, bool]:
+        """How many, and whether those are all."""
         count = 0
-        for _ in range(requests):
+        for _ in range(COUNTS):
             reply = await self._wire.call(operation, Select="COUNT", **options)
             count += reply["Count"]
             last = reply.get("LastEvaluatedKey")
             if last is None or count >= CAP:
-                break
+                return count, last is None
             options["ExclusiveStartKey"] = last
-        return min(count, CAP)
+        return count, False
 
     async def sweep(self, limit: int) -> Swept:
         """Move lapsed claims to in_doubt; expired records are deleted by DynamoDB."""
         await self._greet()
-        now = self._clock.now()
+        now, past = self._clock.read()
 
-        async def read(shard: str) -> Keys:
-            return await self._shard(shard, limit, until=now)
+        async def read(shard: str) -> Keys:  # one over the limit, which tells whether there is more
+            return await self._shard(shard, limit + 1, until=past)
 
         pages = await self._wire.each(read, [f"claimed?/{n}" for n in range(SHARDS)])
         found = [item["id"]["B"] for items, _ in pages for item in items]
 
         async def lapse(identity: bytes) -> bool:
-            values: dict[str, Value] = {**WORDS, "now": now, "bucket": bucket("in_doubt", True, identity)}
+            values: dict[str, Value] = {**WORDS, "now": now, "past": past, "bucket": bucket("in_doubt", True, identity)}
             try:
                 await self._update(
                     identity,
                     "SET #state = :in_doubt, #changed = :now, #rank = :now, #bucket = :bucket,"
-                    " #version = #version + :one REMOVE #lease_until, #expires_at, #expires, #keep",
-                    "#state = :claimed AND #doubt = :yes AND #lease_until <= :now",
+                    " #version = #version + :one REMOVE #lease_until, #expires_at, #expires, #keep, #was",
+                    "#state = :claimed AND #doubt = :yes AND #lease_until <= :past",
                     values,
                 )
             except ConditionFailed:
@@ -336,7 +349,8 @@ class DynamoDBPort(Operations):
             self._versioned(lost.item)
 
     async def _table(self) -> dict[str, Any]:
-        """Its description; `SchemaMismatch` where it is a table of something else."""
+        """Its description; `SchemaMismatch` where it is a table of something else, `UnsafeStore` where it is one
+        of several in a global table."""
         table: dict[str, Any] = (await self._wire.call("describe_table"))["Table"]
         indexes = {index["IndexName"]: index["KeySchema"] for index in table.get("GlobalSecondaryIndexes", [])}
         ours = TABLE["GlobalSecondaryIndexes"][0]["KeySchema"]
@@ -344,6 +358,11 @@ class DynamoDBPort(Operations):
             raise SchemaMismatch(
                 f"the table of {self._target} has other keys, or no index {INDEX}: it was not made by effectonce; "
                 "name a table that does not exist yet"
+            )
+        if table.get("Replicas"):
+            raise UnsafeStore(
+                f"the table of {self._target} is replicated to other regions, where the last of two writes wins "
+                "whatever their conditions: both of two claims would be granted; name a table without replicas"
             )
         return table
 
@@ -354,6 +373,11 @@ class DynamoDBPort(Operations):
 
 
 # -- the index's shards, and cursors -----------------------------------------------------------------------------
+
+
+def _doubtful(shard: str) -> bool:
+    """Whether it is of claims that lapse into doubt, and never expire."""
+    return "?" in shard
 
 
 def _shards(state: State) -> list[str]:

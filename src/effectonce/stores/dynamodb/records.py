@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.connections.dynamodb import Item
+from effectonce.connections.dynamodb_clock import Time
 from effectonce.errors import CorruptRecord
 from effectonce.keys import digest
 from effectonce.record import EXHAUSTED, Answer, Claim, Record, Remember, Reply, Resolution
@@ -66,10 +67,12 @@ def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 class Row(Struct, frozen=True, gc=False):
-    """A record as read, and the version that a write must find in order to replace it."""
+    """A record as read, the version that a write must find in order to replace it, and, of a claim, whether it was
+    taken from a lapsed lease."""
 
     record: Record
     version: int
+    lapsed: bool
 
 
 def bucket(state: str, doubt: bool, identity: bytes) -> str:
@@ -77,7 +80,8 @@ def bucket(state: str, doubt: bool, identity: bytes) -> str:
     return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % SHARDS}"
 
 
-def encode(record: Record, version: int) -> Item:
+def encode(record: Record, version: int, *, lapsed: bool, write: bytes) -> Item:
+    """``write`` is the name of the write, by which whoever made it finds that it was applied."""
     identity = digest(record.scope, record.key)
     claimed = record.state == "claimed"
     forever = claimed and record.doubt_on_lapse
@@ -89,6 +93,7 @@ def encode(record: Record, version: int) -> Item:
         "owner": record.owner or None,
         "token": record.token,
         "version": version,
+        "write": write,
         "attempts": record.attempts,
         "generation": record.generation,
         "doubt": record.doubt_on_lapse,
@@ -98,13 +103,15 @@ def encode(record: Record, version: int) -> Item:
         "expires_at": record.expires_at,
         "expires": FAR if forever else None if record.expires_at is None else seconds(record.expires_at),
         "keep": FAR if forever else None,
+        "since": record.changed_at if claimed and not forever else None,
+        "was": "claimed" if lapsed else None,
         "fingerprint": record.fingerprint or None,
         "result": record.result,
         "error": record.error,
     }
     if record.state != "done":
         values["bucket"] = bucket(record.state, record.doubt_on_lapse, identity)
-        values["rank"] = record.lease_until if claimed else record.changed_at
+        values["rank"] = record.lease_until if forever else record.changed_at
     return {name: wrap(value) for name, value in values.items() if value is not None}
 
 
@@ -133,7 +140,7 @@ def decode(item: Item | None) -> Row | None:
             result=at.get("result"),
             error=at.get("error"),
         )
-        return Row(record, at["version"])
+        return Row(record, at["version"], at.get("was") == "claimed")
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(
             f"an item of the table is no record that this version reads ({type(error).__name__}: {error}); "
@@ -148,14 +155,14 @@ def seconds(micros: int) -> int:
 # -- decisions, pure ---------------------------------------------------------------------------------------------
 
 
-def live(row: Row | None, now: int) -> Record | None:
+def live(row: Row | None, past: int) -> Record | None:
     """The record, or None where it is absent or expired."""
-    if row is None or (row.record.expires_at is not None and row.record.expires_at <= now):
+    if row is None or (row.record.expires_at is not None and row.record.expires_at <= past):
         return None
     return row.record
 
 
-def standing(record: Record | None, fingerprints: bytes, now: int) -> Answer | None:
+def standing(record: Record | None, fingerprints: bytes, past: int) -> Answer | None:
     """What an unexpired record answers to anyone but its owner; None: it is there to be taken."""
     if record is None:
         return None
@@ -169,7 +176,7 @@ def standing(record: Record | None, fingerprints: bytes, now: int) -> Answer | N
     if record.state == "in_doubt":
         return Answer("in_doubt", *known)
     if record.state == "claimed":
-        left = (record.lease_until or 0) - now
+        left = (record.lease_until or 0) - past
         if left > 0:
             return Answer("in_progress", *known, retry_after=left / 1e6)
         if record.doubt_on_lapse:
@@ -185,13 +192,14 @@ def entries(fingerprints: bytes) -> list[bytes]:
 Decision = tuple[Reply, Record | None]
 
 
-def claim(op: Claim, row: Row | None, now: int) -> Decision:
+def claim(op: Claim, row: Row | None, time: Time) -> Decision:
     """The steps of a claim, for a record that the first write could not take."""
-    record = live(row, now)
-    answer = standing(record, op.fingerprints, now)
-    if record is not None:
+    now = time.now
+    record = live(row, time.past)
+    answer = standing(record, op.fingerprints, time.past)
+    if row is not None and record is not None:
         if record.state == "claimed" and record.owner == op.owner and (answer is None or answer.kind != "mismatch"):
-            return Answer("claimed", record.token, record.attempts, record.generation), None
+            return Answer("claimed", record.token, record.attempts, record.generation, lapsed=row.lapsed), None
         if answer is not None:
             lapses = answer.kind == "in_doubt" and record.state == "claimed"
             return answer, replace(record, state="in_doubt", changed_at=now, lease_until=None) if lapses else None
@@ -227,9 +235,10 @@ def claim(op: Claim, row: Row | None, now: int) -> Decision:
     return Answer("claimed", taken.token, taken.attempts, taken.generation, lapsed=lapsed), taken
 
 
-def remember(op: Remember, row: Row | None, now: int) -> Decision:
-    record = live(row, now)
-    answer = standing(record, op.fingerprints, now)
+def remember(op: Remember, row: Row | None, time: Time) -> Decision:
+    now = time.now
+    record = live(row, time.past)
+    answer = standing(record, op.fingerprints, time.past)
     if answer is not None:
         return answer.kind == "done", None
     return True, Record(
@@ -265,12 +274,19 @@ def reopen(row: Row, record: Record, now: int, retention: int) -> Record:
     )
 
 
-def resolve(resolution: Resolution, row: Row | None, now: int) -> Decision:
-    record = live(row, now)
-    answer = standing(record, b"", now)
+def forget(retention: int, row: Row | None, time: Time) -> Decision:
+    record = live(row, time.past)
+    if row is None or record is None:
+        return False, None
+    return True, replace(reopen(row, record, time.now, retention), fingerprint=None)
+
+
+def resolve(resolution: Resolution, row: Row | None, time: Time) -> Decision:
+    record = live(row, time.past)
+    answer = standing(record, b"", time.past)
     if row is None or record is None or answer is None or answer.kind != "in_doubt":
         return False, None
-    opened = reopen(row, record, now, resolution.retention)
+    opened = reopen(row, record, time.now, resolution.retention)
     if resolution.state == "free":
         return True, opened
     kept = {"attempts": record.attempts, "generation": record.generation}

@@ -121,6 +121,7 @@ async def a_takeover_repeated_by_its_owner_answers_the_same(h: Harness) -> None:
     mine = await h.take()
     again = await h.send(mine.claim)
     equal((again.kind, again.token, again.answer.attempts), ("claimed", mine.token, 2), "the repeated takeover")
+    equal(again.answer.lapsed, True, "whether the attempt before lapsed, said once more")
 
 
 @case

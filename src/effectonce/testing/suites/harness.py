@@ -330,8 +330,10 @@ class Harness:
         word = Resolution(state=state, retention=retention, result=result, error=error)
         return await self.first.resolve(self.scope, key, word)
 
-    async def pages(self, *, state: State | None = None, scope: str | None = None, limit: int) -> list[Page]:
-        """Every page, following the cursors to their end."""
+    async def pages(
+        self, *, state: State | None = None, scope: str | None = None, limit: int, sweeping: bool = False
+    ) -> list[Page]:
+        """Every page, following the cursors to their end; ``sweeping`` in between, which changes none of them."""
         pages: list[Page] = []
         cursor: str | None = None
         for _ in range(2_000):
@@ -342,6 +344,8 @@ class Harness:
             )
             pages.append(page)
             cursor = page.cursor
+            if sweeping:
+                await self.first.sweep(100)
             if cursor is None:
                 return pages
         raise AssertionError("2000 pages, and the cursor leads on")

@@ -98,7 +98,7 @@ async def list_pages_reach_all_and_none_twice(h: Harness) -> None:
     for limit in (1, 4, 17, 100):
         pages = await h.pages(scope=h.scope, limit=limit)
         equal(sorted(r.key for p in pages for r in p.records), keys, f"the keys on all pages of {limit}")
-        pages = await h.pages(scope=h.scope, state="claimed", limit=limit)
+        pages = await h.pages(scope=h.scope, state="claimed", limit=limit, sweeping=True)
         equal(sorted(r.key for p in pages for r in p.records), keys, f"the claimed keys on all pages of {limit}")
 
 
