@@ -214,16 +214,17 @@ class ThreadGroup:
         entry = Entry(op)
         interrupted: BaseException | None = None
         lead, held = self._lead, False
-        self._queue.append(entry)
         try:
             while entry.reply is None:
                 held = lead.acquire(blocking=False)
                 if held:
                     self._leading = entry
                     await self._answer(entry)
-                else:
-                    interrupted = self._follow(entry) or interrupted
-                    lead = self._lead
+                    break
+                if entry.gate is None:
+                    self._queue.append(entry)
+                interrupted = self._follow(entry) or interrupted
+                lead = self._lead
         except BaseException:
             entry.gone = True
             self._orphan(entry)
@@ -242,6 +243,12 @@ class ThreadGroup:
     async def _answer(self, entry: Entry) -> None:
         """Lead until ``entry`` is answered."""
         queue = self._queue
+        if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
+            try:
+                (entry.reply,) = await self._port.run((entry.op,))
+            except Exception as error:
+                (entry.reply,) = await exchange(self._port, (entry.op,), pause_thread, error)
+            return
         while entry.reply is None:
             if self._sent:  # a leader died over these; every operation recognises its repetition
                 again = [each for sent in self._sent for each in (sent, *(sent.behind or ()))]
@@ -252,15 +259,7 @@ class ThreadGroup:
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
             self._sent = entries = take(queue, self._limit)
-            if len(entries) == 1:
-                batch: Sequence[Batchable] = (entries[0].op,)
-                try:
-                    replies = await self._port.run(batch)
-                except Exception as error:
-                    replies = await exchange(self._port, batch, pause_thread, error)
-            else:
-                batch = [each.op for each in entries]
-                replies = await exchange(self._port, batch, pause_thread)
+            replies = await exchange(self._port, [each.op for each in entries], pause_thread)
             try:
                 pairs = pair(entries, replies, queue)
             except ValueError as error:  # a port that answers too much or too little
