@@ -214,12 +214,13 @@ class ThreadGroup:
         entry = Entry(op)
         interrupted: BaseException | None = None
         lead, held = self._lead, False
+        answered: list[Entry] = []
         try:
             while entry.reply is None:
                 held = lead.acquire(blocking=False)
                 if held:
                     self._leading = entry
-                    await self._answer(entry)
+                    await self._answer(entry, answered)
                     break
                 if entry.gate is None:
                     self._queue.append(entry)
@@ -230,18 +231,20 @@ class ThreadGroup:
             self._orphan(entry)
             raise
         finally:
-            if held:
+            if held:  # the next one leads before those who have their reply are woken: they want to run at once
                 self._leading = None
                 lead.release()
                 self._wake_heir()
+                for each in answered:
+                    self._wake(each)
         if interrupted is not None:
             raise interrupted
         if isinstance(entry.reply, Exception):
             raise entry.reply
         return entry.reply
 
-    async def _answer(self, entry: Entry) -> None:
-        """Lead until ``entry`` is answered."""
+    async def _answer(self, entry: Entry, answered: list[Entry]) -> None:
+        """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
         queue = self._queue
         if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
             try:
@@ -265,11 +268,12 @@ class ThreadGroup:
             except ValueError as error:  # a port that answers too much or too little
                 pairs = [(each, error) for each in entries]
             for each, reply in pairs:
-                self._deliver(each, reply)
+                each.reply = own(reply) if isinstance(reply, Exception) else reply
+                if each is not entry:
+                    answered.append(each)
             self._sent = []
 
-    def _deliver(self, entry: Entry, reply: Reply) -> None:
-        entry.reply = own(reply) if isinstance(reply, Exception) else reply
+    def _wake(self, entry: Entry) -> None:
         if entry.gone:
             self._orphan(entry)
         elif entry.gate is not None:
