@@ -310,10 +310,10 @@ class RedisStore(Store):
 class PostgresStore(Store):
     """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
 
-    def __init__(self, *, pool: Any, prefix: str = "effectonce", **options: Any) -> None:
+    def __init__(self, *, pool: Any, prefix: str = "effectonce", allow_unsafe: bool = False, **options: Any) -> None:
         from .stores.postgres import PostgresBackend
 
-        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix), **options)
+        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
 
 
 def _same_code(one: Any, other: Any) -> bool:

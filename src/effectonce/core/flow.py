@@ -359,8 +359,8 @@ def _refusal(run: Run, answer: Answer) -> BaseException:
         )
     if kind == "in_doubt":
         return InDoubt(
-            f"{about} is in doubt: an attempt ended without saying whether its effect happened; find out, then "
-            "resolve it (store.resolve, or `effectonce records resolve`)"
+            f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
+            "find out, then decide with store.resolve(scope, key, 'done' | 'retry' | 'abandon')"
         )
     if kind == "mismatch":
         return PayloadMismatch(
