@@ -22,7 +22,7 @@ import effectonce
 ROOT = Path(effectonce.__file__).parent
 
 VALUES = "errors durations urls fingerprint keys message record"
-TOOLS = "store guard"
+TOOLS = "store policies handlers guard blocks"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
@@ -57,7 +57,10 @@ TABLE = {
     "stores.dynamodb*": (f"{VALUES} contracts connections.dynamodb*", "msgspec"),
     # the tools, and the names that users see
     "store": (f"{VALUES} contracts core*", ""),
-    "guard": (f"{VALUES} contracts core* store", "msgspec"),
+    "policies": (f"{VALUES}", ""),
+    "handlers": (f"{VALUES}", ""),
+    "guard": (f"{VALUES} contracts core* store policies handlers", "msgspec"),
+    "blocks": (f"{VALUES} contracts core* store policies", ""),
     "__init__": (f"{VALUES} contracts core* {TOOLS}", ""),
     # what stands on them
     "integrations": ("", ""),

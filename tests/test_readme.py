@@ -131,7 +131,7 @@ def died_remedy(world: World) -> None:
     with pytest.raises(eo.InDoubt):
         world.charge(on_lapse="doubt")
     assert world.once()
-    world.process().resolve("charge-card", "pay_7f3a", "done", result="charged")
+    world.process().resolve("charge-card", "pay_7f3a", "done")
     world.charge(on_lapse="doubt")
     assert world.once()
 

@@ -9,6 +9,7 @@ import effectonce as eo
 """
 
 from . import keys
+from .blocks import Block, block
 from .contracts import Event
 from .core.flow import Run, current
 from .errors import (
@@ -39,7 +40,7 @@ from .errors import (
     UnsafeStore,
     WrongColour,
 )
-from .guard import GLOBAL, Block, Guarded, Outcome, block, once
+from .guard import GLOBAL, Guarded, Outcome, once
 from .message import Message
 from .record import Record
 from .store import PostgresStore, RedisStore, Store, connect

@@ -31,10 +31,11 @@ class Unstorable(Exception):
 class Codec:
     """Encodes and decodes the results of one handler. ``Any`` stands for JSON-native values only."""
 
-    __slots__ = ("_decode", "limit", "type")
+    __slots__ = ("_decode", "discards", "limit", "type")
 
     def __init__(self, type_: Any, limit: int) -> None:
         self.type = type_
+        self.discards = type_ is None or type_ is NoneType  # nobody needs what it returns
         self.limit = limit
         try:
             self._decode: Callable[[bytes], Any] = (
@@ -51,7 +52,7 @@ class Codec:
     def encode(self, value: Any) -> bytes:
         """``value`` as stored bytes, or `Unstorable`."""
         kind = type(value)
-        if self.type is None or self.type is NoneType:  # nobody needs what it returns
+        if self.discards:
             return NOTHING
         if self.type is Any and kind not in NATIVE:
             _require_native(value)
