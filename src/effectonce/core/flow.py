@@ -139,9 +139,11 @@ class Run(Struct, eq=False, gc=False):
     def ended(self) -> None:
         """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
         self.engine.leased.discard(self)
+        parent = self.parent
         if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
-            running.set(self.parent)
-        self.parent = None
+            running.set(parent)
+        if parent is not None:
+            self.parent = None
 
     # -- for the flow
 
@@ -184,16 +186,14 @@ def current() -> Run:
 def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
     scope = policy.scope
+    stored_key = key
     privacy = engine.privacy
-    if privacy is None:
-        stored_key = key
-    else:
+    if privacy is not None:
         stored_key = privacy.hide(scope, key)
         fingerprints = privacy.hide_fingerprints(scope, fingerprints)
-    parent = running.get()
+    outer = parent = running.get()
     while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
-        parent = parent.parent
-    outer = parent
+        outer = parent = parent.parent
     while outer is not None:
         if outer.key == key and outer.scope == scope and outer.active and outer.engine is engine:
             raise Reentered(
