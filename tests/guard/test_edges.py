@@ -510,3 +510,87 @@ def test_override_of_a_closed_store_is_fine(store: eo.Store) -> None:
     with eo.connect("memory://") as other, override(store, other):
         store.close()
         assert eo.once(store, scope="s", key="k")(lambda k: 1)("k") == 1
+
+
+def test_an_event_loop_ends_even_if_its_last_submission_never_left(tmp_path: Path) -> None:
+    """A drain that is cancelled before its first step must give its port back."""
+
+    async def main() -> None:
+        store = eo.connect(f"sqlite:///{tmp_path}/end.db", sweep_every=None)
+
+        @eo.once(store, scope="s", key="k")
+        async def handler(k: str) -> None:
+            await asyncio.sleep(60)
+
+        tasks = [asyncio.create_task(handler("a"))]
+        await asyncio.sleep(0.2)
+        tasks.append(asyncio.create_task(handler("b")))
+        await asyncio.sleep(0)
+        assert len(tasks) == 2
+
+    ended = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    ended.start()
+    ended.join(20)
+    assert not ended.is_alive()
+
+
+def test_closing_a_store_takes_no_lease_from_who_still_runs() -> None:
+    store = eo.connect("memory://")
+
+    @eo.once(store, scope=eo.GLOBAL, key="k", lease="200ms")
+    def slow(k: str) -> bool:
+        store.close()
+        time.sleep(0.6)
+        with pytest.raises(eo.InProgress):
+            contextvars.Context().run(eo.once(store, scope=eo.GLOBAL, key="k")(lambda k: None), k)
+        return eo.current().lease_lost
+
+    assert slow("k") is False
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_in_a_handler_settles_nothing_of_its_parents(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)
+
+    @eo.once(store, scope="s", key="k")
+    def handler(k: str) -> str:
+        child = os.fork()
+        if child == 0:
+            try:
+                sys.exit(3)  # leaves through the guard, in the child
+            except SystemExit as error:
+                left.append(error)
+                raise
+        os.waitpid(child, 0)
+        assert store.get("s", k).state == "claimed"  # type: ignore[union-attr]
+        return "parent"
+
+    left: list[BaseException] = []
+    try:
+        assert handler("k") == "parent"
+    except SystemExit:
+        os._exit(3)
+    assert handler.call("k").replayed
+    store.close()
+
+
+async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
+    store = eo.Store(GroupedBackend(latency=0.01), sweep_every=None)
+    stop = asyncio.Event()
+
+    @eo.once(store, scope="s", key="n")
+    async def handler(n: int) -> int:
+        return n
+
+    async def steady(start: int) -> None:
+        number = start
+        while not stop.is_set():
+            await handler(number)
+            number += 4
+
+    callers = [asyncio.create_task(steady(n)) for n in range(4)]
+    await asyncio.sleep(0.1)
+    await asyncio.wait_for(store.aclose(), 5)
+    stop.set()
+    await asyncio.gather(*callers)

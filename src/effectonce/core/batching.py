@@ -15,12 +15,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost, Contention, Port
-from effectonce.errors import ConfigurationError, StoreUnavailable
+from effectonce.errors import ConfigurationError, StoreUnavailable, WrongColour
 from effectonce.record import Answer, Batchable, Claim, Look, Renewal, Reply
 
 MAX_BYTES = 1_000_000
@@ -52,7 +53,7 @@ class Entry(Struct, eq=False, gc=False):
     reply: Reply | None = None  # of a thread, as all that follows
     gate: threading.Lock | None = None  # what it blocks on
     gone: bool = False  # it was interrupted, and nobody waits for the reply any more
-    suspects: bool = False  # it saw the lock held while nobody leads
+    suspects: threading.Lock | None = None  # a lock that it saw held while nobody leads
 
 
 def take(queue: deque[Entry], limit: int) -> list[Entry]:
@@ -90,6 +91,9 @@ def take(queue: deque[Entry], limit: int) -> list[Entry]:
 
 def pair(entries: list[Entry], replies: Sequence[Reply], queue: deque[Entry]) -> list[tuple[Entry, Reply]]:
     """Who gets which reply. Entries behind one that are not answered by it go back to the queue's front."""
+    if len(replies) != len(entries):
+        wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
+        return [(each, wrong) for entry in entries for each in (entry, *(entry.behind or ()))]
     pairs = list(zip(entries, replies, strict=True))
     again: list[Entry] = []
     for entry, reply in pairs[:]:
@@ -206,7 +210,9 @@ class ThreadGroup:
         self._limit = limit
         self._orphaned = orphaned
         self._lead = threading.Lock()
-        self._leading: Entry | None = None  # whose thread leads
+        self._leading: Entry | None = None  # who leads
+        self._leader: threading.Thread | None = None  # in which thread
+        self._healing = threading.Lock()
         self._queue: deque[Entry] = deque()
         self._sent: list[Entry] = []
 
@@ -219,24 +225,32 @@ class ThreadGroup:
             while entry.reply is None:
                 held = lead.acquire(blocking=False)
                 if held:
-                    self._leading = entry
-                    await self._answer(entry, answered)
+                    if entry.reply is None:  # else it was answered just now
+                        self._leader, self._leading = threading.current_thread(), entry
+                        await self._answer(entry, answered)
                     break
+                if self._leading is not None and self._leader is threading.current_thread():
+                    raise WrongColour(
+                        "a guarded call was made in the middle of another one's store access, from a signal handler; "
+                        "set a flag there, and make the call from the main program"
+                    )
                 if entry.gate is None:
                     self._queue.append(entry)
                 interrupted = self._follow(entry) or interrupted
                 lead = self._lead
         except BaseException:
             entry.gone = True
-            self._orphan(entry)
             raise
         finally:
             if held:  # the next one leads before those who have their reply are woken: they want to run at once
-                self._leading = None
+                if self._leading is entry:
+                    self._leading = None
                 lead.release()
                 self._wake_heir()
                 for each in answered:
                     self._wake(each)
+            if entry.gone:
+                self._orphan(entry)
         if interrupted is not None:
             raise interrupted
         if isinstance(entry.reply, Exception):
@@ -263,11 +277,7 @@ class ThreadGroup:
                 queue.append(entry)
             self._sent = entries = take(queue, self._limit)
             replies = await exchange(self._port, [each.op for each in entries], pause_thread)
-            try:
-                pairs = pair(entries, replies, queue)
-            except ValueError as error:  # a port that answers too much or too little
-                pairs = [(each, error) for each in entries]
-            for each, reply in pairs:
+            for each, reply in pair(entries, replies, queue):
                 each.reply = own(reply) if isinstance(reply, Exception) else reply
                 if each is not entry:
                     answered.append(each)
@@ -308,20 +318,35 @@ class ThreadGroup:
     def _heal(self, entry: Entry) -> None:
         """A lock that is held while nobody leads, for as long as two looks take, is of a thread that was interrupted
         on its way into or out of the lead: make another."""
-        leader = self._leading
-        stuck = self._lead.locked() and (leader is None or leader.gone or leader.reply is not None)
-        if stuck and entry.suspects:
-            self._lead = threading.Lock()
-        entry.suspects = stuck
+        lead, leader = self._lead, self._leading
+        if not lead.locked() or (leader is not None and not leader.gone and leader.reply is None):
+            entry.suspects = None
+        elif entry.suspects is not lead:
+            entry.suspects = lead
+        else:
+            with self._healing:
+                if self._lead is lead:
+                    self._lead = threading.Lock()
 
     def _orphan(self, entry: Entry) -> None:
         if isinstance(entry.op, Claim) and isinstance(entry.reply, Answer) and entry.reply.kind == "claimed":
             self._orphaned(entry.op, entry.reply)
 
     async def close(self) -> None:
-        with self._lead:
+        if self._leading is not None and self._leader is threading.current_thread():
+            return  # from a signal handler, in the middle of a round trip of this very thread
+        me = Entry(Look("", ""))
+        lead = self._lead
+        while not lead.acquire(timeout=PATIENCE):
+            self._heal(me)
+            lead = self._lead
+        try:
+            self._leader, self._leading = threading.current_thread(), me
             await self._port.close()
-        self._wake_heir()
+        finally:
+            self._leading = None
+            lead.release()
+            self._wake_heir()
 
 
 def _open(gate: threading.Lock) -> None:
@@ -350,49 +375,67 @@ class AsyncGroup:
         self._queue: deque[Entry] = deque()
         self._idle = list(reversed(ports))
         self._tasks: set[asyncio.Task[None]] = set()  # referred to, so that they are not collected
+        self._closing = False
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
         self._queue.append(Entry(op, future))
-        if len(self._idle) == len(self._ports):
+        if len(self._idle) == len(self._ports) and not self._closing:
             self._start()
         return future
 
     def _start(self) -> None:
-        task = self._loop.create_task(self._drain(self._idle.pop()), context=Context())
+        port = self._idle.pop()
+        task = self._loop.create_task(self._drain(port), context=Context())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # Not in the task itself: one that is cancelled before its first step never runs a line.
+        task.add_done_callback(partial(self._ended, port))
+
+    def _ended(self, port: Port, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._idle.append(port)
+        if not task.cancelled():
+            task.exception()  # whoever waited has been told
+        if self._queue and len(self._idle) == len(self._ports) and not self._closing and not self._loop.is_closed():
+            self._start()
 
     async def _drain(self, port: Port) -> None:
         entries: list[Entry] = []
         try:
-            while entries := self._next():
+            while not self._closing and (entries := self._next()):
                 if len(self._queue) >= MANY and self._idle:
                     self._start()
                 replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
-                try:
-                    pairs = pair(entries, replies, self._queue)
-                except ValueError as error:  # a port that answers too much or too little
-                    pairs = [(entry, error) for entry in entries]
-                for entry, reply in pairs:
+                for entry, reply in pair(entries, replies, self._queue):
                     self._deliver(entry, reply)
-        except BaseException:
-            # Only the loop's end does this. Whoever still waits (to release what it held) gets another task.
-            for entry in reversed(entries):
-                self._queue.extendleft(reversed(entry.behind or ()))
-                entry.behind = None
-                self._queue.appendleft(entry)
-            raise
-        finally:
-            self._idle.append(port)
-            if self._queue and len(self._idle) == len(self._ports) and not self._loop.is_closed():
-                self._start()
+                entries = []
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                # The loop ends. Whoever still waits, to release what it held, gets another task.
+                for entry in reversed(entries):
+                    self._queue.extendleft(reversed(entry.behind or ()))
+                    entry.behind = None
+                    self._queue.appendleft(entry)
+                raise
+            told = error if isinstance(error, Exception) else StoreUnavailable(f"the store access was ended: {error!r}")
+            for entry in entries:
+                for each in (entry, *(entry.behind or ())):
+                    self._deliver(each, told)
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise
 
     async def close(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        for port in self._ports:
-            await port.close()
+        self._closing = True
+        try:
+            while self._tasks:
+                await asyncio.wait(set(self._tasks))
+            for port in self._ports:
+                await port.close()
+        finally:
+            self._closing = False
+            if self._queue and len(self._idle) == len(self._ports):
+                self._start()
 
     def _next(self) -> list[Entry]:
         queue = self._queue

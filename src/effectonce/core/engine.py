@@ -82,7 +82,9 @@ class Engine:
             capabilities.batch,
             by_hand=self._clock is not None and self._clock.manual,
         )
-        weakref.finalize(self, self.heartbeat.stop, wait=False)  # a store that nobody has any more needs no thread
+        # A store that nobody has any more needs no thread.
+        self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)
+        self._finalizer.atexit = False
         self.sync: Side | None = None  # what `sync_side` opened
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
         self._last: tuple[asyncio.AbstractEventLoop, Side] | None = None
@@ -91,6 +93,9 @@ class Engine:
         self._listening: threading.Event | None = None  # what ends the listener, where there is one
 
     def after_fork(self) -> None:
+        self._finalizer.detach()
+        for run in self.leased:  # they are the parent's: what becomes of them is not for this process to say
+            run.protected = False
         _inherited.append((self.sync, self._loops, self._people, self.heartbeat))
         self._lock = threading.Lock()
         renew = getattr(self.backend, "after_fork", None)

@@ -94,7 +94,9 @@ class Heartbeat:
             self._nudge.set()
 
     def stop(self, wait: bool = True) -> None:
-        """End the thread; runs in flight keep what is left of their leases, or start another."""
+        """End the thread, unless there are leases to keep: closing a store must not take them from who still runs."""
+        if self._leased:
+            return
         with self._lock:
             thread, self._thread = self._thread, None
             self.shortest = IDLE
