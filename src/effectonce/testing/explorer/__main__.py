@@ -1,0 +1,76 @@
+"""The explorer from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .oracle import RULES
+from .scenario import SCENARIOS, scenario
+from .search import Report, explore, replay, sample
+from .workers import Stage
+from .world import ENFORCED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore, or replay; 1 where a promise is broken. The control arms (naive-…) are there to be broken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m effectonce.testing.explorer",
+        description="Kill, cut off and delay workers at every point of every schedule; see what is lost or doubled.",
+    )
+    parser.add_argument("scenario", nargs="*", help="which to explore; without one, every scenario of the guard")
+    parser.add_argument("--faults", type=int, default=2, help="the most faults in one schedule (default 2)")
+    parser.add_argument("--random", type=int, metavar="N", help="N random schedules instead of all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="seconds for each scenario")
+    parser.add_argument("--replay", metavar="LINE", help="one schedule, like guard-L:0,3,1, step by step")
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        choices=sorted(RULES.keys() - ENFORCED),
+        help="look for this, too, which nothing promises",
+    )
+    parser.add_argument("--list", action="store_true", help="the scenarios")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for each in SCENARIOS.values():
+            print(f"{each.name:22} {each.about}")
+        return 0
+    names = [options.replay.partition(":")[0]] if options.replay else options.scenario
+    try:
+        chosen = [scenario(name) for name in names or SCENARIOS if names or name.startswith("guard-")]
+    except LookupError as error:
+        parser.error(str(error))
+    rules = ENFORCED.union(options.also)
+    if options.replay:
+        return _replay(options.replay, rules)
+    broken = 0
+    for each in chosen:
+        report: Report
+        if options.random or each.fine:  # a fine one has too many schedules to try them all
+            report = sample(each, options.random or 2000, seed=options.seed, faults=max(options.faults, 6), rules=rules)
+        else:
+            report = explore(each, options.faults, limit=options.limit, rules=rules)
+        print(report, flush=True)
+        if report.finding is not None:
+            broken = 1
+            print(report.finding, flush=True)
+    return broken
+
+
+def _replay(line: str, rules: frozenset[str]) -> int:
+    name, _, numbers = line.partition(":")
+    story: list[str] = []
+    schedule = [int(number) for number in numbers.split(",") if number]
+    world = replay(Stage(scenario(name)), schedule, rules=rules, story=story)
+    print("\n".join(story))
+    if world.violation is None:
+        print("no promise is broken")
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""An event loop without a clock, a selector or a will of its own: it runs what is ready when it is told to.
+
+A process of the model is one of these with real `asyncio` tasks on it, so that the guard, its group commit and its
+waiting run as they do in production: cancelled by `Task.cancel`, woken by futures, one callback after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any
+
+# They take any object that does what they ask of a loop, and their types do not say so.
+_Future: Any = asyncio.Future
+_Task: Any = asyncio.Task
+_set_running_loop: Any = asyncio._set_running_loop
+
+
+class Timer:
+    """A callback that is due at some time, unless it is cancelled."""
+
+    __slots__ = ("_loop", "call", "due")
+
+    def __init__(self, loop: Loop, due: float, call: Callable[[], Any]) -> None:
+        self._loop = loop
+        self.due = due
+        self.call = call
+
+    def cancel(self) -> None:
+        if self in self._loop.timers:
+            self._loop.timers.remove(self)
+
+
+class Loop:
+    """One process's loop. Nothing happens on it but by `crank` and `fire`; a dead one is closed to all."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.time = monotonic
+        self.closed = False
+        self.timers: list[Timer] = []
+        self.complaints: list[str] = []  # what would have gone to the log as an unhandled error
+        self._tasks: list[tuple[asyncio.Task[Any], Context]] = []
+        self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Context | None]] = deque()
+
+    def crank(self, most: int = 1_000_000) -> None:
+        """Run what is ready, and what that makes ready, until nothing is; at most ``most`` callbacks."""
+        outer = asyncio._get_running_loop()
+        _set_running_loop(self)
+        ready = self._ready
+        try:
+            while ready and most:
+                most -= 1
+                callback, args, context = ready.popleft()
+                if context is None:
+                    callback(*args)
+                else:
+                    context.run(callback, *args)
+        finally:
+            _set_running_loop(outer)
+
+    def due(self) -> float | None:
+        """When the next timer is due, or None."""
+        return min((timer.due for timer in self.timers), default=None)
+
+    def fire(self) -> None:
+        """Run the timers that are due now."""
+        now = self.time() + 1e-9
+        for timer in [timer for timer in self.timers if timer.due <= now]:
+            self.timers.remove(timer)
+            self._ready.append((timer.call, (), None))
+        self.crank()
+
+    def close(self) -> None:
+        """When all is judged: unwind what still waits. A killed process is only marked ``closed`` until then."""
+        self.closed = True
+        for task, context in self._tasks:
+            if not task.done():
+                coro: Any = task.get_coro()
+                with suppress(RuntimeError):  # of code that waits for something while it is unwound
+                    context.run(coro.close)
+        self._tasks.clear()
+        self._ready.clear()
+
+    # -- what asyncio asks of a loop
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> None:
+        self._ready.append((callback, args, context))
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, due: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Timer:
+        own = copy_context() if context is None else context
+        timer = Timer(self, due, lambda: own.run(callback, *args))
+        self.timers.append(timer)
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Timer:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = _Future(loop=self)
+        return future
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        own = copy_context() if context is None else context
+        task: asyncio.Task[Any] = _Task(coro, loop=self, name=name, context=own)
+        self._tasks.append((task, own))
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.closed:
+            self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.closed
+
+    def is_closed(self) -> bool:
+        return self.closed

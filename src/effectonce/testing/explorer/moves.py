@@ -1,0 +1,167 @@
+"""What may happen next: first what happens by itself, then the faults that the scenario allows.
+
+The order is part of every schedule, and position 0 is always the run in which nothing goes wrong: a list of zeros
+is the plain course, and the numbers in a schedule are the places where it departs from it.
+
+Where a scenario is not ``fine``, moves that commute with all others are not interleaved: an effect and an ack touch
+nothing that another process reads, and what a handler comes to is seen by others only when it is recorded, so they
+(and the faults on them) come before anything else.
+"""
+
+from __future__ import annotations
+
+from effectonce.record import Claim, Look
+
+from .scenario import RETENTION
+from .wire import Request
+from .world import Move, Process, World
+
+
+def moves(world: World, budget: int = 1_000_000) -> list[Move]:
+    """Every move there is; faults only while ``budget`` is left. None: this schedule has ended."""
+    scenario = world.scenario
+    faulty = budget > world.faults
+    order = world.processes[world.last :] + world.processes[: world.last]
+    if not scenario.fine:
+        for process in order:
+            for request in process.requests.values():
+                if request.kind in ("effect", "broker") or (request.kind == "point" and not scenario.slow_handlers):
+                    return [("do", request.number), *(_hit(world, process, request) if faulty else ())]
+    free: list[Move] = []
+    for process in order:
+        for request in process.requests.values():
+            step = "answer" if request.executed else "execute" if scenario.fine else "do"
+            free.append((step, request.number))
+    free += _deliveries(world, order)
+    if scenario.beats:
+        free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
+    free += _time(world, idle=not free)
+    free.extend(("arrive", at) for at in range(len(world.strays)))
+    if _sweepable(world) or (scenario.fine and world.swept != world.steps and world.backend.scopes):
+        free.append(("sweep",))
+    if free and faulty:
+        _faults(world, order, free)
+        return list(dict.fromkeys(free))
+    return free
+
+
+def _deliveries(world: World, order: list[Process]) -> list[Move]:
+    ready = world.broker.ready(world.elapsed)
+    if not ready:
+        return []
+    able = [process for process in order if len(process.deliveries) < world.scenario.tasks]
+    # Workers with nothing in flight differ in nothing: one of them will do.
+    blank = [process for process in able if process.idle]
+    able = [process for process in able if not process.idle] + blank[:1]
+    return [("deliver", process.slot, entry.number) for process in able for entry in ready]
+
+
+def _beat_is_due(process: Process) -> bool:
+    return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.engine.monotonic() for run in process.leased)
+
+
+def _time(world: World, idle: bool) -> list[Move]:
+    if any(process.loop.timers for process in world.processes):
+        return [("timer",)]
+    if idle and world.broker.next_due() is not None:
+        return [("wait",)]
+    return []
+
+
+def _sweepable(world: World) -> bool:
+    now = world.now()
+    return any(
+        row.expires_at <= now or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
+        for rows in world.backend.scopes.values()
+        for row in rows.values()
+    )
+
+
+def _faults(world: World, order: list[Process], found: list[Move]) -> None:
+    allowed = world.scenario.faults
+    for process in order:
+        for request in process.requests.values():
+            found += _hit(world, process, request)
+        if process.deliveries and not process.requests and "crash" in allowed:
+            found.append(("crash", process.slot))
+        if "cancel" in allowed:
+            found.extend(
+                ("cancel", process.slot, each.number)
+                for each in process.deliveries.values()
+                if each.inside and not each.cancelled
+            )
+        if _beat_is_due(process):
+            found.extend(("beat_broken", process.slot, how) for how in ("late", "mute") if f"beat-{how}" in allowed)
+    if any(entry.deliveries for entry in world.broker.entries):
+        found.extend(("elapse", span) for span in ("half", "lapse", "age") if span in allowed)
+        if "jump" in allowed and not world.offset:
+            found.append(("jump", "forward"))
+            if world.elapsed < RETENTION:  # else what had expired would be there again
+                found.append(("jump", "back"))
+    for key, book in world.ledger.books.items():
+        if "resolve" in allowed and book.state == "in_doubt":
+            found.extend(("resolve", key, state) for state in ("free", "done", "failed"))
+        if "forget" in allowed and book.state in ("claimed", "in_doubt", "done"):
+            found.append(("forget", key))
+    if "redeliver" in allowed:
+        found.extend(
+            ("redeliver", entry.number)
+            for entry in world.broker.entries
+            if entry.state == "open" and entry.held and not entry.ready
+        )
+    if "beat-slow" in allowed and world.meanwhile is not None:  # last, since an exhaustive search knows no inner moves
+        found.extend(("beat_broken", process.slot, "slow") for process in order if _beat_is_due(process))
+
+
+def _hit(world: World, process: Process, request: Request) -> list[Move]:
+    """The faults that can hit one request, and the process that waits for it."""
+    allowed, fine = world.scenario.faults, world.scenario.fine
+    number, kind = request.number, request.kind
+    changes = kind != "store" or _changes(world, request)
+    found: list[Move] = []
+    if kind == "store":
+        if not request.executed:
+            found.extend(("lose", number, retry) for retry in _retries(allowed, "lose"))
+            if request.name != "look":
+                found.extend(("late", number, retry) for retry in _retries(allowed, "late"))
+            if "refuse" in allowed and any(getattr(op, "result", None) is not None for op in request.ops):
+                found.append(("refuse", number))
+        if request.executed or (changes and not fine):
+            found.extend(("mute", number, retry) for retry in _retries(allowed, "mute"))
+    elif kind in ("point", "effect"):
+        if "raise" in allowed:
+            found.append(("throw", number))
+        if "decline" in allowed:
+            found.append(("throw", number, True))
+    if "crash" in allowed:
+        found.append(("crash", process.slot))
+        if kind == "store" and changes and not request.executed and "crash-late" in allowed:
+            found.append(("crash", process.slot, True))
+    if "crash-after" in allowed and not fine and changes and kind in ("store", "broker", "memo"):
+        found.append(("crash_after", number))
+    if "cancel-after" in allowed and kind == "store" and changes and (request.executed or not fine):
+        found.extend(
+            ("cancel_after", number, each.number)
+            for each in process.deliveries.values()
+            if each.inside and not each.cancelled
+        )
+    if kind == "effect" and not fine and "cancel" in allowed and not process.deliveries[request.of].cancelled:
+        found.append(("cancel", process.slot, request.of))
+    return found
+
+
+def _changes(world: World, request: Request) -> bool:
+    """Whether executing ``request`` now changes the store: if not, losing it and losing its reply are one."""
+    now = world.now()
+    for op in request.ops:
+        if isinstance(op, Claim):
+            book = world.ledger.book(op.key)
+            if book.state in ("absent", "free") or (book.holder is not None and now >= book.holder.lease_until):
+                return True
+        elif not isinstance(op, Look):
+            return True
+    return False
+
+
+def _retries(allowed: frozenset[str], fault: str) -> list[bool]:
+    return [retry for retry, name in ((False, fault), (True, f"{fault}-retry")) if name in allowed]

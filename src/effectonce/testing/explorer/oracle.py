@@ -1,0 +1,383 @@
+"""What was promised, and what came of it: the oracle that judges every schedule.
+
+It sees operations and the store's replies, effects, handlers that start and end, and what is told to the broker;
+it never looks into the store. Two kinds of rules:
+
+- **promises** are what a user is told (DESIGN section 1): `lost`, `doubled`, `overlap`, `replay`, `wedged`,
+  `starts`, `lease-lie`, `cancel`, `error`, `unexpected`;
+- **contract** is how they are kept (sections 2 and 3): `fencing`, `refused`, `token`, `attempts`, `claim`, `abandoned`.
+
+Three more are only looked for where they are asked for by name, since no page promises them: `ghost`, `late-start`,
+`unrepeated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from effectonce.record import Answer, Batchable, Claim, Look, Remember, Renewal, Settlement
+
+RULES: Final = {
+    "lost": "a message was acked, or given up, whose effect nobody has recorded",
+    "doubled": "the effect was repeated where the mode says that it is not",
+    "overlap": "two handlers of one key ran at the same time while the first one's lease held",
+    "replay": "a duplicate got another result than the first that was recorded",
+    "wedged": "a message, or a key, that nothing gets any further",
+    "starts": "a handler was started more often than max_attempts allows, or given up before it had its attempts",
+    "lease-lie": "a handler was told that its lease holds when it does not",
+    "cancel": "a cancelled call ended as if it had not been",
+    "error": "the handler's own exception did not surface",
+    "unexpected": "an error that no part of the design speaks of",
+    "fencing": "a settlement or renewal by one who no longer holds the claim was accepted",
+    "refused": "a settlement or renewal by one who still holds the claim was refused",
+    "token": "a token that does not grow, or that lies before the store's time",
+    "attempts": "attempts that are not the number of starts",
+    "claim": "a claim was answered with what the record is not",
+    "abandoned": "a call ended, nothing broke, and its claim was left to run out",
+    "ghost": "a claim that arrived late was granted to an owner whose call is over",
+    "late-start": "a handler was started by one who could know that its lease is over",
+    "unrepeated": "a completion that the store refused for its result was not repeated without it",
+}
+
+PROMISES: Final = frozenset(
+    ("lost", "doubled", "overlap", "replay", "wedged", "starts", "lease-lie", "cancel", "error", "unexpected")
+)
+CONTRACT: Final = frozenset(("fencing", "refused", "token", "attempts", "claim", "abandoned"))
+
+
+class Grant:
+    """One attempt: a claim that was granted."""
+
+    __slots__ = (
+        "after_success", "attempt", "doubt", "effects", "epoch", "lease_until", "max_attempts", "owner", "recorded",
+        "running", "started", "token",
+    )  # fmt: skip
+
+    def __init__(self, op: Claim, answer: Answer, now: int, epoch: int) -> None:
+        self.owner = op.owner
+        self.token = answer.token
+        self.attempt = answer.attempts
+        self.lease_until = now + op.lease
+        self.doubt = op.doubt_on_lapse
+        self.max_attempts = op.max_attempts
+        self.epoch = epoch
+        self.after_success = False  # it was granted although an attempt before had been recorded
+        self.started = False  # the handler
+        self.running = False  # and its outcome is not at the store yet
+        self.effects = 0
+        self.recorded = False  # as done
+
+
+class Book:
+    """All that is known about one key."""
+
+    def __init__(self) -> None:
+        self.grants: list[Grant] = []
+        self.holder: Grant | None = None  # whose owner and token the record must have
+        self.state = "absent"
+        self.attempts = 0
+        self.since = 0  # how many grants there were when attempts were last counted anew
+        self.token = 0  # the highest ever given out
+        self.expires = 0
+        self.epoch = 0  # grows when a finished record expires: what follows is no repetition
+        self.result: bytes | None = None  # the first that was recorded in this epoch
+        self.results: list[bytes] = []  # every one that was recorded
+        self.effects = 0  # in all
+        self.repeated = 0  # of these, more than one in an epoch
+        self._by_epoch: dict[int, int] = {}
+        self.ever_recorded = False
+        self.ever_failed = False
+        self.decided = False  # by an operator, at least once
+
+    def happened(self, epoch: int) -> int:
+        """Count an effect; how many there are now in its epoch."""
+        self.effects += 1
+        count = self._by_epoch[epoch] = self._by_epoch.get(epoch, 0) + 1
+        self.repeated += count > 1
+        return count
+
+
+class Ledger:
+    """The books of every key, and the judgement on them. ``fail`` is told every violation."""
+
+    def __init__(self, fail: Callable[[str, str], None], *, seen: bool, at_most_once: bool, retention: int) -> None:
+        self._fail = fail
+        self._seen = seen
+        self._at_most_once = at_most_once
+        self._retention = retention
+        self.books: dict[str, Book] = {}
+        self.blamed: set[bytes] = set()  # owners that a fault has hit: what they leave behind is not ours to judge
+        self._see: dict[type, Callable[[Any, Any, int], None]] = {
+            Claim: self._claim,
+            Look: self._look,
+            Settlement: self._settlement,
+            Renewal: self._renewal,
+            Remember: self._remember,
+        }
+
+    def book(self, key: str) -> Book:
+        book = self.books.get(key)
+        if book is None:
+            book = self.books[key] = Book()
+        return book
+
+    def grant(self, key: str, owner: bytes, token: int) -> Grant | None:
+        for grant in reversed(self.book(key).grants):
+            if grant.owner == owner and grant.token == token:
+                return grant
+        return None
+
+    def saw(self, op: Batchable, reply: Any, now: int) -> None:
+        """The store has executed ``op`` at its time ``now``, and answers ``reply``."""
+        book = self.book(op.key)
+        self._age(book, now)
+        self._see[type(op)](op, reply, now)
+
+    def _age(self, book: Book, now: int) -> None:
+        state = book.state
+        if state == "claimed":
+            holder = book.holder
+            assert holder is not None
+            gone = not holder.doubt and holder.lease_until + self._retention <= now
+        else:
+            gone = state in ("done", "failed", "free") and book.expires <= now
+        if gone:
+            if state in ("done", "failed"):
+                book.epoch += 1
+            book.state, book.holder, book.attempts, book.result = "absent", None, 0, None
+            book.since = len(book.grants)
+
+    # -- the store's answers
+
+    def _claim(self, op: Claim, reply: Answer, now: int) -> None:
+        book, key, kind = self.book(op.key), op.key, reply.kind
+        holder, state = book.holder, book.state
+        live = state == "claimed" and holder is not None and now < holder.lease_until
+        own = state == "claimed" and holder is not None and holder.owner == op.owner
+        if kind == "claimed":
+            self._granted(op, reply, now, live, own)
+        elif own:
+            self._fail("claim", f"{key}: a claim that was resent by its owner was answered {kind!r}")
+        elif kind == "in_progress":
+            if not live:
+                self._fail("wedged", f"{key}: told to be in progress, but nobody holds a lease on it")
+            elif holder is not None and abs(reply.retry_after * 1e6 - (holder.lease_until - now)) > 1:
+                self._fail("claim", f"{key}: told to wait {reply.retry_after} s for a lease that ends otherwise")
+        elif kind == "in_doubt":
+            if state != "in_doubt" and not (state == "claimed" and not live and holder is not None and holder.doubt):
+                self._fail("claim", f"{key}: told to be in doubt, but it is {state}")
+            book.state = "in_doubt"
+        elif kind == "exhausted":
+            free = state in ("absent", "free") or (state == "claimed" and not live)
+            had = sum(each.started or each.owner in self.blamed for each in book.grants[book.since :])
+            if state != "failed" and had < op.max_attempts:
+                self._fail("starts", f"{key}: given up after {had} of {op.max_attempts} attempts")
+            if free and 0 < op.max_attempts <= book.attempts:
+                book.state, book.expires, book.ever_failed = "failed", now + op.retention, True
+            elif state != "failed":
+                self._fail("attempts", f"{key}: exhausted after {book.attempts} of {op.max_attempts} attempts")
+        elif kind in ("done", "failed"):
+            self._finished(book, key, reply)
+        else:
+            self._fail("claim", f"{key}: a claim was answered {kind!r}")
+
+    def _granted(self, op: Claim, reply: Answer, now: int, live: bool, own: bool) -> None:
+        book, key, holder, state = self.book(op.key), op.key, self.book(op.key).holder, self.book(op.key).state
+        if own and holder is not None:
+            if (reply.token, reply.attempts) != (holder.token, holder.attempt):
+                self._fail("token", f"{key}: the same claim, resent, was given another token or attempt")
+            return
+        if any(each.owner == op.owner for each in book.grants):
+            self._fail("ghost", f"{key}: a late claim was granted to one who had settled it before")
+        if live:
+            self._fail("claim", f"{key}: claimed while the lease of another holds")
+        elif state in ("done", "failed", "in_doubt"):
+            self._fail("claim", f"{key}: claimed although it is {state}")
+        elif state == "claimed" and holder is not None and holder.doubt:
+            self._fail("claim", f"{key}: a lapsed claim that is in doubt was taken as if it were free")
+        if reply.token <= book.token or reply.token < now:
+            self._fail("token", f"{key}: token {reply.token} after {book.token}, at {now}")
+        if reply.attempts != book.attempts + 1 or 0 < op.max_attempts < reply.attempts:
+            self._fail("attempts", f"{key}: attempt {reply.attempts} of {op.max_attempts} after {book.attempts}")
+        if holder is not None and not live:
+            holder.lease_until = 0  # over for good, even if the store's clock jumps back
+        grant = Grant(op, reply, now, book.epoch)
+        grant.after_success = any(each.recorded and each.effects and each.epoch == book.epoch for each in book.grants)
+        book.grants.append(grant)
+        book.holder, book.state, book.attempts = grant, "claimed", reply.attempts
+        book.token = max(book.token, reply.token)
+
+    def _finished(self, book: Book, key: str, reply: Answer) -> None:
+        if book.state != reply.kind:
+            self._fail("claim", f"{key}: told to be {reply.kind}, but it is {book.state}")
+        elif reply.kind == "done" and reply.result != book.result:
+            self._fail("replay", f"{key}: {reply.result!r} replayed, {book.result!r} was recorded first")
+
+    def _look(self, op: Look, reply: Answer, now: int) -> None:
+        book = self.book(op.key)
+        if reply.kind in ("done", "failed"):
+            self._finished(book, op.key, reply)
+        elif reply.kind == "absent" and book.state == "done":
+            self._fail("doubled", f"{op.key}: not seen, although it was recorded, so that it runs again")
+
+    def _settlement(self, op: Settlement, reply: bool, now: int) -> None:
+        book, key = self.book(op.key), op.key
+        grant = self.grant(key, op.owner, op.token)
+        current = grant is not None and book.holder is grant
+        if op.state == "free" and grant is not None and op.refund == grant.started:
+            self._fail("attempts", f"{key}: a release that {'refunds' if op.refund else 'counts'} the attempt")
+        open_ = book.state == "claimed" or (book.state == "in_doubt" and op.state == "done")
+        if not reply:
+            if current and (open_ or book.state == op.state):
+                self._fail("refused", f"{key}: {op.state!r} by its own holder was refused")
+            return
+        if grant is not None:
+            grant.running = False
+            if op.state == "done":
+                self._recorded(book, grant, key)
+        if not current:
+            self._fail("fencing", f"{key}: {op.state!r} by one whose claim is over was accepted")
+        elif open_:
+            if op.state == "done":
+                book.result = op.result
+                book.results.append(op.result or b"")
+            book.state, book.expires = op.state, now + op.retention
+            book.attempts -= op.refund
+            book.ever_failed |= op.state == "failed"
+        elif book.state != op.state:
+            self._fail("fencing", f"{key}: {op.state!r} was accepted where it is {book.state}")
+
+    def _recorded(self, book: Book, grant: Grant, key: str) -> None:
+        book.ever_recorded = True
+        if not grant.recorded:
+            grant.recorded = True
+            twice = [each for each in book.grants if each.recorded and each.effects and each.epoch == grant.epoch]
+            if len(twice) > 1:
+                self._fail("doubled", f"{key}: {len(twice)} attempts each had their effect and were recorded")
+
+    def _renewal(self, op: Renewal, reply: bool, now: int) -> None:
+        book = self.book(op.key)
+        grant = self.grant(op.key, op.owner, op.token)
+        current = grant is not None and book.holder is grant and book.state == "claimed"
+        if reply and grant is not None:
+            grant.lease_until = now + op.lease
+        if reply and not current:
+            self._fail("fencing", f"{op.key}: a renewal by one whose claim is over was accepted")
+        elif current and not reply:
+            self._fail("refused", f"{op.key}: a renewal by the holder was refused")
+
+    def _remember(self, op: Remember, reply: bool, now: int) -> None:
+        book = self.book(op.key)
+        if not reply:
+            self._fail("refused", f"{op.key}: a success was not remembered")
+        elif book.state != "done":
+            book.state, book.result, book.expires = "done", op.result, now + op.retention
+            book.results.append(op.result or b"")
+        book.ever_recorded = True
+
+    # -- what people do
+
+    def decided(self, key: str, state: str, result: bytes | None, now: int) -> None:
+        """An operator has resolved a record in doubt, or (as ``free``) made the store forget one."""
+        book = self.book(key)
+        if book.holder is not None:
+            book.holder.lease_until = 0  # fenced out
+        book.state, book.holder, book.expires, book.decided = state, None, now + self._retention, True
+        book.token = max(book.token + 1, now)
+        if state == "free":
+            book.attempts, book.result, book.epoch, book.since = 0, None, book.epoch + 1, len(book.grants)
+        elif state == "done":
+            book.result, book.ever_recorded = result, True
+            book.results.append(result or b"")
+        else:
+            book.ever_failed = True
+
+    def swept(self, now: int) -> None:
+        for book in self.books.values():
+            self._age(book, now)
+            holder = book.holder
+            if book.state == "claimed" and holder is not None and holder.doubt and holder.lease_until <= now:
+                book.state = "in_doubt"
+
+    # -- what the handler does
+
+    def started(self, key: str, grant: Grant | None, now: int) -> None:
+        """A handler of ``key`` starts."""
+        if grant is None:
+            return
+        for other in self.book(key).grants:
+            if other is grant:
+                break  # a later one took over because our lease had ended: it is allowed to run beside us
+            if other.running and now < other.lease_until:
+                self._fail("overlap", f"{key}: attempt {grant.attempt} runs beside attempt {other.attempt}")
+        grant.started = grant.running = True
+        book = self.book(key)
+        starts = sum(each.started for each in book.grants[book.since :])
+        if 0 < grant.max_attempts < starts:
+            self._fail("starts", f"{key}: started for the {starts}th time, of {grant.max_attempts} allowed")
+
+    def effect(self, key: str, grant: Grant | None) -> None:
+        """The effect of ``key`` happens."""
+        book = self.book(key)
+        count = book.happened(book.epoch if grant is None else grant.epoch)
+        if grant is not None:
+            grant.effects += 1
+            if self._at_most_once and count > 1:
+                self._fail("doubled", f"{key}: the effect happened a second time")
+            if grant.after_success:
+                self._fail("doubled", f"{key}: the effect was repeated after an attempt had been recorded")
+        elif not self._seen:
+            self._fail("doubled", f"{key}: an effect without a claim")
+
+    # -- what is told to the broker
+
+    def acked(self, key: str) -> None:
+        book = self.book(key)
+        if not (book.effects or book.decided) or not book.ever_recorded:
+            what = "never happened" if not book.effects else "is not recorded"
+            self._fail("lost", f"{key}: acked, but its effect {what}")
+
+    def dead(self, key: str) -> None:
+        if not self.book(key).ever_failed:
+            self._fail("lost", f"{key}: dead-lettered, but it has not failed for good")
+
+    def replayed(self, key: str, value: object) -> None:
+        """A duplicate was given ``value``. (That it is the first was looked at when the store replied.)"""
+        results = self.book(key).results
+        if not any(f'"{value}"'.encode() in result for result in results):
+            self._fail("replay", f"{key}: a duplicate got {value!r}, recorded was {results}")
+
+    # -- where everything stands
+
+    def holds(self, key: str, grant: Grant, now: int) -> bool:
+        """Whether ``grant`` is the record's, its lease included. (What an operator does nobody is told at once.)"""
+        book = self.book(key)
+        return book.decided or (book.holder is grant and book.state == "claimed" and now < grant.lease_until)
+
+    def left(self, owners: Collection[bytes]) -> str | None:
+        """The key of a claim that one of ``owners``, whose call is over, has left standing though nothing broke."""
+        for key, book in self.books.items():
+            holder = book.holder
+            if book.state == "claimed" and holder is not None and holder.owner in owners:
+                return key if holder.owner not in self.blamed else None
+        return None
+
+    def standing(self, tag: Callable[[bytes], object]) -> tuple[object, ...]:
+        """What of all this can still decide a verdict; owners by their ``tag``, None for those that are gone."""
+        return tuple((key, *self._standing(book, tag)) for key, book in sorted(self.books.items()))
+
+    def _standing(self, book: Book, tag: Callable[[bytes], object]) -> tuple[object, ...]:
+        holder, epoch = book.holder, [each for each in book.grants if each.epoch == book.epoch]
+        starts = sum(each.started for each in book.grants[book.since :])
+        return (
+            book.state, book.attempts, starts, book.token, book.expires, min(book.effects, 2), book.ever_recorded,
+            book.ever_failed, book.decided, sum(each.effects for each in epoch),
+            any(each.recorded and each.effects for each in epoch),
+            holder and (tag(holder.owner), holder.token, holder.lease_until, holder.owner in self.blamed),
+            tuple(
+                (tag(each.owner), each.token, each.lease_until, each.started, each.running, each.effects, each.recorded,
+                 each.after_success, each.epoch == book.epoch, each.owner in self.blamed)
+                for each in book.grants if tag(each.owner) is not None
+            ),
+        )  # fmt: skip

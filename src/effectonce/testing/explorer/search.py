@@ -1,0 +1,321 @@
+"""Searching the schedules: all of them, or many at random; and making the one that fails short.
+
+A schedule is a list of small numbers, one for each choice; what follows the list is 0, the plain course.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .finale import finish
+from .moves import moves
+from .scenario import Scenario
+from .scenario import scenario as named
+from .state import fingerprint
+from .steps import perform
+from .workers import Stage
+from .world import ENFORCED, Move, World
+
+Choose = Callable[[World, list[Move]], int]
+Rules = frozenset[str]
+
+
+@dataclass
+class Finding:
+    """A violation: the rule, what it was about, and the shortest schedule found that leads to it."""
+
+    scenario: str
+    rule: str
+    text: str
+    schedule: list[int]
+    timeline: list[str]
+
+    @property
+    def line(self) -> str:
+        """What replays it."""
+        numbers = ",".join(map(str, self.schedule))
+        asked = "" if self.rule in ENFORCED else f"--also {self.rule} "
+        return f"python -m effectonce.testing.explorer {asked}--replay {self.scenario}:{numbers}"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.rule}: {self.text}", *self.timeline, f"replay: {self.line}"])
+
+
+@dataclass
+class Report:
+    """What a search came to. ``lost``, ``doubled`` and the rest are summed over the keys of all schedules that were
+    run to their end; those that came to a moment which had been seen before end there."""
+
+    scenario: str
+    schedules: int = 0
+    states: int = 0  # distinct moments with a choice in them
+    steps: int = 0
+    faults: int = 0
+    lost: int = 0
+    doubled: int = 0
+    in_doubt: int = 0
+    dead: int = 0
+    seconds: float = 0.0
+    complete: bool = True  # there is nothing left to explore
+    rules: Counter[str] = field(default_factory=Counter)  # violations of each
+    crash_points: set[str] = field(default_factory=set)  # at which a process was killed
+    outcomes: set[tuple[object, ...]] = field(default_factory=set)  # every way in which it ended
+    finding: Finding | None = None
+
+    def count(self, world: World) -> None:
+        """Add one schedule."""
+        self.schedules += 1
+        self.steps += world.steps
+        self.faults += world.faults
+        self.crash_points |= world.crash_points
+        if world.violation is not None:
+            self.rules[world.violation[0]] += 1
+        if not world.tally:
+            return
+        outcome: list[object] = []
+        for key, (lost, repeated) in sorted(world.tally.items()):
+            states = sorted(entry.state for entry in world.broker.entries if entry.key == key and not entry.probe)
+            book = world.ledger.book(key)
+            outcome.append((key, lost, repeated, tuple(states), book.state, len(book.grants)))
+            self.lost += lost
+            self.doubled += repeated
+            self.in_doubt += "parked" in states
+            self.dead += "dead" in states
+        self.outcomes.add(tuple(outcome))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scenario}: {self.schedules} schedules ({self.states} states, {self.steps} steps, "
+            f"{self.faults} faults) in {self.seconds:.1f} s{'' if self.complete else ', not all'}: "
+            f"{self.lost} lost, {self.doubled} doubled, {self.in_doubt} in doubt, {self.dead} dead-lettered, "
+            f"{sum(self.rules.values())} violations{f' {dict(self.rules)}' if self.rules else ''}"
+        )
+
+
+class Seen(Exception):
+    """This moment was explored before."""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without the log lines that faults call forth, and with the collector at rest between schedules."""
+    log = logging.getLogger("effectonce")
+    before, log.disabled = log.disabled, True
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        log.disabled = before
+        if collecting:
+            gc.enable()
+
+
+def play(world: World, choose: Choose, budget: int = 1_000_000) -> None:
+    """Run ``world`` to its end, or to its first violation, picking moves by ``choose``."""
+
+    def meanwhile() -> None:
+        for _ in range(4):
+            found = [("stay",), *(move for move in moves(world, budget) if not move[0].startswith("beat"))]
+            pick = found[choose(world, found)] if world.violation is None else found[0]
+            if pick == found[0]:
+                return
+            perform(world, pick)
+
+    world.meanwhile = meanwhile
+    while world.violation is None:
+        found = moves(world, budget)
+        if not found:
+            finish(world)
+            return
+        perform(world, found[choose(world, found)])
+
+
+# -- all of them
+
+
+@_undisturbed()
+def explore(
+    scenario: Scenario | str,
+    faults: int = 2,
+    *,
+    keep_going: bool = False,
+    prune: bool = True,
+    rules: Rules = ENFORCED,
+    limit: float = 3600.0,
+) -> Report:
+    """Every schedule of ``scenario`` with at most ``faults`` faults.
+
+    A schedule that comes to a moment which another one has been at ends there (not with ``prune=False``). Stops at
+    the first violation, unless ``keep_going``; after ``limit`` seconds the report is not ``complete``.
+    """
+    stage = Stage(named(scenario) if isinstance(scenario, str) else scenario)
+    report = Report(stage.scenario.name)
+    began = time.monotonic()
+    seen: set[int] = set()
+    path: list[tuple[list[Move], int]] = []
+    while True:
+        world = World(stage, rules=rules)
+        try:
+            _descend(world, path, seen if prune else None, faults)
+        except Seen:
+            pass
+        world.end()
+        report.count(world)
+        if report.schedules % 250 == 0:
+            gc.collect()
+        if world.violation is not None and report.finding is None:
+            report.finding = found(stage, [at for _, at in path], rules=rules)
+        while path and path[-1][1] + 1 == len(path[-1][0]):
+            path.pop()
+        report.complete = not path
+        if not path or (report.finding is not None and not keep_going) or time.monotonic() > began + limit:
+            break
+        options, at = path[-1]
+        path[-1] = (options, at + 1)
+    report.states, report.seconds = len(seen), time.monotonic() - began
+    return report
+
+
+def _descend(world: World, path: list[tuple[list[Move], int]], seen: set[int] | None, budget: int) -> None:
+    """Run the schedule that ``path`` begins, and extend ``path`` by its plain course."""
+    for options, at in path:
+        perform(world, options[at])
+        if world.violation is not None:
+            return
+    while world.violation is None:
+        options = moves(world, budget)
+        if not options:
+            finish(world)
+            return
+        if seen is not None and len(options) > 1:
+            moment = fingerprint(world)
+            if moment in seen:
+                raise Seen
+            seen.add(moment)
+        path.append((options, 0))
+        perform(world, options[0])
+
+
+# -- many at random
+
+
+@_undisturbed()
+def sample(
+    scenario: Scenario | str, schedules: int, *, seed: int = 0, faults: int = 6, rules: Rules = ENFORCED
+) -> Report:
+    """That many schedules at random, each with up to ``faults`` faults. The same seed gives the same schedules."""
+    stage = Stage(named(scenario) if isinstance(scenario, str) else scenario)
+    report = Report(stage.scenario.name, complete=False)
+    began = time.monotonic()
+    for number in range(schedules):
+        dice = _Dice(f"{seed}/{number}", faults)
+        world = World(stage, rules=rules)
+        play(world, dice.choose, dice.budget)
+        world.end()
+        report.count(world)
+        if number % 100 == 99:
+            gc.collect()
+        if world.violation is not None:
+            report.finding = found(stage, dice.schedule, rules=rules)
+            break
+    report.seconds = time.monotonic() - began
+    return report
+
+
+class _Dice:
+    """One random schedule: how many faults it may have, how eager it is to have them, and what it picked."""
+
+    def __init__(self, seed: str, faults: int) -> None:
+        self._random = random.Random(seed)
+        self.budget = self._random.randint(0, faults)
+        self._eager = self._random.choice((0.05, 0.1, 0.2))
+        self.schedule: list[int] = []
+
+    def choose(self, world: World, options: list[Move]) -> int:
+        free = min(len(moves(world, 0)), len(options)) if world.faults < self.budget else len(options)
+        if free < len(options) and (not free or self._random.random() < self._eager):
+            pick = self._random.randrange(free, len(options))
+        else:
+            pick = self._random.randrange(free)
+        self.schedule.append(pick)
+        return pick
+
+
+# -- one of them
+
+
+def replay(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, story: list[str] | None = None) -> World:
+    """Run one schedule again. A number that is too large for its choice is taken as the last."""
+    world = World(stage, rules=rules, story=story)
+    numbers = iter(schedule)
+    play(world, lambda _, options: min(next(numbers, 0), len(options) - 1))
+    world.end()
+    return world
+
+
+def found(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED) -> Finding:
+    """The violation that ``schedule`` leads to, made short."""
+    short = shrink(stage, schedule, rules=rules)
+    story: list[str] = []
+    world = replay(stage, short, rules=rules, story=story)
+    rule, text = world.violation or ("unexpected", "this violation does not repeat: the code under test is not steady")
+    return Finding(stage.scenario.name, rule, text, short, story)
+
+
+def shrink(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, tries: int = 800) -> list[int]:
+    """A schedule that breaks the same rule with no more faults, is shorter and has smaller numbers.
+
+    As short as ``tries`` runs make it; the one given, without its trailing zeros, where it breaks no rule.
+    """
+    best = _trimmed(schedule)
+    world = replay(stage, best, rules=rules)
+    if world.violation is None:
+        return best
+    rule, faults = world.violation[0], world.faults
+    again = True
+    while again:
+        again = False
+        for candidate in _smaller(best):
+            if (len(candidate), sum(candidate)) >= (len(best), sum(best)):
+                continue
+            if tries == 0:
+                return best
+            tries -= 1
+            world = replay(stage, candidate, rules=rules)
+            if world.violation is not None and world.violation[0] == rule and world.faults <= faults:
+                best, faults, again = _trimmed(candidate), world.faults, True
+                break
+    return best
+
+
+def _smaller(schedule: list[int]) -> Iterator[list[int]]:
+    yield schedule[: len(schedule) // 2]
+    for size in (16, 8, 4, 2, 1):
+        for at in range(len(schedule) - size, -1, -max(1, size // 2)):
+            yield schedule[:at] + schedule[at + size :]
+    for at, number in enumerate(schedule):
+        if number:
+            yield [*schedule[:at], 0, *schedule[at + 1 :]]
+    for at, number in enumerate(schedule):
+        if number > 1:
+            yield [*schedule[:at], number - 1, *schedule[at + 1 :]]
+    # Where something is left out, what follows may stand at another place among its choices.
+    for size in (1, 2, 3):
+        for at in range(len(schedule) - size - 1):
+            for number in range(6):
+                yield [*schedule[:at], number, *schedule[at + size + 1 :]]
+
+
+def _trimmed(schedule: Sequence[int]) -> list[int]:
+    best = list(schedule)
+    while best and best[-1] == 0:
+        best.pop()
+    return best

@@ -1,0 +1,130 @@
+"""What a process of the model speaks through: requests that stop before and after they are executed.
+
+Everything that a worker does to the world (an operation on the store, an effect, an ack) is a `Request`: it is sent,
+then executed, then answered, and the scheduler decides when each of that happens, if at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from effectonce.contracts import Capabilities
+from effectonce.record import Batchable, Claim, Look, Remember, Renewal, Reply, Settlement, Swept
+
+if TYPE_CHECKING:
+    from .world import Process, World
+
+Kind = Literal["store", "effect", "point", "broker", "memo"]
+
+CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16)
+
+
+def name_of(op: Batchable) -> str:
+    """What people call an operation: the name of its crash points."""
+    if isinstance(op, Settlement):
+        return (
+            "refund" if op.refund else {"done": "complete", "free": "release", "failed": "fail"}.get(op.state, "doubt")
+        )
+    return {Claim: "claim", Look: "look", Remember: "remember", Renewal: "renew"}[type(op)]
+
+
+class Request:
+    """One thing asked of the world: pending, then executed, then answered, each when the scheduler says so."""
+
+    __slots__ = ("apply", "executed", "future", "kind", "name", "names", "number", "of", "ops", "process", "reply")
+
+    def __init__(
+        self,
+        number: int,
+        process: Process,
+        kind: Kind,
+        names: tuple[str, ...],
+        apply: Callable[[], Any],
+        ops: Sequence[Batchable],
+        of: int,
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.kind = kind
+        self.names = names  # of the operations in it
+        self.name = "+".join(names)
+        self.apply = apply
+        self.ops = ops
+        self.of = of  # the delivery, where it is a handler's
+        self.executed = False
+        self.reply: Any = None
+        self.future: asyncio.Future[Any] = process.loop.create_future()
+
+
+class AsyncPort:
+    """A connection whose every round trip is a request of its process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        replies: Sequence[Reply] = await self._world.ask_store(self._process, batch)
+        return replies
+
+    async def close(self) -> None:
+        return None
+
+
+class BeatPort:
+    """The heartbeat's connection. It answers at once, as the move that beats has decided."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        return self._world.beaten(self._process, batch)
+
+    async def sweep(self, limit: int) -> Swept:
+        return self._world.sweep(limit)
+
+    async def close(self) -> None:
+        return None
+
+
+class Clock:
+    """A worker's clocks: a wall clock that is wrong, and a monotonic one that began elsewhere."""
+
+    manual = True
+
+    def __init__(self, world: World, skew: int) -> None:
+        self._world = world
+        self.skew = skew
+
+    def now(self) -> int:
+        return self._world.now() + self.skew
+
+    def monotonic(self) -> float:
+        return (self._world.elapsed + self.skew) / 1e6
+
+
+class Wire:
+    """A `contracts.Backend`: the one store that all processes share, as one of them reaches it."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, world: World, process: Process, skew: int) -> None:
+        self._world = world
+        self._process = process
+        self.clock = Clock(world, skew)
+
+    def sync_port(self) -> Any:
+        return BeatPort(self._world, self._process)
+
+    def async_port(self) -> Any:
+        return AsyncPort(self._world, self._process)
+
+    def schema_sql(self) -> str:
+        return ""
+
+    def cut(self) -> None:
+        """Let go of the world, since a registry of the interpreter's keeps this object."""
+        del self._world, self._process, self.clock._world

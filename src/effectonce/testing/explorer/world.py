@@ -1,0 +1,383 @@
+"""The modelled world: processes, a store, a broker and a clock.
+
+Nothing here decides anything: `moves` lists what may happen next, a search picks one, `steps` does it. The guard's own
+code runs unchanged, on the real memory store; a killed process is never run again, and nothing of it is unwound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from effectonce.core.drive import drive
+from effectonce.core.engine import Engine
+from effectonce.core.flow import Run, current
+from effectonce.errors import EffectOnceError, StoreUnavailable
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+
+from .broker import Broker, Entry
+from .loop import Loop
+from .oracle import CONTRACT, PROMISES, Grant, Ledger
+from .scenario import RETENTION, SECOND
+from .wire import Kind, Request, Wire, name_of
+from .workers import Declined, Stage, Word
+
+EPOCH = 1_767_225_600_000_000
+ENFORCED = PROMISES | CONTRACT
+
+Move = tuple[Any, ...]
+
+
+class Delivery:
+    """One delivery of an entry to a process."""
+
+    def __init__(self, number: int, entry: Entry) -> None:
+        self.number = number
+        self.entry = entry
+        self.task: asyncio.Task[None] | None = None
+        self.inside = True  # the guarded call has not returned
+        self.cancelled = False
+        self.raised: BaseException | None = None  # by the handler
+        self.came_to: BaseException | None = None  # what the guarded call raised
+
+
+class Call:
+    """A handler that runs."""
+
+    def __init__(self, process: Process, delivery: Delivery, key: str, run: Run | None, grant: Grant | None) -> None:
+        self.process = process
+        self.delivery = delivery
+        self.key = key
+        self.run = run
+        self.grant = grant
+
+
+class Process:
+    """One worker process: its event loop, its store handle's engine, and what it has in flight."""
+
+    def __init__(self, world: World, slot: int) -> None:
+        self.slot = slot
+        self.loop = Loop(world.monotonic)
+        self.requests: dict[int, Request] = {}
+        self.deliveries: dict[int, Delivery] = {}
+        self.calls: list[Call] = []
+        self.log: list[object] = []  # what it has been told since it was last idle: its state is a function of it
+        self.owners: list[bytes] = []  # of the claims that it has sent since
+        self.cancelled = False  # one of its tasks, since then
+        self.beat = ""  # how the heartbeat's round trip fares
+        self._world = world
+        self._engine: Engine | None = None
+        self._wire: Wire | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """Opened with the first delivery. Its wall clock is wrong by an hour, one way or the other."""
+        if self._engine is None:
+            skew = (3600, -3600, 0)[self.slot % 3] * SECOND
+            self._wire = Wire(self._world, self, skew)
+            self._engine = Engine(self._wire, sweep_every=None)
+        return self._engine
+
+    @property
+    def leased(self) -> Collection[Run]:
+        """The runs that its heartbeat keeps."""
+        return () if self._engine is None else self._engine.leased
+
+    @property
+    def idle(self) -> bool:
+        return not self.deliveries and not self.requests
+
+    def end(self) -> None:
+        """Let go of what refers in a circle, so that a million schedules do not fill the memory."""
+        self.loop.close()
+        if self._wire is not None:
+            self._wire.cut()
+        if self._engine is not None:
+            self._engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
+            self._engine = None
+
+
+class StoreClock:
+    """The store's own time."""
+
+    manual = True
+
+    def __init__(self, world: World) -> None:
+        self.now = world.now
+        self.monotonic = world.monotonic
+
+
+class World:
+    """See the module. ``story`` collects, where it is a list, what happens in words."""
+
+    def __init__(self, stage: Stage, *, rules: frozenset[str] = ENFORCED, story: list[str] | None = None) -> None:
+        self.stage = stage
+        self.scenario = scenario = stage.scenario
+        stage.world = self
+        self.story = story
+        self.elapsed = 0  # microseconds
+        self.offset = 0  # of the store's clock, where it has jumped
+        self.steps = 0
+        self.faults = 0
+        self.swept = 0  # the step of the last sweep
+        self.violation: tuple[str, str] | None = None
+        self.crash_points: set[str] = set()
+        self.memory: set[str] = set()  # of the naive arms
+        self.tally: dict[str, tuple[bool, int]] = {}  # of each key, when all was over: lost, and how often repeated
+        self.over = False
+        self.meanwhile: Callable[[], None] | None = None  # others go on while a heartbeat waits: a search says who
+        self._rules = rules
+        self._counter = 0
+        self.backend = stage.backend(clock=StoreClock(self))
+        self.port = self.backend.sync_port()
+        self.broker = Broker(scenario.keys, scenario.copies)
+        self.ledger = Ledger(self.fail, seen=scenario.seen, at_most_once=scenario.at_most_once, retention=RETENTION)
+        self.processes = [Process(self, slot) for slot in range(scenario.workers)]
+        self.graveyard: list[Process] = []
+        self.strays: list[tuple[str, Sequence[Batchable]]] = []
+        self.last = 0  # the process that had the last turn
+        self._whose: Process = self.processes[0]
+
+    # -- time, verdict, words
+
+    def now(self) -> int:
+        """The store's clock."""
+        return EPOCH + self.elapsed + self.offset
+
+    def monotonic(self) -> float:
+        return self.elapsed / 1e6
+
+    def fail(self, rule: str, text: str) -> None:
+        """The first violation is the verdict."""
+        if self.violation is None and rule in self._rules and not self.over:
+            self.tell(f"VIOLATION ({rule}) {text}")
+            self.violation = (rule, text)
+
+    def tell(self, text: str) -> None:
+        """Goes into the story, which ends with the first violation."""
+        if self.story is not None and self.violation is None:
+            self.story.append(f"{self.elapsed / 1e6:9.3f}s  {text}")
+
+    def number(self) -> int:
+        self._counter += 1
+        return self._counter
+
+    # -- turns
+
+    def turn(self, process: Process) -> None:
+        """Let ``process`` run until it waits for something."""
+        self.last = process.slot
+        self.crank(process)
+        if process.loop.complaints:
+            self.fail("unexpected", process.loop.complaints[0])
+        if process.idle and process.log:
+            key = self.ledger.left(process.owners)
+            if key is not None:
+                self.fail("abandoned", f"{key}: w{process.slot} is idle, nothing broke, and its claim still stands")
+            process.log.clear()
+            process.owners.clear()
+            process.cancelled = False
+
+    def crank(self, process: Process, most: int = 1_000_000) -> None:
+        self._on_stage(process)
+        process.loop.crank(most)
+
+    def fire(self, process: Process) -> None:
+        """Run the timers of ``process`` that are due."""
+        self._on_stage(process)
+        process.loop.fire()
+
+    def _on_stage(self, process: Process) -> None:
+        self._whose = process
+        self.stage.store._live = process.engine
+
+    def look(self) -> None:
+        """What must hold after every move: whoever is told that its lease holds has it."""
+        if self.offset:
+            return  # the store's clock has jumped, and no worker can know that
+        now = self.now() - 1  # a worker counts in floating point: it may be wrong about the very microsecond
+        for process in self.processes:
+            for call in process.calls:
+                run, grant = call.run, call.grant
+                if run is None or grant is None or run.lease_lost or self.ledger.holds(call.key, grant, now):
+                    continue
+                self.fail("lease-lie", f"{call.key}: w{process.slot} is told that its lease holds")
+
+    def bury(self, process: Process) -> None:
+        """Kill ``process``: nothing of it ever runs again, and a new one takes its place."""
+        self.ledger.blamed.update(process.owners)
+        for call in process.calls:
+            if call.grant is not None:
+                call.grant.running = False
+        for delivery in process.deliveries.values():
+            delivery.entry.back(delivery.number, self.elapsed)
+        process.loop.closed = True
+        self.graveyard.append(process)
+        self.processes[process.slot] = Process(self, process.slot)
+
+    def end(self) -> None:
+        """Let go of everything: what is unwound from now on is only memory."""
+        self.over = True
+        self.stage.world = None
+        self.stage.store._live = None
+        for process in (*self.processes, *self.graveyard):
+            process.end()
+
+    def request(self, number: int) -> Request:
+        for process in self.processes:
+            request = process.requests.get(number)
+            if request is not None:
+                return request
+        raise LookupError(f"request {number} is not there: this schedule was made for other code")
+
+    def blame(self, request: Request) -> None:
+        """A fault has hit ``request``: the claims that it speaks of may be left standing."""
+        for op in request.ops:
+            owner = getattr(op, "owner", None)
+            if owner is not None:
+                self.ledger.blamed.add(owner)
+
+    # -- what processes ask for
+
+    def _ask(
+        self,
+        process: Process,
+        kind: Kind,
+        names: tuple[str, ...],
+        apply: Callable[[], Any],
+        ops: Sequence[Batchable] = (),
+        of: int = 0,
+    ) -> asyncio.Future[Any]:
+        request = Request(self.number(), process, kind, names, apply, ops, of)
+        process.requests[request.number] = request
+        return request.future
+
+    def ask_store(self, process: Process, batch: Sequence[Batchable]) -> asyncio.Future[Any]:
+        for op in batch:
+            if isinstance(op, Claim) and op.owner not in process.owners:
+                process.owners.append(op.owner)
+        names = tuple(dict.fromkeys(map(name_of, batch)))
+        return self._ask(process, "store", names, lambda: self.apply(batch, process), batch)
+
+    def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
+        """Execute ``batch`` at the store, now."""
+        replies = [drive(self.port.run([op]))[0] for op in batch]
+        now = self.now()
+        for op, reply in zip(batch, replies, strict=True):
+            if self.story is not None:
+                self.tell(f"    store: {_said(op, reply)}")
+            self.ledger.saw(op, reply, now)
+        return replies
+
+    def ask_broker(self, process: Process, delivery: Delivery, word: Word) -> asyncio.Future[Any]:
+        def settle() -> None:
+            entry = delivery.entry
+            if not self.scenario.naive and entry.state == "open":
+                if word == "ack":
+                    self.ledger.acked(entry.key)
+                elif word == "dead" and not isinstance(delivery.came_to, Declined):
+                    self.ledger.dead(entry.key)
+            entry.settle(delivery.number, "acked" if word == "ack" else "parked" if word == "park" else "dead")
+
+        return self._ask(process, "broker", (word,), settle)
+
+    def memo(self, process: Process, name: str, apply: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._ask(process, "memo", (name,), apply)
+
+    def effect(self, call: Call, name: str) -> asyncio.Future[Any]:
+        """The effect itself: it happens when the request is executed, whatever becomes of the reply."""
+
+        def happen() -> str:
+            count = self.ledger.book(call.key).effects + 1
+            self.tell(f"    {name} {call.key}: effect number {count}")
+            if call.run is None:
+                self.ledger.book(call.key).happened(0)  # of a naive arm, which is judged by its end
+            else:
+                self.ledger.effect(call.key, call.grant)
+            return f"{name}-{call.key}-{count}"
+
+        return self._ask(call.process, "effect", ("effect",), happen, of=call.delivery.number)
+
+    def point(self, call: Call) -> asyncio.Future[Any]:
+        """A point in the handler at which it may raise, be cancelled, or die."""
+        return self._ask(call.process, "point", ("handler",), _nothing, of=call.delivery.number)
+
+    def enter(self, key: str) -> Call:
+        """A handler starts, in the process whose turn it is."""
+        process = self._whose
+        task = asyncio.current_task()
+        delivery = next(each for each in process.deliveries.values() if each.task is task)
+        run = grant = None
+        if not self.scenario.naive:
+            run = current()
+            if not self.scenario.seen:
+                grant = self.ledger.grant(key, run.owner, run.token)
+                self.ledger.started(key, grant, self.now())
+                if run.lease_lost and grant is not None and not self.ledger.holds(key, grant, self.now()):
+                    self.fail("late-start", f"{key}: w{process.slot} starts with a lease that has ended")
+        call = Call(process, delivery, key, run, grant)
+        process.calls.append(call)
+        return call
+
+    def leave(self, call: Call) -> None:
+        if not self.over:
+            call.process.calls.remove(call)
+
+    def returned(self, process: Process, delivery: Delivery, failure: BaseException | None) -> None:
+        """The guarded call came back."""
+        delivery.inside = False
+        delivery.came_to = failure
+        cancelled = isinstance(failure, asyncio.CancelledError)
+        known = cancelled or failure is delivery.raised or failure is None
+        if delivery.cancelled and not cancelled:
+            self.fail("cancel", f"w{process.slot}: cancelled, yet the call came to {failure!r}")
+        elif delivery.raised is not None and not cancelled and failure is not delivery.raised:
+            self.fail("error", f"w{process.slot}: the handler raised {delivery.raised!r}, the caller got {failure!r}")
+        elif not known and not isinstance(failure, EffectOnceError | Declined):
+            self.fail("unexpected", f"w{process.slot}: the call raised {failure!r}")
+        self.tell(f"  w{process.slot}: the guarded call {'returned' if failure is None else f'raised {failure!r}'}")
+
+    def ended(self, process: Process, delivery: Delivery, wait: float) -> None:
+        """The worker is done with this delivery; unless it is settled, it comes again after ``wait`` seconds."""
+        process.deliveries.pop(delivery.number, None)
+        delivery.entry.back(delivery.number, self.elapsed + round(wait * SECOND))
+
+    # -- the heartbeat's round trip, and the sweeper's
+
+    def beaten(self, process: Process, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        """What comes of a renewal, as the move that beats has said."""
+        how = process.beat
+        if how == "late":
+            self.strays.append(("renewal", batch))
+            raise StoreUnavailable("the renewal was not answered")
+        if how == "slow" and self.meanwhile is not None:
+            self.meanwhile()
+        replies = self.apply(batch, process)
+        process.log.append(tuple(replies))
+        if how == "mute":
+            raise StoreUnavailable("the reply to the renewal was lost")
+        if how == "slow" and self.meanwhile is not None:
+            self.meanwhile()
+        return replies
+
+    def sweep(self, limit: int = 500) -> Swept:
+        swept: Swept = drive(self.port.sweep(limit))
+        self.ledger.swept(self.now())
+        self.swept = self.steps
+        return swept
+
+
+def _nothing() -> None:
+    pass
+
+
+def _said(op: Batchable, reply: object) -> str:
+    """An operation and the reply to it, for the timeline."""
+    name = name_of(op)
+    if isinstance(reply, Answer):
+        more = f", attempt {reply.attempts}, token …{reply.token % 10**9:09d}" if reply.kind == "claimed" else ""
+        more += f", {reply.retry_after:g} s to go" if reply.kind == "in_progress" else ""
+        return f"{name} {op.key}: {reply.kind}{more}"
+    token = f" with token …{op.token % 10**9:09d}" if isinstance(op, Settlement) else ""
+    return f"{name} {op.key}{token}: {'applied' if reply else 'refused'}"

@@ -1,0 +1,10 @@
+"""Mutants of our own code: each breaks one thing that the promise rests on, and the explorer must catch it.
+
+The list is data. A mutant names its number in the failure catalogue and where to look for it, and is put in place by
+swapping an attribute or two for as long as the search runs. One that survives fails the build.
+"""
+
+from . import flow, store, worker
+from .base import MUTANTS, Mutant
+
+__all__ = ["MUTANTS", "Mutant", "flow", "store", "worker"]

@@ -1,0 +1,67 @@
+"""What a mutant is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from effectonce.testing.explorer import Report, explore, sample, scenario
+
+Function = Callable[..., Any]
+Swap = tuple[Any, str, Any]  # what of whom is replaced by what
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect, and where to look for it: ``guard-L+lapse/2`` is a scenario, its faults, and how many of them."""
+
+    name: str
+    about: str
+    failure: str  # its number in the failure catalogue, or where it was seen
+    swaps: tuple[Swap, ...]
+    hunt: str
+    promise: bool  # users can tell; without, only the contract is broken, and another rule keeps users safe
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in self.swaps:
+                stack.enter_context(mock.patch.object(owner, name, value))
+            yield
+
+    def search(self, rules: frozenset[str]) -> Report:
+        """Search with the defect in place. Its report has a finding, or it has survived."""
+        name, _, faults = self.hunt.partition("/")
+        with self.in_place():
+            if scenario(name).fine:
+                return sample(name, 1500, faults=int(faults), rules=rules)
+            return explore(name, int(faults), rules=rules)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(
+    failure: str,
+    owner: Any,
+    attribute: str,
+    hunt: str,
+    *,
+    promise: bool = True,
+    also: tuple[Any, str, Any] | None = None,
+) -> Callable[[Function], Function]:
+    """Register the decorated function as what ``owner.attribute`` is replaced by; its docstring says what it breaks."""
+
+    def register(function: Function) -> Function:
+        swaps = ((owner, attribute, function), *((also,) if also is not None else ()))
+        name = function.__name__.replace("_", "-")
+        MUTANTS.append(Mutant(name, function.__doc__ or "", failure, swaps, hunt, promise))
+        return function
+
+    return register
