@@ -4,15 +4,18 @@ A **backend** is what a third party writes to add a store; `effectonce.Store` is
 opens **ports**. A port is one connection, used by one caller at a time, and its methods are `async def` in
 both colours: those of a sync port never suspend, so that sync code can drive them on its own thread.
 
-`effectonce.testing.suites.store_suite` checks a backend against all that is said here.
+A **broker** opens publishers and consumers; a **session** is a connection that stays the caller's own.
+
+`effectonce.testing.suites` has a suite for each of these seams; it checks an implementation against all that is said
+here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from .errors import StoreUnavailable
 from .record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
@@ -175,6 +178,198 @@ class Backend(Protocol):
     def schema_sql(self) -> str:
         """The schema as a script for people who run their own migrations ('' where there is none)."""
         ...
+
+
+# -- the caller's own connection
+
+Dialect = Literal["sqlite", "postgresql", "mysql"]
+
+
+class Session(Protocol):
+    """A connection that belongs to the caller, and the transaction that is open on it.
+
+    Made for one call by `connections.callers.session_on`, from whatever the caller passed. It holds no state of its
+    own, and it never begins, ends or repeats a transaction that the caller opened.
+    """
+
+    dialect: Dialect
+    #: Whether the connection is of an async driver. The coroutines of a sync session never suspend.
+    is_async: bool
+
+    def require_transaction(self) -> None:
+        """`NotInTransaction` where a statement would commit by itself; `StoreUnavailable` where the connection is
+        closed. No round trip."""
+        ...
+
+    async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
+        """Run one statement, with ``$1``, ``$2``, … for its parameters, and give its rows ([] where it has none).
+
+        One round trip. Driver errors are translated once, here, with the original as ``__cause__``: a missing table is
+        `SchemaMissing`, a deadlock or serialization failure or lock timeout is `Contention`, a broken connection is
+        `ConnectionLost`; what it cannot name it passes on.
+        """
+        ...
+
+
+# -- brokers
+
+
+class Packet(Struct, frozen=True, kw_only=True):
+    """A message as it travels: bytes that no broker looks into, and headers."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: The message's id, the same however often it is sent: given to the broker's own deduplication, where it has one.
+    id: str = ""
+    #: Packets of one ordering key keep their order where the broker has one (`BrokerCapabilities.ordering`).
+    ordering_key: str | None = None
+
+
+class Delivery(Struct, kw_only=True):
+    """One packet, delivered to one consumer, and not yet settled."""
+
+    packet: Packet
+    queue: str
+    #: How often it has been delivered, this time included; 0 where the broker does not count.
+    attempt: int = 0
+    #: The adapter's own: tag, receipt, stream id. Never a key.
+    handle: Any = None
+
+
+class BrokerCapabilities(Struct, frozen=True, kw_only=True):
+    """How a broker differs from the others, as data. Times are in seconds. The suite and the worker read this."""
+
+    name: str
+    #: `Consumer.nack` with a delay is kept by the broker itself; elsewhere the adapter builds it from queues.
+    native_delay: bool = False
+    native_dead_letters: bool = False
+    #: What keeps its order: nothing, all of a queue, or what has one ordering key.
+    ordering: Literal["none", "queue", "key"] = "none"
+    #: A failed packet of `Publisher.publish` stops those behind it that have its ordering key.
+    ordered_publish: bool = False
+    #: How long an unsettled delivery stays with its consumer; None: as long as its connection.
+    ack_window: float | None = None
+    #: `Consumer.extend` moves the end of the ack window.
+    extends: bool = False
+    counts_attempts: bool = False
+    #: The longest time after which an unsettled message may still be delivered; None: without end.
+    redelivery_horizon: float | None = None
+    #: How long the broker itself drops a second packet with the same id; None: it does not.
+    dedup_window: float | None = None
+    durable: bool = True
+    shared: bool = True
+    max_body: int | None = None
+    #: The most packets in one `publish`, and deliveries in one `receive`.
+    batch: int = 100
+
+
+class Publisher(Protocol):
+    """Sends packets. One caller at a time; connects when first used, and again after an error.
+
+    A broker that cannot be reached is `BrokerUnavailable`; wrong credentials, or a queue that may not be made, are
+    `ConfigurationError`. Driver exceptions never get out untranslated.
+    """
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        """Send every packet; return when the broker has confirmed each as safely as it can (F45).
+
+        None for a packet that was confirmed, its own exception for one that was refused (F44). Raising means that
+        nobody knows about any of them: they are sent again, with the same ids.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Consumer(Protocol):
+    """Takes deliveries from one queue, for one group of consumers. One caller at a time, except `extend`.
+
+    Connects when first used. After a lost connection `receive` connects again; settling a delivery of the old
+    connection then does nothing and says False: the broker delivers it again (F56, F59).
+    """
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        """Up to ``limit`` deliveries, as soon as there is one; [] after ``wait`` seconds without.
+
+        Also takes over what dead consumers of the group left unsettled for longer than the ack window.
+        """
+        ...
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        """Done with these. May be sent together with the next `receive`; `flush` and `close` send what is left. False
+        where the delivery is known to be no longer this consumer's (F54)."""
+        ...
+
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        """Deliver these again, to anyone, not before ``delay`` seconds; never lost in between, attempts counted on."""
+        ...
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        """Keep these for ``seconds`` from now. False where it is too late. Nothing to do where there is no window."""
+        ...
+
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        """Move it to the queue's dead letters, with its exact body and its headers, ``headers`` added. It is removed
+        from the queue only after the dead letters have confirmed it."""
+        ...
+
+    async def flush(self) -> None:
+        """Send the acks that are still waiting."""
+        ...
+
+    async def close(self) -> None:
+        """Flush, and give back what is unsettled: it is delivered again, at once where the broker can."""
+        ...
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """One message that was given up, as its queue of dead letters holds it."""
+
+    id: str
+    packet: Packet
+    queue: str
+
+
+class DeadLetters(Protocol):
+    """What was given up on one queue."""
+
+    async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
+        """A page, oldest first, and the cursor of the next (None: the end). Nothing is removed."""
+        ...
+
+    async def remove(self, ids: Sequence[str]) -> int:
+        """Remove these for good; how many were there."""
+        ...
+
+    async def count(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class BrokerBackend(Protocol):
+    """A kind of broker at one address. Cheap to construct: validates its options, opens nothing. All that it opens
+    belongs to the running event loop. Its ``repr`` is the address without secrets."""
+
+    capabilities: BrokerCapabilities
+
+    def publisher(self) -> Publisher: ...
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
+        """Consumers of one ``group`` share the queue's messages; another group sees all of them, where the broker has
+        groups (elsewhere the name is only for people)."""
+        ...
+
+    def dead_letters(self, queue: str, *, group: str) -> DeadLetters: ...
+
+    async def declare(self, queue: str, *, group: str) -> None:
+        """Create the queue, its group and its dead letters where they are missing; safe to run twice."""
+        ...
+
+    async def check(self, queue: str, *, group: str) -> None:
+        """Connect and verify that the queue can keep its promise; `ConfigurationError` says what to change."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @runtime_checkable

@@ -3,7 +3,8 @@
     EffectOnceError                    code                   what to do
     ├── Retryable(retry_after)                                do not ack; deliver again later
     │   ├── InProgress                 in-progress            another delivery is running it
-    │   └── StoreUnavailable           store-unavailable      the store did not answer
+    │   ├── StoreUnavailable           store-unavailable      the store did not answer
+    │   └── BrokerUnavailable          broker-unavailable     the broker did not answer
     ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
     ├── PayloadMismatch                payload-mismatch       one key, two payloads: the sender's bug
     ├── MissingKey                     missing-key            no key to recognise a duplicate by
@@ -15,6 +16,8 @@
     │   └── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
     ├── CorruptRecord                  corrupt-record         a stored row cannot be read
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
+    ├── Undecodable                    undecodable            a body that is no message: dead-letter it
+    │   └── ForgedMessage              forged-message         its signature is missing or wrong
     ├── NotAwaited                     not-awaited            an async answer used without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
         ├── UnknownScheme              unknown-scheme
@@ -23,6 +26,7 @@
         ├── ScopeTaken                 scope-taken
         ├── Reentered                  reentered              a handler called itself with its own key
         ├── WrongColour                wrong-colour           sync use of an async thing, or the reverse
+        ├── NotInTransaction           not-in-transaction     the connection would commit each statement by itself
         ├── UnsafeStore                unsafe-store           the server's settings cannot keep the promise
         └── SchemaMissing              schema-missing         run the migration
             └── SchemaMismatch         schema-mismatch        the tables are of another version
@@ -37,9 +41,11 @@ from typing import ClassVar
 
 __all__ = [
     "AttemptsExhausted",
+    "BrokerUnavailable",
     "ConfigurationError",
     "CorruptRecord",
     "EffectOnceError",
+    "ForgedMessage",
     "InDoubt",
     "InProgress",
     "InvalidKey",
@@ -50,6 +56,7 @@ __all__ = [
     "MissingKey",
     "NotAwaited",
     "NotInDoubt",
+    "NotInTransaction",
     "PayloadMismatch",
     "PermanentFailure",
     "Reentered",
@@ -59,6 +66,7 @@ __all__ = [
     "SchemaMissing",
     "ScopeTaken",
     "StoreUnavailable",
+    "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
     "WrongColour",
@@ -106,6 +114,12 @@ class StoreUnavailable(Retryable):
     """The store did not answer. The handler did not run, or its outcome could not be recorded."""
 
     code = "store-unavailable"
+
+
+class BrokerUnavailable(Retryable):
+    """The broker did not answer. What was sent may or may not have arrived: send it again with the same id."""
+
+    code = "broker-unavailable"
 
 
 class InDoubt(EffectOnceError):
@@ -181,6 +195,18 @@ class NotInDoubt(EffectOnceError):
     code = "not-in-doubt"
 
 
+class Undecodable(EffectOnceError):
+    """The body is no message of this envelope. Delivering it again will not help: it belongs to the dead letters."""
+
+    code = "undecodable"
+
+
+class ForgedMessage(Undecodable):
+    """The signature over the raw bytes is missing, wrong or of an unknown key. Nothing was decoded."""
+
+    code = "forged-message"
+
+
 class NotAwaited(EffectOnceError):
     """An async answer was tested without `await`; its truth value would always be true."""
 
@@ -227,6 +253,12 @@ class WrongColour(ConfigurationError):
     """Sync use of an async thing, or a blocking call inside a running event loop."""
 
     code = "wrong-colour"
+
+
+class NotInTransaction(ConfigurationError):
+    """The connection has no transaction open: the record would be committed without the effect."""
+
+    code = "not-in-transaction"
 
 
 class UnsafeStore(ConfigurationError):
