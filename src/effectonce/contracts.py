@@ -18,7 +18,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct, field
 
 from .errors import StoreUnavailable
-from .record import Batchable, Page, Query, Record, Reply, Resolution, Stats, Swept
+from .message import Message
+from .outgoing import Backlog, Cleaned, Entries, Lease, Leased, Verdict
+from .outgoing import State as OutboxState
+from .record import Batchable, Page, Query, Record, Reply, Resolution, Settlement, Stats, Swept
+
+Dialect = Literal["sqlite", "postgresql", "mysql"]
 
 
 class ConnectionLost(StoreUnavailable):
@@ -56,6 +61,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     expires_by_itself: bool = False
     #: The store has no clock of its own to ask (DynamoDB): its time is estimated from its replies.
     estimated_clock: bool = False
+    #: Claims may have a note, as intents and sagas need.
+    notes: bool = False
 
 
 class Port(Protocol):
@@ -94,11 +101,11 @@ class Port(Protocol):
            moved to failed with `record.EXHAUSTED`, expiring in ``retention``: ``exhausted``. Otherwise taken:
            claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
            lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
-           the claim's first fingerprint stored where it has one, and ``lapsed`` true where it was taken from
-           a lapsed lease: ``claimed``.
+           the claim's first fingerprint stored where it has one, the claim's note stored where the record has
+           none, and ``lapsed`` true where it was taken from a lapsed lease: ``claimed``, with the record's note.
 
         A Look is answered by the same steps without changing anything; ``absent`` where step 8 would take.
-        A Settlement, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
+        A Settlement, a Note, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
         keeps attempts (minus one with ``refund``), and expires one retention from now, as done and failed do.
         Settlements keep owner and token, so that their repetition is recognised; a Remember's token is
         max(old + 1, now), its owner empty, and it keeps the generation of the record it replaces.
@@ -119,14 +126,14 @@ class Port(Protocol):
     async def stats(self) -> Stats: ...
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        """Make the next claim run: free, generation + 1, attempts 0, result, error and fingerprint gone (it may
-        bring a corrected payload), the owner fenced out by a new token. False where there is no such record."""
+        """Make the next claim run: free, generation + 1, attempts 0, result, error, note and fingerprint gone (it
+        may bring a corrected payload), the owner fenced out by a new token. False where there is no such record."""
         ...
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         """Settle a record that is in doubt (or lapsed into it). False, and no change, where it is not.
 
-        ``free`` adds 1 to the generation and resets attempts. The owner that was in doubt is fenced out.
+        ``free`` adds 1 to the generation, resets attempts and keeps the note. The owner in doubt is fenced out.
         """
         ...
 
@@ -180,9 +187,111 @@ class Backend(Protocol):
         ...
 
 
+def remedy(found: int | None, oldest: int | None, ours: int) -> str:
+    """What is to be done about tables of version ``found``; '' where this release, which reads ``ours``, can use them.
+
+    A migration adds first and removes a release later, so that both releases run on the same tables meanwhile (F38).
+    It writes its version, and ``oldest``: the oldest one whose statements still work. None: its own.
+    """
+    if found is None or found < ours:
+        return "migrate"
+    return "upgrade" if (found if oldest is None else oldest) > ours else ""
+
+
+# -- the relay's side of an outbox
+
+
+class OutboxPort(Protocol):
+    """One connection to one outbox. What is said of `Port` holds here, too: when it connects, what it raises, and that
+    the coroutines of a sync one never suspend."""
+
+    table: str
+
+    async def lease(self, lease: Lease) -> Leased:
+        """Take up to ``limit`` rows, for ``span`` from now on the database's clock; the attempt is counted.
+
+        Rows are there to be taken by what they are, never by where a reader has come to (F41): pending and not leased,
+        pending with a lease that has ended, waiting and due. Locks are held for one short transaction (F47); rows that
+        others have locked are passed over. However many rows are published, waiting or parked, the work is bounded by
+        ``limit``.
+
+        ``ordered``: a row is taken only if every row before it in its line (destination and ordering key) that has not
+        left is taken with it (F43). Rows that stand behind a waiting or a parked one wait as long as it, or until they
+        are looked at again (`outgoing.LOOK_AGAIN`); those behind a leased one stay as they are.
+        """
+        ...
+
+    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+        """Say what became of rows of this lease, each by itself (F44), in one round trip; how many were still its own.
+        A row that another has leased since stays as it is. Published ones are deleted after ``keep``, 0: now."""
+        ...
+
+    async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
+        """Send parked rows again (or delete them), these or up to ``limit`` of all; those behind them are free to
+        follow. How many there were."""
+        ...
+
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> Entries:
+        """A page of the rows in ``state``, in the order in which they come up."""
+        ...
+
+    async def stats(self) -> Backlog: ...
+
+    async def clean(self, limit: int) -> Cleaned:
+        """Delete up to ``limit`` published rows, and as many rows of the inbox of the same name (where there is one),
+        whose time is over. Never waits for the lock of a row. Records the time when there was no more to do (F37)."""
+        ...
+
+    async def wait(self, timeout: float) -> bool:
+        """Whether a sender has said within ``timeout`` seconds that it has committed something; a hint. Only called
+        where the backend's capabilities say ``notifies``."""
+        ...
+
+    async def check(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class OutboxBackend(Protocol):
+    """What a `Backend` also has whose database can hold an outbox. ``table``: by default the one that its `migrate`
+    has made."""
+
+    def sync_outbox(self, table: str | None = None) -> OutboxPort: ...
+
+    def async_outbox(self, table: str | None = None) -> OutboxPort: ...
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """An optional power of a `Backend`: its records are in a SQL database, so that the caller's own transaction can
+    complete one."""
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        """The statements that settle ``op``, which is ``done``, for a `Session` of that dialect, in order. The last
+        gives a row where it was applied."""
+        ...
+
+
 # -- the caller's own connection
 
-Dialect = Literal["sqlite", "postgresql", "mysql"]
+
+class SyncConnection(Protocol):
+    """What a type checker knows a sync connection by, of whatever driver."""
+
+    def commit(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """What a type checker knows an async connection by."""
+
+    async def commit(self) -> None: ...
+
+
+class AsyncpgConnection(Protocol):
+    """asyncpg's connections have no `commit`."""
+
+    def is_in_transaction(self) -> bool: ...
 
 
 class Session(Protocol):
@@ -195,6 +304,8 @@ class Session(Protocol):
     dialect: Dialect
     #: Whether the connection is of an async driver. The coroutines of a sync session never suspend.
     is_async: bool
+    #: INSERT … RETURNING is there (MySQL has none).
+    returning: bool
 
     def require_transaction(self) -> None:
         """`NotInTransaction` where a statement would commit by itself; `StoreUnavailable` where the connection is
@@ -205,9 +316,23 @@ class Session(Protocol):
         """Run one statement, with ``$1``, ``$2``, … for its parameters, and give its rows ([] where it has none).
 
         One round trip. Driver errors are translated once, here, with the original as ``__cause__``: a missing table is
-        `SchemaMissing`, a deadlock or serialization failure or lock timeout is `Contention`, a broken connection is
-        `ConnectionLost`; what it cannot name it passes on.
+        `SchemaMissing`, a deadlock or serialization failure is `TransactionConflict`, a lock that was not granted in
+        time `InProgress`, a broken connection `ConnectionLost`; what it cannot name it passes on.
         """
+        ...
+
+    async def described(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
+        """As `rows`, with the names of the columns."""
+        ...
+
+    async def savepoint(self) -> Any:
+        """Set a savepoint in the transaction, and give what names it."""
+        ...
+
+    async def release(self, savepoint: Any) -> None: ...
+
+    async def roll_back_to(self, savepoint: Any) -> None:
+        """Undo all since ``savepoint``, in the database and in what an ORM remembers of it; the transaction goes on."""
         ...
 
 
@@ -243,7 +368,9 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     #: `Consumer.nack` with a delay is kept by the broker itself; elsewhere the adapter builds it from queues.
     native_delay: bool = False
     native_dead_letters: bool = False
-    #: What keeps its order: nothing, all of a queue, or what has one ordering key.
+    #: What keeps its order. ``queue``: what was never delivered before comes as it was published. ``key``: also, what
+    #: has one ordering key is delivered in order, redeliveries included: while one of it is unsettled or delayed,
+    #: those behind it come to no other consumer, and a nacked one comes again before those that were not delivered.
     ordering: Literal["none", "queue", "key"] = "none"
     #: A failed packet of `Publisher.publish` stops those behind it that have its ordering key.
     ordered_publish: bool = False
@@ -252,6 +379,8 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     #: `Consumer.extend` moves the end of the ack window.
     extends: bool = False
     counts_attempts: bool = False
+    #: Another group of consumers sees every message too. What a group does (nack, dead letters) concerns itself only.
+    groups: bool = False
     #: The longest time after which an unsettled message may still be delivered; None: without end.
     redelivery_horizon: float | None = None
     #: How long the broker itself drops a second packet with the same id; None: it does not.
@@ -274,7 +403,8 @@ class Publisher(Protocol):
         """Send every packet; return when the broker has confirmed each as safely as it can (F45).
 
         None for a packet that was confirmed, its own exception for one that was refused (F44). Raising means that
-        nobody knows about any of them: they are sent again, with the same ids.
+        nobody knows about any of them: they are sent again, with the same ids. What has the header `message.REDRIVEN`
+        was seen before, and is sent again on purpose: the broker's own deduplication must not drop it.
         """
         ...
 
@@ -282,16 +412,20 @@ class Publisher(Protocol):
 
 
 class Consumer(Protocol):
-    """Takes deliveries from one queue, for one group of consumers. One caller at a time, except `extend`.
+    """Takes deliveries from one queue, for one group of consumers.
 
-    Connects when first used. After a lost connection `receive` connects again; settling a delivery of the old
-    connection then does nothing and says False: the broker delivers it again (F56, F59).
+    One `receive` at a time; meanwhile the others may be called, by several tasks of the same loop: a message is
+    settled, and its window extended, while the next are waited for. At most ``prefetch`` deliveries are unsettled.
+
+    Connects when first used. A lost connection is `BrokerUnavailable`, once; the next `receive` connects again. Where
+    the broker then takes back what it had delivered, settling that does nothing and says False (F56, F59).
     """
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         """Up to ``limit`` deliveries, as soon as there is one; [] after ``wait`` seconds without.
 
-        Also takes over what dead consumers of the group left unsettled for longer than the ack window.
+        Also takes over what dead consumers of the group left unsettled for longer than the ack window. Cancelling it
+        loses nothing: what it would have returned is delivered again.
         """
         ...
 
@@ -301,16 +435,18 @@ class Consumer(Protocol):
         ...
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        """Deliver these again, to anyone, not before ``delay`` seconds; never lost in between, attempts counted on."""
+        """Deliver these again, to anyone, not before ``delay`` seconds; never lost in between, attempts counted on.
+        False, and nothing is done, where the delivery is no longer this consumer's."""
         ...
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        """Keep these for ``seconds`` from now. False where it is too late. Nothing to do where there is no window."""
+        """Keep these for ``seconds`` from now, or for one ack window where the broker knows no other time. False where
+        it is too late. Nothing to do where there is no window."""
         ...
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         """Move it to the queue's dead letters, with its exact body and its headers, ``headers`` added. It is removed
-        from the queue only after the dead letters have confirmed it."""
+        from the queue only after the dead letters have confirmed it. False where it is no longer this consumer's."""
         ...
 
     async def flush(self) -> None:
@@ -318,7 +454,8 @@ class Consumer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Flush, and give back what is unsettled: it is delivered again, at once where the broker can."""
+        """Flush, and give back what is unsettled: it is delivered again, at once where the broker can. A broker that
+        cannot be reached is no error here: it delivers again what it has heard nothing of."""
         ...
 
 
@@ -372,6 +509,20 @@ class BrokerBackend(Protocol):
     async def close(self) -> None: ...
 
 
+class Envelope(Protocol):
+    """How a message is written into a packet, and read back."""
+
+    def encode(self, message: Message[Any], queue: str = "") -> Packet:
+        """The packet for ``queue``: the same bytes however often it is encoded. `ConfigurationError` where the message
+        cannot be written."""
+        ...
+
+    def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
+        """The message in ``packet``, its data read as ``data_type``. `Undecodable`, which says why, for anything else
+        that may have been sent; nothing but that."""
+        ...
+
+
 @runtime_checkable
 class Clock(Protocol):
     """Where a store without a server gets its time from. Tests inject a `ManualClock`."""
@@ -407,8 +558,15 @@ class Event(Struct, frozen=True):
         "unprotected",
         "result_not_stored",
         "unrecorded",
+        "dead_lettered",
+        "redriven",
         "swept",
         "sweep_failed",
+        "resolved",
+        "published",
+        "publish_failed",
+        "parked",
+        "relay_paused",
     ]
     scope: str = ""
     key: str = ""

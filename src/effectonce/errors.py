@@ -3,17 +3,23 @@
     EffectOnceError                    code                   what to do
     ├── Retryable(retry_after)                                do not ack; deliver again later
     │   ├── InProgress                 in-progress            another delivery is running it
+    │   ├── NotExecuted                not-executed           the provider turned it away: nothing happened
+    │   ├── OutcomeUnknown             outcome-unknown        sent, no word back: it goes out again with its key
     │   ├── StoreUnavailable           store-unavailable      the store did not answer
+    │   ├── TransactionConflict        transaction-conflict   the database ended it in favour of another
     │   └── BrokerUnavailable          broker-unavailable     the broker did not answer
     ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
     ├── PayloadMismatch                payload-mismatch       one key, two payloads: the sender's bug
+    ├── PayloadTooLarge                payload-too-large      a body over its cap
     ├── MissingKey                     missing-key            no key to recognise a duplicate by
+    │   └── MissingPrincipal           missing-principal      an HTTP request that names no caller
     ├── InvalidKey                     invalid-key            a key that cannot be stored
     │   └── KeyTooLong                 key-too-long
     ├── LeaseLost                      lease-lost             another delivery took over
     ├── ResultNotStored                result-not-stored      it is done, but its result was not kept
     ├── PermanentFailure               permanent-failure      it failed for good, and this is the replay
-    │   └── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
+    │   ├── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
+    │   └── SagaFailed                 saga-failed            a step failed, and what was done is compensated
     ├── CorruptRecord                  corrupt-record         a stored row cannot be read
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
     ├── Undecodable                    undecodable            a body that is no message: dead-letter it
@@ -24,6 +30,7 @@
         ├── MissingDriver              missing-driver
         ├── InvalidOption              invalid-option
         ├── ScopeTaken                 scope-taken
+        ├── SagaChanged                saga-changed           a saga in flight was begun under another definition
         ├── Reentered                  reentered              a handler called itself with its own key
         ├── WrongColour                wrong-colour           sync use of an async thing, or the reverse
         ├── NotInTransaction           not-in-transaction     the connection would commit each statement by itself
@@ -54,18 +61,25 @@ __all__ = [
     "LeaseLost",
     "MissingDriver",
     "MissingKey",
+    "MissingPrincipal",
     "NotAwaited",
+    "NotExecuted",
     "NotInDoubt",
     "NotInTransaction",
+    "OutcomeUnknown",
     "PayloadMismatch",
+    "PayloadTooLarge",
     "PermanentFailure",
     "Reentered",
     "ResultNotStored",
     "Retryable",
+    "SagaChanged",
+    "SagaFailed",
     "SchemaMismatch",
     "SchemaMissing",
     "ScopeTaken",
     "StoreUnavailable",
+    "TransactionConflict",
     "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
@@ -82,6 +96,8 @@ def show(text: object, limit: int = 96) -> str:
     plain = str(text)
     if len(plain) > limit:
         plain = f"{plain[: limit - 1]}…"
+    if plain.isprintable():
+        return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in plain)
 
 
@@ -110,10 +126,30 @@ class InProgress(Retryable):
     code = "in-progress"
 
 
+class NotExecuted(Retryable):
+    """The provider turned the request away before anything could happen. Deliver it again later."""
+
+    code = "not-executed"
+
+
+class OutcomeUnknown(Retryable):
+    """The request was sent, and nobody knows what came of it. Deliver it again: it is sent with the same key, which is
+    safe while the provider keeps that, or looked up; after that it is in doubt."""
+
+    code = "outcome-unknown"
+
+
 class StoreUnavailable(Retryable):
     """The store did not answer. The handler did not run, or its outcome could not be recorded."""
 
     code = "store-unavailable"
+
+
+class TransactionConflict(Retryable):
+    """A deadlock or a serialization failure: the database ended this transaction in favour of another. Roll it back,
+    and run the whole of it again on a new one."""
+
+    code = "transaction-conflict"
 
 
 class BrokerUnavailable(Retryable):
@@ -134,10 +170,22 @@ class PayloadMismatch(EffectOnceError):
     code = "payload-mismatch"
 
 
+class PayloadTooLarge(EffectOnceError):
+    """The body is over its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done."""
+
+    code = "payload-too-large"
+
+
 class MissingKey(EffectOnceError):
     """The call carries no key, so a duplicate could not be told from a new operation."""
 
     code = "missing-key"
+
+
+class MissingPrincipal(MissingKey):
+    """The HTTP request names no caller, so its key could not be told from another caller's."""
+
+    code = "missing-principal"
 
 
 class InvalidKey(EffectOnceError):
@@ -181,6 +229,23 @@ class AttemptsExhausted(PermanentFailure):
     """Every allowed attempt was used without a recorded success."""
 
     code = "attempts-exhausted"
+
+
+class SagaFailed(PermanentFailure):
+    """``step`` of a saga failed, and what was done before it is compensated. Duplicates get the same."""
+
+    code = "saga-failed"
+
+    def __init__(self, message: str, error: str = "", step: str = "") -> None:
+        super().__init__(message, error)
+        self.step = step
+        self.args = (message, error, step)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[type[SagaFailed], tuple[str, ...]]:  # type: ignore[override]
+        return type(self), self.args
 
 
 class CorruptRecord(EffectOnceError):
@@ -241,6 +306,12 @@ class ScopeTaken(ConfigurationError):
     """Two functions use one scope on one store: they would hide messages from each other."""
 
     code = "scope-taken"
+
+
+class SagaChanged(ConfigurationError):
+    """A saga in flight was begun under another definition: other steps, or another version. It was left as it is."""
+
+    code = "saga-changed"
 
 
 class Reentered(ConfigurationError):

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Generic, TypeVar
+from datetime import datetime
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 
+REDRIVEN: Final = "eo-redriven"
+"""The header of a message that a redrive has sent again, which stays through every retry; new with each redrive."""
+
+BYPASS: Final = "bypass"
+"""How that header begins where the redrive asks handlers to skip effects outside."""
+
 
 class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One message. ``id`` is minted by the producer, once; ``key`` (default: the id) is what duplicates share.
 
-    ``attempt`` is how often the broker has delivered it, where the broker says so; it is no part of the key.
+    ``ordering_key`` is what has to stay in order, ``trace_id`` what a chain of messages has in common; W3C trace
+    context goes into ``headers`` as ``traceparent`` and ``tracestate``. ``source`` says who produced it and ``time``
+    when, as far as the envelope keeps them. ``attempt`` is how often the broker has delivered it, where the broker
+    says so; it is no part of the key.
     """
 
     data: T
@@ -25,10 +35,22 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     trace_id: str | None = None
     attempt: int = 1
+    source: str = ""
+    time: datetime | None = None
 
     def __post_init__(self) -> None:
         if not self.key:
             msgspec.structs.force_setattr(self, "key", self.id)
+
+    def delivered(self, attempt: int) -> Message[T]:
+        """The message as it was delivered for the ``attempt``-th time, by the broker's count. One that it brought with
+        it, and is higher, stays."""
+        return self if attempt <= self.attempt else msgspec.structs.replace(self, attempt=attempt)
+
+    @property
+    def redriven(self) -> bool:
+        """Whether it comes from a redrive."""
+        return REDRIVEN in self.headers
 
 
 def message_id() -> str:

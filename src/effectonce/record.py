@@ -43,6 +43,7 @@ class Claim(Operation, gc=False):
     doubt_on_lapse: bool = False  # stored: what the end of *this* lease will mean
     fingerprints: bytes = b""  # one 33-byte entry per algorithm version, the first is stored; b"": not compared
     waiting: bool = False  # if it is in progress, flag the record so that its settlement wakes us
+    note: bytes | None = None  # stored where the record has none; only where `Capabilities.notes`
 
 
 class Look(Operation, gc=False):
@@ -66,6 +67,19 @@ class Settlement(Operation, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     refund: bool = False  # a release of work that never started does not count as an attempt
+    note: bytes | None = None  # what its note becomes; None: the note stays
+
+
+class Note(Operation, gc=False):
+    """Write down how far a claim has come, for whoever goes on with it. Answered by a bool.
+
+    Applied where the record is claimed by this owner with this token; repeated, it changes nothing more. False: it is
+    not ours any more. Only where `Capabilities.notes`.
+    """
+
+    owner: bytes
+    token: int
+    note: bytes
 
 
 class Renewal(Operation, gc=False):
@@ -100,6 +114,7 @@ class Answer(Struct, gc=False, frozen=True):
     error: bytes | None = None  # of failed
     retry_after: float = 0.0  # of in_progress: seconds until the lease ends, never negative
     lapsed: bool = False  # of claimed: the attempt before ended without a release (it may have been killed)
+    note: bytes | None = None  # of claimed: how far those before had come
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -120,12 +135,17 @@ class Record(Struct, frozen=True, kw_only=True):
     fingerprint: bytes | None = None
     result: bytes | None = None
     error: bytes | None = None
+    note: bytes | None = None
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which records to list: newest change first where the store can, at most ``limit`` a page."""
+    """Which records to list: newest change first where the store can, at most ``limit`` a page.
+
+    ``unfinished``: only those with a note that are claimed or free, which somebody may have to go on with.
+    """
 
     state: State | None = None
+    unfinished: bool = False
     scope: str | None = None
     limit: int = 100
     cursor: str | None = None
@@ -168,7 +188,7 @@ class Swept(Struct, frozen=True):
     more: bool
 
 
-Batchable = Claim | Look | Settlement | Renewal | Remember
+Batchable = Claim | Look | Settlement | Note | Renewal | Remember
 Reply = Answer | bool | Exception
 
 
@@ -184,6 +204,7 @@ def standing(
     fingerprint: bytes | None,
     result: bytes | None,
     error: bytes | None,
+    note: bytes | None = None,
     *,
     fingerprints: bytes,
     now: int,
@@ -204,7 +225,7 @@ def standing(
         return Answer("in_doubt", token, attempts, generation)
     if state == "claimed" and isinstance(lease_until, int):
         if owner == claimant:
-            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed))
+            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed), note)
         if now < lease_until:
             return Answer("in_progress", token, attempts, generation, None, None, (lease_until - now) / 1e6)
         return Answer("in_doubt", token, attempts, generation) if doubt_on_lapse else None

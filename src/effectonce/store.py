@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,8 +14,9 @@ from .core.drive import drive
 from .core.engine import Engine
 from .core.privacy import Privacy
 from .durations import Duration, micros
-from .errors import ConfigurationError, NotInDoubt, ScopeTaken, StoreUnavailable, UnknownScheme, show
+from .errors import ConfigurationError, NotInDoubt, ScopeTaken, StoreUnavailable, show
 from .keys import Key, encode_key
+from .loading import load, url_in_environment
 from .record import Page, Query, Record, Resolution, State, Stats, Swept
 
 T = TypeVar("T")
@@ -112,10 +111,18 @@ class Store:
         return self._ask(lambda port: port.get(scope, self._stored(scope, key)))
 
     def list(
-        self, *, state: State | None = None, scope: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        state: State | None = None,
+        scope: str | None = None,
+        unfinished: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> Page:
-        """A page of at most ``limit`` records; pass its ``cursor`` on for the next."""
-        query = Query(state=state, scope=scope, limit=max(1, min(limit, 1000)), cursor=cursor)
+        """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
+        sagas that somebody may have to go on with."""
+        size = max(1, min(limit, 1000))
+        query = Query(state=state, scope=scope, unfinished=unfinished, limit=size, cursor=cursor)
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
@@ -270,32 +277,13 @@ def connect(url: str | None = None, **options: Any) -> Store:
 
 
 def _from_environment() -> Backend:
-    url = os.environ.get(ENVIRONMENT)
-    if not url:
-        raise ConfigurationError(
-            f"connect() was called without a URL and {ENVIRONMENT} is not set; pass one, for example "
-            "connect('sqlite:///shop.db')"
-        )
-    return open_backend(url)
+    return open_backend(url_in_environment(ENVIRONMENT, "connect('sqlite:///shop.db')"))
 
 
 def open_backend(url: str) -> Backend:
     """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``."""
-    from .urls import Address  # with urllib, a third of the package's import time
-
-    address = Address(url)
-    if address.scheme in SCHEMES:
-        module, name = SCHEMES[address.scheme]
-        make: Callable[[Address], Backend] = getattr(importlib.import_module(f"effectonce.stores.{module}"), name)
-        return make(address)
-    from importlib.metadata import entry_points  # slow to import, and only needed for stores of others
-
-    for point in entry_points(group="effectonce.stores"):
-        if point.name == address.scheme:
-            plugged: Backend = point.load()(address)
-            return plugged
-    known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
-    raise UnknownScheme(f"no store is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
+    backend: Backend = load(url, "store", SCHEMES)
+    return backend
 
 
 class RedisStore(Store):

@@ -235,7 +235,9 @@ class TestSchema:
             ("early", (1, 1), "effectonce_early (expires_at<?)"),
             ("lapsed", (1, 1), "effectonce_leases (lease_until<?)"),
             ("doubt", (1, 1), "INTEGER PRIMARY KEY (rowid=?)"),
-            ("settle", (1,) * 12, "scope=? AND key=?"),
+            ("settle", (1,) * 13, "scope=? AND key=?"),
+            ("note", (1,) * 7, "scope=? AND key=?"),
+            ("edge_unfinished", ("", "", "z", "z", 9), "effectonce_unfinished"),
         ],
     )
     def test_nothing_scans_the_table_or_sorts(

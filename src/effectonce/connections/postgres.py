@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from effectonce.contracts import ConnectionLost, Contention
+from effectonce.contracts import ConnectionLost, Contention, remedy
 from effectonce.errors import (
     ConfigurationError,
     InvalidKey,
@@ -236,12 +236,12 @@ class Wire:
         session.greeted = True
 
     async def _check_version(self, session: Session, deadline: float) -> None:
-        rows = await self._run(session, self._version, (), deadline, False)
-        found = rows[0][0] if rows else None
-        if found != self._schema:
+        ((found, oldest),) = await self._run(session, self._version, (), deadline, False)
+        todo = remedy(found, oldest, self._schema)
+        if todo:
             raise SchemaMismatch(
                 f"the tables in {self._shown} are of schema version {found}, this release reads {self._schema}; "
-                + (f"run `effectonce migrate {self._shown}`" if (found or 0) < self._schema else "upgrade effectonce")
+                + (f"run `effectonce migrate {self._shown}`" if todo == "migrate" else "upgrade effectonce")
             )
         session.current = True
 

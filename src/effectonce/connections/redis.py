@@ -17,7 +17,16 @@ from importlib import resources
 from typing import Any, Protocol
 
 from effectonce.contracts import ConnectionLost
-from effectonce.errors import ConfigurationError, CorruptRecord, MissingDriver, StoreUnavailable, UnsafeStore, show
+from effectonce.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    InvalidOption,
+    MissingDriver,
+    StoreUnavailable,
+    UnsafeStore,
+    show,
+)
+from effectonce.urls import Address
 
 
 def driver() -> Any:
@@ -30,11 +39,11 @@ def driver() -> Any:
 
 
 class Script:
-    """``common.lua`` and another file of `effectonce.stores.lua`, and the SHA-1 that EVALSHA knows them by."""
+    """Files of a package's ``lua`` folder as one script, and the SHA-1 that EVALSHA knows it by."""
 
-    def __init__(self, name: str) -> None:
-        folder = resources.files("effectonce.stores").joinpath("lua")
-        self.source = b"\n".join(folder.joinpath(f"{part}.lua").read_bytes() for part in ("common", name))
+    def __init__(self, *names: str, package: str = "effectonce.stores") -> None:
+        folder = resources.files(package).joinpath("lua")
+        self.source = b"\n".join(folder.joinpath(f"{name}.lua").read_bytes() for name in names)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
@@ -54,11 +63,13 @@ class Endpoint:
         timeout: float = 5.0,
         connect_timeout: float = 5.0,
         shown: str = "",
+        loses: str = "",
     ) -> None:
         self.host, self.port, self.path, self.db = host, port, path, db
         self.user, self.password, self.tls = user or None, password, tls
         self.timeout, self.connect_timeout = timeout, connect_timeout
         self.shown = shown or f"redis://{path or f'{host}:{port}'}/{db}"
+        self.loses = loses or _RECORDS  # what an eviction would do
 
     def at(self, host: str, port: int) -> Endpoint:
         """Another node of the same cluster."""
@@ -71,6 +82,7 @@ class Endpoint:
             timeout=self.timeout,
             connect_timeout=self.connect_timeout,
             shown=f"{self.shown} (node {host}:{port})",
+            loses=self.loses,
         )
 
     def __repr__(self) -> str:
@@ -104,7 +116,43 @@ class Endpoint:
                 raise translate(choice, self.shown)
             raise ConfigurationError(f"{self.shown} has no database {self.db} ({choice.code})")
         for reply in waiting[1:]:
-            refuse_eviction(reply, self.shown)
+            refuse_eviction(reply, self.shown, self.loses)
+
+
+def endpoint_at(
+    address: Address, *, secure: bool, path: str | None = None, database: str | None = None, loses: str = ""
+) -> Endpoint:
+    """Where ``address`` leads; takes the options that every Redis has. ``database`` is in the path unless given."""
+    timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
+    files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
+    number = address.path.strip("/") or "0" if database is None else database
+    if not (number.isascii() and number.isdigit()):
+        raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
+    if any(files) and not secure:
+        raise InvalidOption(f"ca_file, cert_file and key_file need TLS; {address} has none")
+    return Endpoint(
+        host=address.host or "localhost",
+        port=address.port or 6379,
+        path=path,
+        db=int(number),
+        user=address.user,
+        password=address.password,
+        tls=_tls(address, *files) if secure else None,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        shown=str(address),
+        loses=loses,
+    )
+
+
+def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file or None)
+    except OSError as error:
+        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
+    return context
 
 
 #: What tells the eviction policy; some services forbid the first.
@@ -112,18 +160,21 @@ EVICTION = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
 _POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
 
 
-def refuse_eviction(reply: Any, shown: str) -> bool:
+_RECORDS = "records, and their operations would run again"
+
+
+def refuse_eviction(reply: Any, shown: str, loses: str = _RECORDS) -> bool:
     """`UnsafeStore` where a reply to one of `EVICTION` names a policy that evicts; whether it names one at all."""
     # A client's callbacks may have made a dict of it: the policy is in there whatever the shape.
     found = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
     if found and found[0] != "noeviction":
-        raise unsafe(found[0], shown)
+        raise unsafe(found[0], shown, loses)
     return found is not None
 
 
-def unsafe(policy: str, shown: str) -> UnsafeStore:
+def unsafe(policy: str, shown: str, loses: str = _RECORDS) -> UnsafeStore:
     return UnsafeStore(
-        f"{shown} has maxmemory-policy {policy}: it may evict records, and their operations would run again. Run "
+        f"{shown} has maxmemory-policy {policy}: it may evict {loses}. Run "
         "CONFIG SET maxmemory-policy noeviction (and write it into redis.conf), or give effectonce a Redis of its own"
     )
 
@@ -178,7 +229,8 @@ def translate(error: ReplyError, shown: str) -> Exception:
     elif code == "NOPERM":
         found = ConfigurationError(
             f"{shown} does not let this user do that ({text}); it needs: ACL SETUSER … ~eo:* &eo:* "
-            "+@hash +@sortedset +@keyspace +@scripting +@pubsub +@connection +time +info +config|get"
+            "+@hash +@sortedset +@keyspace +@scripting +@pubsub +@connection +time +info +config|get, and for queues "
+            "+@stream +@list +@transaction"
         )
     elif code in ("WRONGTYPE", "CORRUPT"):
         found = CorruptRecord(

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import (
@@ -129,6 +129,18 @@ class Connection:
                 pass
 
 
+def run_script(cursor: sqlite3.Cursor, script: str) -> None:
+    """Several statements, all or nothing, under the write lock: two processes may come here at once."""
+    cursor.execute("BEGIN IMMEDIATE")
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            cursor.execute(statement)
+            statement = ""
+    cursor.execute("COMMIT")
+
+
 class File:
     """A database file and how to open it, from ``sqlite:///relative.db`` or ``sqlite:////absolute/path.db``."""
 
@@ -199,7 +211,7 @@ class File:
         if code == sqlite3.SQLITE_IOERR:
             return ConnectionLost(f"{self} could not be read or written ({error}); see to its disk")
         if "no such table" in str(error) or "no such column" in str(error):
-            return SchemaMissing(f"{self} has lost its tables ({error}); run: effectonce migrate {self}")
+            return SchemaMissing(f"{self} lacks a table or a column ({error}); run: effectonce migrate {self}")
         if code == 0 and "decode" in str(error):
             return CorruptRecord(f"{self} holds a text that is not UTF-8, written by another program: {show(error)}")
         return StoreUnavailable(f"{self}: {show(error)}")
@@ -219,14 +231,21 @@ def _synchronous(text: str) -> str:
     return level
 
 
-class Threaded:
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+PortT = TypeVar("PortT", bound=_Closes)
+
+
+class Hopping(Generic[PortT]):
     """A port for an event loop: every call is one hop to a thread of its own, where the sync port does it.
 
     A call that is cancelled before its turn is not made. One that is under way is finished on the thread, and
     the next waits for it there: the connection is never found half-way.
     """
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: PortT) -> None:
         self._port = port
         self._thread: ThreadPoolExecutor | None = None
 
@@ -234,6 +253,21 @@ class Threaded:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "effectonce-sqlite")
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: _finish(method(*args, **kwargs)))
+
+    async def close(self) -> None:
+        """Close the connection once the call under way has ended, and let the thread go."""
+        thread = self._thread
+        if thread is None:
+            return
+        try:
+            await self._hop(self._port.close)
+        finally:
+            self._thread = None
+            thread.shutdown(wait=False)
+
+
+class Threaded(Hopping[Port]):
+    """A store's port, hopping."""
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         return await self._hop(self._port.run, batch)
@@ -267,17 +301,6 @@ class Threaded:
 
     async def migrate(self) -> None:
         await self._hop(self._port.migrate)
-
-    async def close(self) -> None:
-        """Close the connection once the call under way has ended, and let the thread go."""
-        thread = self._thread
-        if thread is None:
-            return
-        try:
-            await self._hop(self._port.close)
-        finally:
-            self._thread = None
-            thread.shutdown(wait=False)
 
 
 def _finish(coro: Coroutine[Any, Any, T]) -> T:

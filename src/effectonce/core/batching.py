@@ -1,8 +1,8 @@
 """Group commit: what waits when a round trip returns goes out together in the next.
 
-No timer, so a lone call waits for nothing. One group per lane and colour: `ThreadGroup` for sync callers,
-`AsyncGroup` for one event loop. Which operations may go out together is in `take`, who gets which reply in `pair`,
-what happens when a batch fails in `exchange`; all are shared.
+No timer, so a lone call waits for nothing. One group per lane and colour: `AsyncGroup` for one event loop, here;
+`ThreadGroup` for sync callers, in `thread_group`. Which operations may go out together is in `take`, who gets which
+reply in `pair`, what happens when a batch fails in `exchange`; both use all of them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost, Contention, Port
-from effectonce.errors import ConfigurationError, StoreUnavailable, WrongColour
-from effectonce.record import Answer, Batchable, Claim, Look, Renewal, Reply
+from effectonce.errors import ConfigurationError, StoreUnavailable
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Renewal, Reply
 
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
 MANY = 32  # from here on a second port pays
-PATIENCE = 0.1  # seconds after which a follower looks whether somebody still leads
 
 Orphaned = Callable[[Claim, Answer], None]
 
@@ -44,12 +43,21 @@ class Group(Protocol):
         ...
 
 
+class Block(Struct, eq=False):
+    """The replies to operations that were submitted together; their one future is done when none is missing."""
+
+    replies: list[Reply]
+    missing: int
+
+
 class Entry(Struct, eq=False, gc=False):
     """One operation, the reply to it, and the operations on the same identity that wait behind it."""
 
     op: Batchable
     future: asyncio.Future[Any] | None = None  # of a task
     behind: list[Entry] | None = None
+    block: Block | None = None  # of a task that submitted several, and the place of this one
+    at: int = 0
     reply: Reply | None = None  # of a thread, as all that follows
     gate: threading.Lock | None = None  # what it blocks on
     gone: bool = False  # it was interrupted, and nobody waits for the reply any more
@@ -73,8 +81,13 @@ def take(queue: deque[Entry], limit: int) -> list[Entry]:
             if entry.gone or (entry.future is not None and entry.future.done()):
                 queue.popleft()
                 continue
-        elif kind is not Renewal and op.result is not None:  # type: ignore[union-attr]
-            size += len(op.result)  # type: ignore[union-attr]
+            carried = op.note if kind is Claim else None  # type: ignore[union-attr]
+        elif kind is Renewal:
+            carried = None
+        else:
+            carried = op.note if kind is Note else op.result  # type: ignore[union-attr]
+        if carried is not None:
+            size += len(carried)
             if size > MAX_BYTES and chosen:
                 break
         queue.popleft()
@@ -189,174 +202,9 @@ def own(error: Exception) -> Exception:
     return twin
 
 
-# -- threads ------------------------------------------------------------------------------------------------
-
-
 async def pause_thread(seconds: float) -> None:
     """`exchange`'s pause where there is no event loop."""
     time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block
-
-
-class ThreadGroup:
-    """Whoever gets the lock leads: it sends what waits, its own operation with it, until that is answered.
-
-    Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock. What it leaves
-    unanswered is in ``_sent``, and the next one sends it again. A follower is woken by its reply, or to lead; should a
-    wake-up be lost with a dying leader, it looks by itself after a while.
-    """
-
-    def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
-        self._port = port
-        self._limit = limit
-        self._orphaned = orphaned
-        self._lead = threading.Lock()
-        self._leading: Entry | None = None  # who leads
-        self._leader: threading.Thread | None = None  # in which thread
-        self._healing = threading.Lock()
-        self._queue: deque[Entry] = deque()
-        self._sent: list[Entry] = []
-
-    async def submit(self, op: Batchable) -> Any:
-        entry = Entry(op)
-        interrupted: BaseException | None = None
-        lead, held = self._lead, False
-        answered: list[Entry] = []
-        try:
-            while entry.reply is None:
-                held = lead.acquire(blocking=False)
-                if held:
-                    if entry.reply is None:  # else it was answered just now
-                        self._leader, self._leading = threading.current_thread(), entry
-                        await self._answer(entry, answered)
-                    break
-                if self._leading is not None and self._leader is threading.current_thread():
-                    raise WrongColour(
-                        "a guarded call was made in the middle of another one's store access, from a signal handler; "
-                        "set a flag there, and make the call from the main program"
-                    )
-                if entry.gate is None:
-                    self._queue.append(entry)
-                interrupted = self._follow(entry) or interrupted
-                lead = self._lead
-        except BaseException:
-            entry.gone = True
-            raise
-        finally:
-            if held:  # the next one leads before those who have their reply are woken: they want to run at once
-                if self._leading is entry:
-                    self._leading = None
-                lead.release()
-                self._wake_heir()
-                for each in answered:
-                    self._wake(each)
-            if entry.gone:
-                self._orphan(entry)
-        if interrupted is not None:
-            raise interrupted
-        if isinstance(entry.reply, Exception):
-            raise entry.reply
-        return entry.reply
-
-    async def _answer(self, entry: Entry, answered: list[Entry]) -> None:
-        """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
-        queue = self._queue
-        if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
-            try:
-                (entry.reply,) = await self._port.run((entry.op,))
-            except Exception as error:
-                (entry.reply,) = await exchange(self._port, (entry.op,), pause_thread, error)
-            return
-        while entry.reply is None:
-            if self._sent:  # a leader died over these; every operation recognises its repetition
-                again = [each for sent in self._sent for each in (sent, *(sent.behind or ()))]
-                for each in again:
-                    each.behind = None
-                queue.extendleft(each for each in reversed(again) if each.reply is None and each is not entry)
-                self._sent = []
-            if not queue or (queue[0] is not entry and entry not in queue):
-                queue.append(entry)
-            self._sent = entries = take(queue, self._limit)
-            replies = await exchange(self._port, [each.op for each in entries], pause_thread)
-            for each, reply in pair(entries, replies, queue):
-                each.reply = own(reply) if isinstance(reply, Exception) else reply
-                if each is not entry:
-                    answered.append(each)
-            self._sent = []
-
-    def _wake(self, entry: Entry) -> None:
-        if entry.gone:
-            self._orphan(entry)
-        elif entry.gate is not None:
-            _open(entry.gate)
-
-    def _wake_heir(self) -> None:
-        for entry in tuple(self._queue):
-            if not entry.gone and entry.gate is not None:
-                _open(entry.gate)
-                return
-
-    def _follow(self, entry: Entry) -> BaseException | None:
-        """Block until there is a reply, or nobody leads.
-
-        Interrupted, a claim is taken back at once. A settlement goes out first, since the effect has happened: the
-        interruption is returned, to be raised after it.
-        """
-        gate = entry.gate
-        if gate is None:
-            gate = threading.Lock()
-            gate.acquire()
-            entry.gate = gate
-        try:
-            if entry.reply is None and self._lead.locked() and not gate.acquire(timeout=PATIENCE):
-                self._heal(entry)
-        except BaseException as error:
-            if isinstance(entry.op, Claim | Look):
-                raise
-            return error
-        return None
-
-    def _heal(self, entry: Entry) -> None:
-        """A lock that is held while nobody leads, for as long as two looks take, is of a thread that was interrupted
-        on its way into or out of the lead: make another."""
-        lead, leader = self._lead, self._leading
-        if not lead.locked() or (leader is not None and not leader.gone and leader.reply is None):
-            entry.suspects = None
-        elif entry.suspects is not lead:
-            entry.suspects = lead
-        else:
-            with self._healing:
-                if self._lead is lead:
-                    self._lead = threading.Lock()
-
-    def _orphan(self, entry: Entry) -> None:
-        if isinstance(entry.op, Claim) and isinstance(entry.reply, Answer) and entry.reply.kind == "claimed":
-            self._orphaned(entry.op, entry.reply)
-
-    async def close(self) -> None:
-        if self._leading is not None and self._leader is threading.current_thread():
-            return  # from a signal handler, in the middle of a round trip of this very thread
-        me = Entry(Look("", ""))
-        lead = self._lead
-        while not lead.acquire(timeout=PATIENCE):
-            self._heal(me)
-            lead = self._lead
-        try:
-            self._leader, self._leading = threading.current_thread(), me
-            await self._port.close()
-        finally:
-            self._leading = None
-            lead.release()
-            self._wake_heir()
-
-
-def _open(gate: threading.Lock) -> None:
-    try:
-        gate.release()
-    except RuntimeError:  # it is open already
-        pass
-
-
-# -- event loops --------------------------------------------------------------------------------------------
 
 
 class AsyncGroup:
@@ -383,6 +231,26 @@ class AsyncGroup:
         if len(self._idle) == len(self._ports) and not self._closing:
             self._start()
         return future
+
+    def submit_block(self, ops: Sequence[Batchable]) -> asyncio.Future[list[Reply]]:
+        """The replies to ``ops``, in their order, when all are there. A reply may be an exception: none is raised."""
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        block = Block([False] * len(ops), len(ops))
+        if not ops:
+            future.set_result([])
+            return future
+        self._queue.extend([Entry(op, future, None, block, at) for at, op in enumerate(ops)])
+        future.add_done_callback(partial(self._abandoned, ops, block))
+        if len(self._idle) == len(self._ports) and not self._closing:
+            self._start()
+        return future
+
+    def _abandoned(self, ops: Sequence[Batchable], block: Block, future: asyncio.Future[list[Reply]]) -> None:
+        """What a block was granted before its caller was cancelled is given back; `_deliver` sees to the rest."""
+        if future.cancelled():
+            for op, reply in zip(ops, block.replies, strict=True):
+                if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+                    self._orphaned(op, reply)
 
     def _start(self) -> None:
         port = self._idle.pop()
@@ -441,7 +309,7 @@ class AsyncGroup:
         queue = self._queue
         while queue:
             waiting = len(queue)
-            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY else waiting
+            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY and queue[0].block is None else waiting
             entries = take(queue, min(share, self._limit))
             if entries:
                 return entries
@@ -452,6 +320,12 @@ class AsyncGroup:
         if future.done():
             if isinstance(entry.op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                 self._orphaned(entry.op, reply)
+        elif entry.block is not None:
+            block = entry.block
+            block.replies[entry.at] = own(reply) if isinstance(reply, Exception) else reply
+            block.missing -= 1
+            if not block.missing:
+                future.set_result(block.replies)
         elif isinstance(reply, Exception):
             future.set_exception(own(reply))
         else:

@@ -24,6 +24,18 @@ _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
 _native = msgspec.json.Decoder()
 
 
+def to_json(value: Any) -> bytes:
+    """``value`` as JSON, models of pydantic included; TypeError where it has no such form."""
+    return _encoder.encode(value)
+
+
+def json_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """What reads JSON as ``type_``; TypeError or ValueError where no JSON can be read so."""
+    if type_ is Any:
+        return _native.decode
+    return msgspec.json.Decoder(type_, dec_hook=_decode_foreign, strict=True).decode
+
+
 class Unstorable(Exception):
     """Why a result cannot be stored. Never leaves the core."""
 
@@ -38,11 +50,7 @@ class Codec:
         self.discards = type_ is None or type_ is NoneType  # nobody needs what it returns
         self.limit = limit
         try:
-            self._decode: Callable[[bytes], Any] = (
-                _native.decode
-                if type_ is Any
-                else msgspec.json.Decoder(type_, dec_hook=_decode_foreign, strict=True).decode
-            )
+            self._decode = json_decoder(type_)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"a result of type {_name(type_)} cannot be read back: {error}; pass returns= with a type that can, or "

@@ -13,21 +13,23 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from effectonce.contracts import Backend, Clock, Event, Hook, Port
-from effectonce.record import Answer, Claim, Settlement
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
 
-from .batching import AsyncGroup, Group, ThreadGroup
+from .batching import AsyncGroup, Group
 from .drive import drive
 from .heartbeat import Heartbeat
 from .privacy import Privacy
+from .thread_group import ThreadGroup
 from .waiting import Signal, TaskSignal, ThreadSignal, Waiters
 
 log = logging.getLogger("effectonce")
 
 Submit = Callable[[Any], Any]  # the reply, or an awaitable of it
+Replies = list[Reply] | asyncio.Future[list[Reply]]
 
 
 class Side:
@@ -45,6 +47,27 @@ class Side:
 
     def signal(self) -> Signal:
         return ThreadSignal() if self.loop is None else TaskSignal(self.loop)
+
+    def claim_block(self, ops: Sequence[Batchable]) -> Replies:
+        """The replies to several claims, in one round trip where the store can. Of event loops only."""
+        return _block(self.groups[:1], self.claim, ops)
+
+    def settle_block(self, ops: Sequence[Batchable]) -> Replies:
+        """As `claim_block`, for what ends claims."""
+        return _block(self.groups[-1:], self.settle, ops)
+
+
+def _block(groups: Sequence[Group], submit: Submit, ops: Sequence[Batchable]) -> Replies:
+    for group in groups:
+        assert isinstance(group, AsyncGroup)
+        return group.submit_block(ops)
+    replies: list[Reply] = []
+    for op in ops:
+        try:
+            replies.append(submit(op))
+        except Exception as error:
+            replies.append(error)
+    return replies
 
 
 class Engine:

@@ -9,15 +9,14 @@ done. The handler is called by the guard, between them and never inside a corout
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
-import uuid
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from effectonce.durations import readable
 from effectonce.errors import (
@@ -35,15 +34,14 @@ from effectonce.errors import (
     StoreUnavailable,
     show,
 )
-from effectonce.record import Answer, Claim, Look, Remember, Renewal, Settlement
+from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement
 
 from .codec import Codec, Unstorable, decode_error, encode_error
 from .engine import Engine, Side, log, release
+from .provider_keys import provider_key
 from .waiting import FIRST_POLL, LAST_POLL
 
 SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, which claims no generation
-
-_NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -54,6 +52,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     seen: bool = False  # mode S
     lease: int = 30_000_000
     retention: int = 15 * 86_400_000_000
+    hold: int = 0  # how long what is not finished is kept; 0: as long as what is
     wait: float | None = None
     max_attempts: int = 0
     max_run: float = 3600.0
@@ -61,6 +60,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     doubt_on_lapse: bool = False
     run_on_store_error: bool = False
     permanent: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hold:
+            force_setattr(self, "hold", self.retention)
 
 
 class Run(Struct, eq=False, gc=False):
@@ -86,6 +89,9 @@ class Run(Struct, eq=False, gc=False):
     redriven: bool = False
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
+    note: bytes | None = None  # what the claim brings where the record has none, as it is stored
+    bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
+    calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
 
     @property
     def attempt(self) -> int:
@@ -101,6 +107,11 @@ class Run(Struct, eq=False, gc=False):
     def generation(self) -> int:
         """How often an operator or a redrive has let this operation start anew."""
         return self.answer.generation
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the attempt before this one ended without a word: its process died, or lost its lease."""
+        return self.answer.lapsed
 
     @property
     def lease_lost(self) -> bool:
@@ -119,16 +130,14 @@ class Run(Struct, eq=False, gc=False):
         """
         if not self.key:
             raise MissingKey("this call runs without a key, so no key for a provider can be made from it")
-        parts = (provider, account, self.scope, operation, self.key, step, str(self.generation))
-        name = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
-        return str(uuid.UUID(bytes=hashlib.sha1(_NAMESPACE + name).digest()[:16], version=5))
+        return provider_key(provider, account, self.scope, operation, self.key, step, str(self.generation))
 
     def __repr__(self) -> str:
         return f"<running {show(self.scope)} {show(self.key)!r}, attempt {self.attempt}>"
 
     def renewal(self) -> Renewal:
         policy = self.policy
-        return Renewal(self.scope, self.stored_key, self.owner, self.token, policy.lease, policy.retention)
+        return Renewal(self.scope, self.stored_key, self.owner, self.token, policy.lease, policy.hold)
 
     def lost(self) -> None:
         self.engine.leased.discard(self)
@@ -208,6 +217,17 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
     return Run(engine, policy, scope, key, stored_key, fingerprints, parent, owner, engine.monotonic())
 
 
+def claim_of(run: Run) -> Claim | Look:
+    """What asks for the right to run ``run``; of mode S, what looks whether it was done."""
+    policy = run.policy
+    if policy.seen:
+        return Look(run.scope, run.stored_key, run.fingerprints)
+    return Claim(
+        run.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.max_attempts,
+        policy.doubt_on_lapse, run.fingerprints, False, run.note,
+    )  # fmt: skip
+
+
 def begin(run: Run, side: Side) -> Awaitable[None] | None:
     """Claim it. Then, unless ``run.replayed``, the handler is to run; else ``run.value`` is what it gave before.
 
@@ -215,14 +235,7 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
     policy = run.policy
-    op: Claim | Look
-    if policy.seen:
-        op = Look(run.scope, run.stored_key, run.fingerprints)
-    else:
-        op = Claim(
-            run.scope, run.stored_key, run.owner, policy.lease, policy.retention, policy.max_attempts,
-            policy.doubt_on_lapse, run.fingerprints,
-        )  # fmt: skip
+    op = claim_of(run)
     try:
         answer = side.claim(op)
     except StoreUnavailable as error:
@@ -267,6 +280,16 @@ def _answered(run: Run, answer: Answer) -> None:
         run.tell("claimed")
     else:
         _replay(run, answer)
+
+
+def answered(run: Run, reply: Reply) -> None:
+    """What `begin` does when its claim is answered, for a run whose ``claim_of`` went out in a block with others."""
+    if isinstance(reply, StoreUnavailable):
+        _without_store(run, reply)
+    elif isinstance(reply, Answer):
+        _answered(run, reply)
+    elif isinstance(reply, Exception):
+        raise reply
 
 
 def _give_back(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> None:
@@ -404,14 +427,9 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     if not run.protected:
         return None
     engine = run.engine
+    result = stored_result(run, value)
     try:
-        result: bytes | None = run.policy.codec.encode(value)
-    except Unstorable as error:
-        result = None
-        log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
-        run.tell("result_not_stored", str(error))
-    try:
-        recorded = side.settle(_completion(run, result))
+        recorded = side.settle(completion_of(run, result))
     except Exception as error:
         return _finish(run, side, result, _raised(error))
     if recorded is True and not engine.hooks and not engine.waiters.waiting:
@@ -420,6 +438,16 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)
     return None
+
+
+def stored_result(run: Run, value: Any) -> bytes | None:
+    """``value`` as it is stored; None, and a warning, where it cannot be."""
+    try:
+        return run.policy.codec.encode(value)
+    except Unstorable as error:
+        log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
+        run.tell("result_not_stored", str(error))
+        return None
 
 
 async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable[bool]) -> None:
@@ -433,7 +461,7 @@ async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable
                 raise
             # The store cannot hold this result. It happened all the same: done, without it.
             run.tell("result_not_stored", f"{type(error).__name__}: {error}")
-            recorded = side.settle(_completion(run, None))
+            recorded = side.settle(completion_of(run, None))
             if type(recorded) is not bool:
                 recorded = await recorded
     except StoreUnavailable as error:
@@ -452,6 +480,14 @@ async def _raised(error: Exception) -> bool:
     raise error
 
 
+def recorded(run: Run, reply: Reply) -> None:
+    """What `finish` does when its completion is answered, for a run whose ``completion_of`` went out in a block."""
+    if isinstance(reply, Exception):
+        run.tell("unrecorded", str(reply))
+        raise reply
+    _recorded(run, reply is True)
+
+
 def _recorded(run: Run, recorded: bool) -> None:
     engine = run.engine
     if engine.waiters.waiting:
@@ -468,7 +504,8 @@ def _recorded(run: Run, recorded: bool) -> None:
         )
 
 
-def _completion(run: Run, result: bytes | None) -> Settlement | Remember:
+def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
+    """What records the success of ``run``."""
     policy, answer = run.policy, run.answer
     if run.engine.privacy is not None:
         result = run.sealed(result, SEEN_GENERATION if policy.seen else answer.generation)
@@ -491,13 +528,32 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
         return
     if run.answer.kind == "absent":  # it was interrupted before its claim was answered
         return
-    op = Settlement(run.scope, run.stored_key, run.owner, run.token, "free", policy.retention)
-    kind = "released"
+    op = _ending(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
-        kind = op.state = "failed"
+        op.state, op.retention = "failed", policy.retention
         op.error = run.sealed(encode_error(error), run.generation)
-    elif policy.doubt_on_error:
-        kind = op.state = "in_doubt"
+    await _end(run, side, op, type(error).__name__)
+
+
+async def leave(
+    run: Run, side: Side, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
+) -> None:
+    """End a run that did not raise and is not done either: free for the next delivery, or in doubt.
+
+    ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
+    """
+    run.active = False
+    if run.protected and run.answer.kind == "claimed":
+        op = _ending(run, state)
+        op.note = note
+        await _end(run, side, op, why)
+
+
+def _ending(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
+    return Settlement(run.scope, run.stored_key, run.owner, run.token, state, run.policy.hold)
+
+
+async def _end(run: Run, side: Side, op: Settlement, why: str) -> None:
     try:
         applied = side.settle(op)
         if type(applied) is not bool:
@@ -508,4 +564,4 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
         return
     if run.engine.waiters.waiting:
         run.engine.waiters.wake((run.scope, run.stored_key))
-    run.tell(kind if applied else "fenced", type(error).__name__)
+    run.tell(("released" if op.state == "free" else op.state) if applied else "fenced", why)

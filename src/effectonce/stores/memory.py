@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from effectonce.clocks import SystemClock
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
@@ -20,6 +21,7 @@ from effectonce.record import (
     Batchable,
     Claim,
     Look,
+    Note,
     Page,
     Query,
     Record,
@@ -38,19 +40,6 @@ from effectonce.urls import Address
 NEVER = 1 << 62  # an expiry that no clock reaches
 
 
-class SystemClock:
-    """Wall-clock time at the start, carried on by the monotonic clock: it never jumps."""
-
-    manual = False
-    monotonic = staticmethod(time.monotonic)
-
-    def __init__(self) -> None:
-        self.offset = time.time_ns() - time.monotonic_ns()
-
-    def now(self) -> int:
-        return (self.offset + time.monotonic_ns()) // 1000
-
-
 class _Row(Struct, gc=False):
     state: State
     owner: bytes
@@ -66,12 +55,13 @@ class _Row(Struct, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     lapsed: bool = False  # taken from a lapsed lease
+    note: bytes | None = None
 
 
 class MemoryBackend:
     """Every port shares one dictionary and one lock, and never blocks on anything else."""
 
-    capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, creates_schema=True)
+    capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, creates_schema=True, notes=True)
 
     def __init__(self, address: Address | None = None, *, clock: Clock | None = None) -> None:
         if address is not None:
@@ -115,6 +105,7 @@ class MemoryPort:
             Claim: self._claim,
             Look: self._look,
             Settlement: self._settle,
+            Note: self._note,
             Renewal: self._renew,
             Remember: self._remember,
         }
@@ -125,7 +116,7 @@ class MemoryPort:
             now = (self._offset + self._ticks()) // 1000  # the clock's own `now`, without the call
             return self._claim(op, now) if type(op) is Claim else self._appliers[type(op)](op, now)
 
-    def settle(self, op: Settlement | Remember) -> Reply:
+    def settle(self, op: Settlement | Note | Remember) -> Reply:
         """As `claim`."""
         with self._lock:
             now = (self._offset + self._ticks()) // 1000
@@ -150,7 +141,7 @@ class MemoryPort:
             return None
         return standing(
             row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
-            row.lease_until, row.fingerprint, row.result, row.error,
+            row.lease_until, row.fingerprint, row.result, row.error, row.note,
             fingerprints=prints, now=now, claimant=claimant,
         )  # fmt: skip
 
@@ -159,7 +150,7 @@ class MemoryPort:
         if rows is None:
             rows = self._scopes[op.scope] = {}
         old = rows.get(op.key)
-        attempts, generation, lapsed = 1, 0, False
+        attempts, generation, lapsed, note = 1, 0, False, op.note
         token = created = now
         fingerprint = op.fingerprints[:33]
         if old is not None:
@@ -178,6 +169,7 @@ class MemoryPort:
                 attempts, generation, created = old.attempts + 1, old.generation, old.created_at
                 lapsed = old.state == "claimed"
                 fingerprint = fingerprint or old.fingerprint
+                note = note if old.note is None else old.note
         until = now + op.lease
         expires = NEVER if op.doubt_on_lapse else until + op.retention
         rows[op.key] = _Row(
@@ -193,9 +185,9 @@ class MemoryPort:
             created,
             now,
         )
-        if lapsed:
-            rows[op.key].lapsed = True
-            return Answer("claimed", token, attempts, generation, lapsed=True)
+        if lapsed or note is not None:
+            rows[op.key].lapsed, rows[op.key].note = lapsed, note
+            return Answer("claimed", token, attempts, generation, lapsed=lapsed, note=note)
         return Answer("claimed", token, attempts, generation)
 
     def _settle(self, op: Settlement, now: int) -> bool:
@@ -209,8 +201,16 @@ class MemoryPort:
         rows[op.key] = _Row(  # type: ignore[index]
             op.state, row.owner, row.token, row.attempts - 1 if op.refund else row.attempts, row.generation,
             row.lease_until, NEVER if op.state == "in_doubt" else now + op.retention, row.doubt_on_lapse,
-            row.fingerprint, row.created_at, now, op.result, op.error,
+            row.fingerprint, row.created_at, now, op.result, op.error, False,
+            row.note if op.note is None else op.note,
         )  # fmt: skip
+        return True
+
+    def _note(self, op: Note, now: int) -> bool:
+        row = self._find(op.scope, op.key, now)
+        if row is None or row.state != "claimed" or row.owner != op.owner or row.token != op.token:
+            return False
+        row.note, row.changed_at = op.note, now
         return True
 
     def _renew(self, op: Renewal, now: int) -> bool:
@@ -259,6 +259,7 @@ class MemoryPort:
                 for scope, key, row in self._all(query.scope)
                 if row.expires_at > now
                 and (query.state is None or row.state == query.state)
+                and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
                 and (after is None or (scope, key) > after)
             )
             page = found[: query.limit]
@@ -292,7 +293,7 @@ class MemoryPort:
             if row is None:
                 return False
             self._reopen(row, now, retention)
-            row.fingerprint = b""
+            row.fingerprint, row.note = b"", None
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
@@ -371,6 +372,7 @@ def _record(scope: str, key: str, row: _Row) -> Record:
         fingerprint=row.fingerprint or None,
         result=row.result,
         error=row.error,
+        note=row.note,
     )
 
 

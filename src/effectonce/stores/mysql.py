@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
-from effectonce.contracts import Capabilities, Port
-from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
+from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
+from effectonce.errors import CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
 from effectonce.keys import digest
 from effectonce.record import (
     EXHAUSTED,
@@ -22,6 +22,7 @@ from effectonce.record import (
     Batchable,
     Claim,
     Look,
+    Note,
     Page,
     Query,
     Record,
@@ -35,10 +36,12 @@ from effectonce.record import (
     Swept,
     standing,
 )
-from effectonce.stores.sqlfiles import bare, fill, script, statements, table_prefix
+from effectonce.sqlfiles import fill, statements, table_prefix
 from effectonce.urls import Address
 
-SCHEMA_VERSION = 1
+from .mysql_outbox import MySQLOutbox
+from .mysql_schema import Schema, schema_sql, tables
+
 CAP = 100_000  # the most that `stats` counts of a state
 LONGEST_PAGE = 1_000
 STRETCH = 500  # index entries looked at in one round of a list ...
@@ -63,7 +66,7 @@ class MySQLBackend:
     MariaDB in the way MySQL needs, for a proxy that does not know INSERT ... RETURNING).
     """
 
-    capabilities = Capabilities(name="mysql", lanes=3, notifies=False)
+    capabilities = Capabilities(name="mysql", lanes=3, notes=True)
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -82,8 +85,23 @@ class MySQLBackend:
     def _port(self, wire: Wire) -> MySQLPort:
         return MySQLPort(wire, self._address, self._prefix, self._returning)
 
+    def sync_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(SyncWire(self._options), table)
+
+    def async_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(AsyncWire(self._options), table)
+
+    def _outbox(self, wire: Wire, table: str | None) -> MySQLOutbox:
+        schema = Schema(wire, self._address, self._prefix)
+        return MySQLOutbox(wire, schema, table or f"{self._prefix}_outbox", self._prefix)
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        mine = (digest(op.scope, op.key), op.owner, op.token)
+        queries = _queries(self._prefix)
+        return "mysql", [(queries["complete"], (*mine, op.result, op.retention)), (queries["completed"], mine)]
+
     def schema_sql(self) -> str:
-        return script("mysql_schema.sql", **_tables(self._prefix))
+        return schema_sql(self._prefix)
 
     def __repr__(self) -> str:
         return str(self._address)
@@ -95,10 +113,9 @@ class MySQLPort:
     def __init__(self, wire: Wire, address: Address, prefix: str, returning: bool) -> None:
         self._wire = wire
         self._address = address
-        self._prefix = prefix
+        self._schema = Schema(wire, address, prefix)
         self._returning = returning
         self._sql = _queries(prefix)
-        self._verified = 0  # the connection, by number, on which the schema was looked at
         self._room = 0  # bytes of values that fit in a packet there
 
     # -- the hot path
@@ -138,7 +155,7 @@ class MySQLPort:
             f"({binary(id_)},{text(op.scope)},{text(op.key)},{binary(op.owner)},{op.doubt_on_lapse:d},"
             f"{binary(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
             f"{NOW},changed_at,changed_at,changed_at+lease,"
-            f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1)"
+            f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1,{binary(op.note)})"
             for id_, op in zip(ids, ops, strict=True)
         ]
         found = await self._upsert("claim", ids, rows)
@@ -166,11 +183,19 @@ class MySQLPort:
         rows = [
             f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,"
             f"'{_STATE[op.state]}' AS state,{op.retention:d} AS retention,{self._payload(op.result)} AS result,"
-            f"{self._payload(op.error)} AS error,{op.refund:d} AS refund"
+            f"{self._payload(op.error)} AS error,{op.refund:d} AS refund,{binary(op.note)} AS note"
             for id_, op in zip(ids, ops, strict=True)
         ]
         found = await self._update("settle", ids, rows)
         return [found.get(id_) == (op.owner, op.token, op.state) for id_, op in zip(ids, ops, strict=True)]
+
+    async def _note(self, ids: Sequence[bytes], ops: Sequence[Note]) -> list[Reply]:
+        rows = [
+            f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,{binary(op.note)} AS note"
+            for id_, op in zip(ids, ops, strict=True)
+        ]
+        found = await self._update("note", ids, rows)
+        return [found.get(id_) == (op.owner, op.token, "claimed") for id_, op in zip(ids, ops, strict=True)]
 
     async def _renew(self, ids: Sequence[bytes], ops: Sequence[Renewal]) -> list[Reply]:
         rows = [
@@ -185,6 +210,7 @@ class MySQLPort:
         Claim: _claim,
         Look: _look,
         Settlement: _settle,
+        Note: _note,
         Renewal: _renew,
         Remember: _remember,
     }
@@ -216,10 +242,8 @@ class MySQLPort:
 
     async def _ready(self) -> None:
         """Connected, and the schema looked at once on this connection."""
-        server = await self._wire.connected()
-        if self._verified != self._wire.opened:
-            await self._verify()
-            self._verified = self._wire.opened
+        server, new = await self._schema.ready()
+        if new:
             self._room = max(server.max_packet - OVERHEAD, server.max_packet // 2)
 
     async def _ask(self, sql: str) -> list[Rows]:
@@ -259,15 +283,18 @@ class MySQLPort:
     async def _stretch(self, query: Query, at: int, after: bytes, width: int) -> Rows:
         """The next ``width`` entries of the index that serves the query, each with whether it is wanted."""
         place = {"at": str(at), "id": binary(after), "width": str(width)}
-        wanted = "TRUE"
-        if query.scope is not None:
+        # As bytes: to the index, scopes that differ in trailing spaces are equal.
+        wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {binary(query.scope.encode())}"
+        if query.unfinished:
+            wanted += " AND r.note IS NOT NULL"
+        if query.scope is not None and not query.unfinished:
             stretch = fill(self._sql["page_of_scope"], scope=text(query.scope), **place)
-            # As bytes: to the index, scopes that differ in trailing spaces are equal.
-            wanted = f"CAST(r.scope AS BINARY) = {binary(query.scope.encode())}"
             if query.state is not None:
                 wanted += f" AND r.state = '{_STATE[query.state]}'"
         else:
             states = STATES if query.state is None else (query.state,)
+            if query.unfinished:
+                states = tuple(state for state in ("claimed", "free") if state in states)
             parts = [fill(self._sql["page_of_state"], state=f"'{_STATE[state]}'", **place) for state in states]
             stretch = parts[0]
             if len(parts) > 1:
@@ -345,7 +372,7 @@ class MySQLPort:
 
     async def check(self) -> None:
         await self._wire.connected()
-        await self._verify()
+        await self._schema.verify()
         tables, variables, clock = await self._wire.ask(self._sql["safety"])
         settings = {str(name).lower(): str(value).upper() for name, value in variables}
         if settings.get("read_only", "OFF") not in ("OFF", "0"):
@@ -366,36 +393,14 @@ class MySQLPort:
         if unsafe:
             raise UnsafeStore(f"{self._address} may lose records: {'; '.join(unsafe)}")
 
-    async def _verify(self) -> None:
-        [rows] = await self._wire.ask(self._sql["version"])
-        if not rows:
-            raise SchemaMissing(f"{self._prefix}_meta holds no schema_version: effectonce migrate '{self._address}'")
-        _known(int(rows[0][0]), self._address)
-
     async def migrate(self) -> None:
-        """Every statement of the schema may run twice and at once, so no lock is needed (nor would one reach
-        across a cluster)."""
-        try:
-            await self._wire.connected()
-            await self._verify()
-        except SchemaMismatch:
-            raise
-        except SchemaMissing:
-            await self._wire.ask(bare(script("mysql_schema.sql", **_tables(self._prefix))))
-            await self._verify()
+        await self._schema.migrate()
 
     async def close(self) -> None:
         await self._wire.close()
 
 
 list_ = list  # `list` is a method there
-
-
-def _known(version: int, address: Address) -> None:
-    if version != SCHEMA_VERSION:
-        newer = version > SCHEMA_VERSION
-        remedy = "upgrade effectonce" if newer else f"run: effectonce migrate '{address}'"
-        raise SchemaMismatch(f"the tables of {address} are of version {version}, not {SCHEMA_VERSION}; {remedy}")
 
 
 def _answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
@@ -416,12 +421,14 @@ def _weight(op: Batchable) -> int:
         size += 2 * len(op.result or b"")
     if isinstance(op, Settlement):
         size += 2 * len(op.error or b"")
+    if isinstance(op, Claim | Settlement | Note):
+        size += 2 * len(op.note or b"")
     return size
 
 
 _FIELDS = (
     "scope", "key", "state", "token", "attempts", "generation", "doubt_on_lapse", "created_at", "changed_at",
-    "lease_until", "expires_at", "owner", "fingerprint", "result", "error",
+    "lease_until", "expires_at", "owner", "fingerprint", "result", "error", "note",
 )  # fmt: skip
 
 
@@ -445,10 +452,6 @@ def _position(cursor: str | None) -> tuple[int, bytes]:
 _STATE = {state: state for state in STATES}  # the only texts that are quoted
 
 
-def _tables(prefix: str) -> dict[str, str]:
-    return {"records": f"`{prefix}_records`", "meta": f"`{prefix}_meta`"}
-
-
 @cache
 def _queries(prefix: str) -> dict[str, str]:
     """The statements by name, with everything filled in that is not a value."""
@@ -459,5 +462,5 @@ def _queries(prefix: str) -> dict[str, str]:
         exhausted=binary(EXHAUSTED),
         now=NOW,
         began=BEGAN,
-        **_tables(prefix),
+        **tables(prefix),
     )

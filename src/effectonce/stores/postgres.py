@@ -24,13 +24,14 @@ from effectonce.connections.postgres_session import (
     SyncOwn,
     SyncPooled,
 )
-from effectonce.contracts import Capabilities, Contention, Port
+from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
     EXHAUSTED,
     Batchable,
     Claim,
     Look,
+    Note,
     Page,
     Query,
     Record,
@@ -42,7 +43,7 @@ from effectonce.record import (
     Stats,
     Swept,
 )
-from effectonce.stores.sqlfiles import script, statements, table_prefix
+from effectonce.sqlfiles import inbox_schema, outbox_schema, script, statements, table_prefix
 from effectonce.urls import Address, flag
 
 from .postgres_codec import (
@@ -60,6 +61,7 @@ from .postgres_codec import (
     uncursor,
     utf8,
 )
+from .postgres_outbox import PostgresOutbox
 
 T = TypeVar("T")
 
@@ -72,12 +74,12 @@ _MIGRATION_TIMEOUT = 60.0
 
 
 class PostgresBackend:
-    """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``.
+    """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``; `migrate` also makes an inbox and an outbox.
 
     Each port has a connection of its own by URL, or borrows one per operation from an existing pool.
     """
 
-    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True)
+    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True)
     _lender: Lender | None = None
 
     def __init__(self, address: Address) -> None:
@@ -133,9 +135,21 @@ class PostgresBackend:
     def async_port(self) -> Port:
         return self._port(self._async())
 
+    def sync_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(self._sync(), table)
+
+    def async_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(self._async(), table)
+
+    def _outbox(self, source: Source, table: str | None) -> PostgresOutbox:
+        return PostgresOutbox(self._wire(source), table or f"{self._prefix}_outbox", self._prefix)
+
     def _port(self, source: Source) -> PostgresPort:
+        return PostgresPort(self._wire(source), _queries(self._prefix), self._prefix, self.schema_sql())
+
+    def _wire(self, source: Source) -> Wire:
         queries = _queries(self._prefix)
-        wire = Wire(
+        return Wire(
             source,
             shown=self._shown,
             timeout=self._timeout,
@@ -147,10 +161,15 @@ class PostgresBackend:
             version=queries["version"],
             durability=queries["durability"],
         )
-        return PostgresPort(wire, queries, self._prefix, self.schema_sql())
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        params = (op.scope, op.key, op.owner, op.token, op.retention, op.result)
+        return "postgresql", [(_named(self._prefix)["complete"], params)]
 
     def schema_sql(self) -> str:
-        return script("postgres_schema.sql", **_words(self._prefix))
+        records = script("postgres_schema.sql", **_words(self._prefix))
+        inbox = inbox_schema("postgresql", f"{self._prefix}_inbox")
+        return "\n".join([records, inbox, outbox_schema("postgresql", f"{self._prefix}_outbox")])
 
     def __repr__(self) -> str:
         return self._shown
@@ -168,6 +187,7 @@ class PostgresPort:
             Claim: self._claim,
             Look: self._look,
             Settlement: self._settle,
+            Note: self._note,
             Renewal: self._renew,
             Remember: self._remember,
         }
@@ -187,6 +207,8 @@ class PostgresPort:
     # -- one kind of operation at a time
 
     async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
+        noted = any(op.note is not None for op in batch)
+
         def params(ops: Sequence[Claim]) -> list[Param]:
             return [
                 texts([op.scope for op in ops]),
@@ -198,9 +220,10 @@ class PostgresPort:
                 flags([op.doubt_on_lapse for op in ops]),
                 flags([op.waiting for op in ops]),
                 blobs([op.fingerprints for op in ops]),
+                *([blobs([op.note for op in ops])] if noted else ()),
             ]
 
-        return await self._insist(self._queries["claim"], batch, params, answer)
+        return await self._insist(self._queries["claim_noted" if noted else "claim"], batch, params, answer)
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
         params = [
@@ -226,9 +249,22 @@ class PostgresPort:
                 blobs([op.result for op in ops]),
                 blobs([op.error for op in ops]),
                 flags([op.refund for op in ops]),
+                blobs([op.note for op in ops]),
             ]
 
         return await self._insist(self._queries["settle"], batch, params, applied, otherwise=False)
+
+    async def _note(self, batch: Sequence[Note]) -> Sequence[Reply]:
+        def params(ops: Sequence[Note]) -> list[Param]:
+            return [
+                texts([op.scope for op in ops]),
+                texts([op.key for op in ops]),
+                blobs([op.owner for op in ops]),
+                longs([op.token for op in ops]),
+                blobs([op.note for op in ops]),
+            ]
+
+        return await self._insist(self._queries["note"], batch, params, applied, otherwise=False)
 
     async def _renew(self, batch: Sequence[Renewal]) -> Sequence[Reply]:
         def params(ops: Sequence[Renewal]) -> list[Param]:
@@ -290,6 +326,7 @@ class PostgresPort:
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
         name = "list_attention" if query.state in ("free", "failed", "in_doubt") else "list"
+        name = "list_unfinished" if query.unfinished else name
         found: list[Record] = []
         looked = 0
         while True:
@@ -388,8 +425,13 @@ class PostgresPort:
 
 @cache
 def _queries(prefix: str) -> dict[str, Statement]:
-    named = statements("postgres_queries.sql", **_words(prefix))
-    return {name: Statement(sql) for name, sql in named.items() if name != "verdict"}
+    apart = ("verdict", "claim_input", "complete")
+    return {name: Statement(sql) for name, sql in _named(prefix).items() if name not in apart}
+
+
+@cache
+def _named(prefix: str) -> dict[str, str]:
+    return statements("postgres_queries.sql", **_words(prefix))
 
 
 def _words(prefix: str) -> dict[str, str]:

@@ -23,9 +23,9 @@ Row = tuple[Any, ...]
 
 
 def answer(row: Row) -> Answer:
-    _, kind, token, attempts, generation, lapsed, remains, result, error = row
+    _, kind, token, attempts, generation, lapsed, remains, result, error, note = row
     if kind == "claimed":
-        return Answer("claimed", token, attempts, generation, None, None, 0.0, lapsed)
+        return Answer("claimed", token, attempts, generation, None, None, 0.0, lapsed, note)
     if kind == "done":
         return Answer("done", token, attempts, generation, result)
     if kind == "in_progress":
@@ -62,6 +62,7 @@ def record(row: Row) -> Record:
         fingerprint=row[12],
         result=row[13],
         error=row[14],
+        note=row[15],
     )
 
 
@@ -87,9 +88,9 @@ _NULL = int4.pack(-1)
 _BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25
 
 
-def texts(values: Sequence[str]) -> bytes:
+def texts(values: Sequence[str | None]) -> bytes:
     try:
-        return _array(_TEXT, [value.encode() for value in values])
+        return _array(_TEXT, [None if value is None else value.encode() for value in values])
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
 

@@ -8,7 +8,6 @@ a crash between two fsyncs): that is mode L's window, and `check` refuses a serv
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from effectonce.connections.redis import (
     Script,
     Wire,
     driver,
+    endpoint_at,
     refuse_eviction,
     translate,
     unsafe,
@@ -37,8 +37,8 @@ from effectonce.urls import Address, flag
 
 from .redis_format import PACK, VERSION, Layout, answer, pack_forget, pack_get, pack_resolution, record
 
-RECORDS = Script("records")
-INDEXES = Script("indexes")
+RECORDS = Script("common", "records")
+INDEXES = Script("common", "indexes")
 CAP = 100_000
 #: Keys that one step of a SCAN looks at, and how many steps `list` and `stats` take at most.
 STEP, LIST_STEPS, STATS_STEPS = 500, 100, 2_000
@@ -56,42 +56,25 @@ class RedisBackend:
 
     def __init__(self, address: Address) -> None:
         kind = address.scheme
-        host, port = address.host or "localhost", address.port or 6379
         namespace = address.take("namespace", str, "eo")
-        timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
+        database = address.take("db", str, "0") if kind == "redis+unix" else None
         secure = kind == "rediss"
-        path: str | None = None
         self._seeds: list[Node] = []
         no_nodes: list[Node] = []
-        if kind == "redis+unix":
-            path, database = address.path, address.take("db", str, "0")
-        else:
-            database = address.path.strip("/") or "0"
         if kind == "redis+cluster":
             secure = address.take("tls", flag, False)
-            self._seeds = [(host, port), *address.take("nodes", _nodes, no_nodes)]
-        files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
+            self._seeds = [
+                (address.host or "localhost", address.port or 6379),
+                *address.take("nodes", _nodes, no_nodes),
+            ]
+        path = address.path if kind == "redis+unix" else None
+        endpoint = endpoint_at(address, secure=secure, path=path, database=database)
         address.done()
-        if not (database.isascii() and database.isdigit()):
-            raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
-        if kind == "redis+cluster" and int(database):
+        if kind == "redis+cluster" and endpoint.db:
             raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
-        if any(files) and not secure:
-            raise InvalidOption(f"ca_file, cert_file and key_file need TLS; {address} has none")
         driver()
         self._client: Any = None
-        self._endpoint: Endpoint | None = Endpoint(
-            host=host,
-            port=port,
-            path=path,
-            db=int(database),
-            user=address.user,
-            password=address.password,
-            tls=_tls(address, *files) if secure else None,
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            shown=str(address),
-        )
+        self._endpoint: Endpoint | None = endpoint
         self._settle_on(namespace, str(address))
 
     @classmethod
@@ -153,16 +136,6 @@ def _nodes(text: str) -> list[Node]:
         host, _, port = part.rpartition(":")
         nodes.append((host or port, int(port) if host else 6379))
     return nodes
-
-
-def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file or None)
-    except OSError as error:
-        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
-    return context
 
 
 # The port

@@ -11,12 +11,13 @@ import itertools
 import random
 import re
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from effectonce.connections.sqlite import Connection, File, Threaded
-from effectonce.contracts import Capabilities, Clock, Contention, Port
+from effectonce import sqlfiles
+from effectonce.clocks import MachineClock
+from effectonce.connections.sqlite import Connection, File, Threaded, run_script
+from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port, remedy
 from effectonce.errors import CorruptRecord, InvalidKey, InvalidOption, SchemaMismatch, show
 from effectonce.record import (
     EXHAUSTED,
@@ -24,6 +25,7 @@ from effectonce.record import (
     Batchable,
     Claim,
     Look,
+    Note,
     Page,
     Query,
     Record,
@@ -36,8 +38,9 @@ from effectonce.record import (
     Swept,
     standing,
 )
-from effectonce.stores import sqlfiles
 from effectonce.urls import Address
+
+from .sqlite_outbox import SQLiteOutbox, ThreadedOutbox
 
 SCHEMA: Final = 1
 CAP: Final = 100_000  # the most that `stats` counts of one state
@@ -52,22 +55,10 @@ OTHERS: Final = ("claimed", "done")
 
 _COLUMNS = (
     "scope, key, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until, expires_at, "
-    "owner, fingerprint, result, error"
+    "owner, fingerprint, result, error, note"
 )
 _FIELDS = _COLUMNS.split(", ")
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
-
-
-class MachineClock:
-    """The wall clock, which every process on this machine reads alike. It may be set: keep it disciplined."""
-
-    manual = False
-
-    def now(self) -> int:
-        return time.time_ns() // 1000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class SQLiteBackend:
@@ -77,7 +68,7 @@ class SQLiteBackend:
     the last ones, though never through the death of a process. ``timeout``: how long to wait for the write lock.
     """
 
-    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True)
+    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True, notes=True)
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.file = File(address)
@@ -102,8 +93,46 @@ class SQLiteBackend:
     def async_port(self) -> Port:
         return Threaded(SQLitePort(self))
 
+    def sync_outbox(self, table: str | None = None) -> OutboxPort:
+        return SQLiteOutbox(self, table or f"{self.prefix}_outbox")
+
+    def async_outbox(self, table: str | None = None) -> OutboxPort:
+        return ThreadedOutbox(SQLiteOutbox(self, table or f"{self.prefix}_outbox"))
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        params = (op.scope, op.key, op.owner, op.token, op.retention, op.result, self.clock.now())
+        return "sqlite", [(self.queries["complete"], params)]
+
+    # -- the schema
+
     def schema_sql(self) -> str:
+        inbox = sqlfiles.inbox_schema("sqlite", f"{self.prefix}_inbox")
+        return "\n".join([self._records_sql(), inbox, sqlfiles.outbox_schema("sqlite", f"{self.prefix}_outbox")])
+
+    def _records_sql(self) -> str:
         return sqlfiles.script("sqlite_schema.sql", **self._names())
+
+    def prepare(self, cursor: sqlite3.Cursor) -> None:
+        """What a new connection does first: see that the tables are there in our version, or create them."""
+        try:
+            version = self.meta(cursor, "schema")
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            version = None
+        if version is None:
+            run_script(cursor, self._records_sql())
+            version = self.meta(cursor, "schema")
+        todo = remedy(version, self.meta(cursor, "oldest"), SCHEMA)
+        if todo:
+            raise SchemaMismatch(
+                f"{self!r} has schema version {version}, this release reads {SCHEMA}; "
+                + (f"run: effectonce migrate {self!r}" if todo == "migrate" else "upgrade effectonce")
+            )
+
+    def meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
+        row = cursor.execute(self.queries["read_meta"], (name,)).fetchone()
+        return row[0] if row is not None else None
 
     def __repr__(self) -> str:
         return str(self.file)
@@ -120,45 +149,14 @@ class SQLitePort:
 
     def __init__(self, backend: SQLiteBackend) -> None:
         self._backend = backend
-        self._db = Connection(backend.file, self._prepare)
+        self._db = Connection(backend.file, backend.prepare)
         self._sql = sql = backend.queries
         self._now = backend.clock.now
         self._claim_sql, self._settle_sql, self._standing_sql = sql["claim"], sql["settle"], sql["standing"]
         self._ticket = itertools.count(random.getrandbits(20))
 
-    # -- the schema
-
-    def _prepare(self, cursor: sqlite3.Cursor) -> None:
-        """What a new connection does first: see that the tables are there in our version, or create them."""
-        try:
-            version = self._meta(cursor, "schema")
-        except sqlite3.OperationalError as error:
-            if "no such table" not in str(error):
-                raise
-            version = None
-        if version is None:
-            version = self._create(cursor)
-        if version != SCHEMA:
-            raise SchemaMismatch(
-                f"{self._backend!r} has schema version {version}, this release reads {SCHEMA}; "
-                + ("upgrade effectonce" if version > SCHEMA else f"run: effectonce migrate {self._backend!r}")
-            )
-
-    def _create(self, cursor: sqlite3.Cursor) -> int:
-        # Under the write lock, and every statement IF NOT EXISTS: two processes may come here at once.
-        cursor.execute("BEGIN IMMEDIATE")
-        statement = ""
-        for line in self._backend.schema_sql().splitlines(keepends=True):
-            statement += line
-            if sqlite3.complete_statement(statement):
-                cursor.execute(statement)
-                statement = ""
-        cursor.execute("COMMIT")
-        return self._meta(cursor, "schema") or 0
-
     def _meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
-        row = cursor.execute(self._sql["read_meta"], (name,)).fetchone()
-        return row[0] if row is not None else None
+        return self._backend.meta(cursor, name)
 
     # -- operations
 
@@ -180,6 +178,8 @@ class SQLitePort:
                 return self._settle(cursor, op)
             if type(op) is Renewal:
                 return self._renew(cursor, op)
+            if type(op) is Note:
+                return self._note(cursor, op)
             if type(op) is Remember:
                 return self._remember(cursor, op)
             return self._look(cursor, op)  # type: ignore[arg-type]
@@ -204,14 +204,14 @@ class SQLitePort:
             limit = op.max_attempts or UNLIMITED
             values = (
                 due, op.scope, op.key, op.owner, now, doubt, until, None if doubt else until + op.retention, now, now,
-                prints[:33] if prints else None, limit, prints,
+                prints[:33] if prints else None, op.note, limit, prints,
             )  # fmt: skip
             try:
                 cursor.execute(self._claim_sql, values)
             except sqlite3.IntegrityError:  # another row has this very place
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
-                return Answer("claimed", now, 1)
+                return Answer("claimed", now, 1) if op.note is None else Answer("claimed", now, 1, note=op.note)
             # Taken from another (then it is ours below), or refused. Outside a transaction the record may have
             # changed since: then no answer fits what is found, and the claim is made again.
             row = self._read(cursor, op.scope, op.key, now)
@@ -248,7 +248,7 @@ class SQLitePort:
         now = self._now()
         state = op.state
         values = (
-            state, op.result, op.error, op.refund, now, None if state == "in_doubt" else now + op.retention,
+            state, op.result, op.error, op.refund, now, None if state == "in_doubt" else now + op.retention, op.note,
             op.scope, op.key, op.owner, op.token, "in_doubt" if state == "done" else "claimed", now,
         )  # fmt: skip
         if cursor.execute(self._settle_sql, values).rowcount:
@@ -256,6 +256,11 @@ class SQLitePort:
         # Not applied now. Applied before, and its reply lost? Owner and token never come back to a claim.
         row = self._read(cursor, op.scope, op.key, now)
         return row is not None and row[:3] == (state, op.owner, op.token)
+
+    def _note(self, cursor: sqlite3.Cursor, op: Note) -> bool:
+        now = self._now()
+        values = (op.note, now, op.scope, op.key, op.owner, op.token, now)
+        return cursor.execute(self._sql["note"], values).rowcount == 1
 
     def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
         now = self._now()
@@ -292,7 +297,7 @@ class SQLitePort:
 
     async def list(self, query: Query) -> Page:
         """Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never changes."""
-        walk = self._list_attention if query.state in ATTENTION else self._list_others
+        walk = self._list_attention if query.state in ATTENTION and not query.unfinished else self._list_others
         return self._db.step(walk, query, _place(query))
 
     def _list_attention(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
@@ -304,9 +309,10 @@ class SQLitePort:
     def _list_others(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
         start = place[1:] if place is not None else (query.scope or "", "")
         end = (AFTER if query.scope is None else query.scope, AFTER)
-        edge = cursor.execute(self._sql["edge_others"], (*start, *end, VISITS - 1)).fetchone()
+        which = "unfinished" if query.unfinished else "others"
+        edge = cursor.execute(self._sql[f"edge_{which}"], (*start, *end, VISITS - 1)).fetchone()
         values = (*start, *(edge[1:] if edge else end), query.state, query.state, self._now(), query.limit + 1)
-        return _page(cursor.execute(self._sql["page_others"], values).fetchall(), query.limit, edge)
+        return _page(cursor.execute(self._sql[f"page_{which}"], values).fetchall(), query.limit, edge)
 
     async def stats(self) -> Stats:
         return self._db.step(self._stats)
@@ -388,7 +394,7 @@ class SQLitePort:
 
     async def migrate(self) -> None:
         self._db.close()
-        self._db.step(self._meta, "schema")  # opening it creates what is missing
+        self._db.step(run_script, self._backend.schema_sql())
 
     async def close(self) -> None:
         self._db.close()
@@ -419,7 +425,8 @@ def _place(query: Query) -> Place | None:
     if found is not None:
         at, length, text = int(found[1]), int(found[2]), found[3]
         scope, key = text[:length], text[length:]
-        fits = query.state in ATTENTION if at else query.state not in ATTENTION and query.scope in (None, scope)
+        newest = query.state in ATTENTION and not query.unfinished
+        fits = newest if at else not newest and query.scope in (None, scope)
         if fits and len(scope) == length and not any("\ud800" <= char <= "\udfff" for char in text):
             return at, scope, key
     raise InvalidOption("this cursor is not of this list; start again without one")

@@ -3,7 +3,7 @@
 They stand on the memory store and break it from outside: `apply` sees one operation before and after it is done.
 """
 
-from . import changes, claims, fencing, people, ports, settlements, values
+from . import changes, claims, fencing, notes, people, ports, settlements, values
 from .base import MUTANTS, Defect, Mutant, MutantBackend
 from .changes import Notifying
 
@@ -16,6 +16,7 @@ __all__ = [
     "changes",
     "claims",
     "fencing",
+    "notes",
     "people",
     "ports",
     "settlements",

@@ -12,9 +12,16 @@ from effectonce.connections.dynamodb import ConditionFailed, Item, Target, TooLa
 from effectonce.connections.dynamodb_clock import ServerClock, Time
 from effectonce.contracts import ConnectionLost
 from effectonce.durations import readable
-from effectonce.errors import EffectOnceError, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
+from effectonce.errors import (
+    ConfigurationError,
+    EffectOnceError,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreUnavailable,
+    UnsafeStore,
+)
 from effectonce.keys import digest
-from effectonce.record import Answer, Batchable, Claim, Look, Remember, Renewal, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
 
 from .records import (
     FAR,
@@ -156,6 +163,8 @@ class Operations:
                     row = decode(await self._read(digest(op.scope, op.key)))
                     past = self._clock.read().past
                     return standing(live(row, past), op.fingerprints, past) or Answer("absent")
+                case Note():
+                    raise ConfigurationError("DynamoDB keeps no notes, which intents and sagas need; use a SQL store")
         except EffectOnceError as error:
             return error
 

@@ -30,15 +30,28 @@ from collections.abc import Callable
 
 from effectonce.contracts import Backend
 
-from . import batches, claims, concurrency, expiry, fingerprints, people, ports, settlements, values
+from . import batches, claims, concurrency, expiry, fingerprints, notes, people, ports, settlements, values
+from .broker import broker_cases, broker_suite
+from .broker_harness import BrokerCase, BrokerHarness, Site
 from .harness import Case, Colour, Harness
 
-__all__ = ["Case", "Colour", "Harness", "store_cases", "store_suite"]
+__all__ = [
+    "BrokerCase",
+    "BrokerHarness",
+    "Case",
+    "Colour",
+    "Harness",
+    "Site",
+    "broker_cases",
+    "broker_suite",
+    "store_cases",
+    "store_suite",
+]
 
 
 def store_cases() -> list[Case]:
     """Every case of the suite for stores, in the order of the contract."""
-    modules = (claims, expiry, fingerprints, settlements, people, ports, values, batches, concurrency)
+    modules = (claims, expiry, fingerprints, settlements, notes, people, ports, values, batches, concurrency)
     cases = [value for module in modules for value in vars(module).values() if isinstance(value, Case)]
     if len({case.name for case in cases}) < len(cases):
         raise ValueError("two cases share a name, and one would hide the other")

@@ -24,6 +24,7 @@ from effectonce.record import (
     Batchable,
     Claim,
     Look,
+    Note,
     Page,
     Query,
     Record,
@@ -233,6 +234,7 @@ class Harness:
         doubt: bool = False,
         prints: bytes = b"",
         waiting: bool = False,
+        note: bytes | None = None,
     ) -> Claim:
         return Claim(
             scope or self.scope,
@@ -244,6 +246,7 @@ class Harness:
             doubt_on_lapse=doubt,
             fingerprints=prints,
             waiting=waiting,
+            note=note,
         )
 
     async def ask(self, key: str = "k", *, port: Port | None = None, **options: Any) -> Try:
@@ -271,12 +274,17 @@ class Harness:
         error: bytes | None = None,
         refund: bool = False,
         retention: int = KEEP,
+        note: bytes | None = None,
     ) -> Settlement:
         c = mine.claim
-        return Settlement(c.scope, c.key, c.owner, mine.token, state, retention, result, error, refund)
+        return Settlement(c.scope, c.key, c.owner, mine.token, state, retention, result, error, refund, note)
 
     async def settle(self, mine: Try, state: Settled = "done", *, port: Port | None = None, **options: Any) -> bool:
         return self._bool(await self.one(self.a_settlement(mine, state, **options), port))
+
+    async def note(self, mine: Try, note: bytes, *, port: Port | None = None) -> bool:
+        c = mine.claim
+        return self._bool(await self.one(Note(c.scope, c.key, c.owner, mine.token, note), port))
 
     def a_renewal(self, mine: Try, lease: int = LONG, retention: int = KEEP) -> Renewal:
         return Renewal(mine.claim.scope, mine.claim.key, mine.claim.owner, mine.token, lease, retention)
@@ -331,13 +339,20 @@ class Harness:
         return await self.first.resolve(self.scope, key, word)
 
     async def pages(
-        self, *, state: State | None = None, scope: str | None = None, limit: int, sweeping: bool = False
+        self,
+        *,
+        state: State | None = None,
+        scope: str | None = None,
+        unfinished: bool = False,
+        limit: int,
+        sweeping: bool = False,
     ) -> list[Page]:
         """Every page, following the cursors to their end; ``sweeping`` in between, which changes none of them."""
         pages: list[Page] = []
         cursor: str | None = None
         for _ in range(2_000):
-            page = await self.first.list(Query(state=state, scope=scope, limit=limit, cursor=cursor))
+            query = Query(state=state, scope=scope, unfinished=unfinished, limit=limit, cursor=cursor)
+            page = await self.first.list(query)
             holds(
                 len(page.records) <= limit,
                 f"a page of {len(page.records)} records where {limit} were asked for",

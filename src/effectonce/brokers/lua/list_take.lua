@@ -1,0 +1,35 @@
+-- Take from a queue of BabelQueue: a list, whose head moves to a list of what is being processed, with a deadline.
+-- Before that, what is due goes to its end: delayed messages (ours; BabelQueue has none) and lapsed reservations.
+--
+-- KEYS  1 the queue    2 what is being processed    3 its deadlines: a ZSET of '<token>:<value>', in seconds
+--       4 delayed messages: a ZSET of '<token>:<value>'
+-- ARGV  1 the ack window in seconds    2 how many    3 random bytes, from which each reservation gets its token
+--
+-- Answers {token, value} for each. A token has 32 hexadecimal digits.
+
+local queue, processing, deadlines, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, 100)) do
+  redis.call('RPUSH', queue, string.sub(member, 34))
+  redis.call('ZREM', delayed, member)
+end
+
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, 100)) do
+  local value = string.sub(member, 34)
+  if #member >= 33 and string.sub(member, 33, 33) == ':' and redis.call('LREM', processing, 1, value) == 1 then
+    redis.call('RPUSH', queue, value)
+  end
+  redis.call('ZREM', deadlines, member)
+end
+
+local taken = {}
+for n = 1, tonumber(ARGV[2]) do
+  local value = redis.call('LMOVE', queue, processing, 'LEFT', 'RIGHT')
+  if not value then break end
+  local token = string.sub(redis.sha1hex(ARGV[3] .. n), 1, 32)
+  redis.call('ZADD', deadlines, now + ARGV[1], token .. ':' .. value)
+  taken[n] = { token, value }
+end
+return taken

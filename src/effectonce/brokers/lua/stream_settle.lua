@@ -1,0 +1,82 @@
+-- What a consumer of a stream says about its deliveries, each on the condition that it is still that consumer's.
+--
+-- KEYS  1 the stream   2 the delayed messages of the group (a ZSET by due time)   3 its dead letters (a stream)
+-- ARGV  1 the group    2 the consumer    3 what to do    4 its argument    5… the ids of the entries
+--
+--   ack               done with it
+--   nack   delay      deliver it again after so many milliseconds
+--   dead   headers    move it to the dead letters, with these headers
+--   extend idle       set the time that it has been idle, in milliseconds
+--   leave             forget the consumer, if it holds nothing
+--
+-- Answers 1 or 0 for each id. A message is added to its new place before it leaves the old one, and an error ends the
+-- script: whatever is half-way is in both places, never in none.
+
+local stream, delayed, dead = KEYS[1], KEYS[2], KEYS[3]
+local group, consumer, what, argument = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The fields of an entry with some of them set; those that are not there yet come last.
+local function with(fields, changes)
+  local made = {}
+  for n = 1, #fields, 2 do
+    local name = fields[n]
+    made[n], made[n + 1] = name, changes[name] or fields[n + 1]
+    changes[name] = nil
+  end
+  for name, value in pairs(changes) do
+    made[#made + 1], made[#made + 2] = name, value
+  end
+  return made
+end
+
+local function value_of(fields, name)
+  for n = 1, #fields, 2 do
+    if fields[n] == name then return fields[n + 1] end
+  end
+end
+
+-- Attempts are those counted before the entry was added, and those counted by its group since.
+local function again(id, fields, deliveries)
+  local attempts = (tonumber(value_of(fields, 'attempts') or '0') or 0) + deliveries
+  local made = with(fields, { group = group, attempts = string.format('%d', attempts) })
+  if tonumber(argument) > 0 then
+    redis.call('ZADD', delayed, now() + argument, cmsgpack.pack({ id, made }))
+  else
+    redis.call('XADD', stream, '*', unpack(made))
+  end
+end
+
+local function settle(id)
+  local pending = redis.call('XPENDING', stream, group, id, id, 1, consumer)
+  if #pending == 0 then return 0 end
+  if what == 'extend' then
+    redis.call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', argument, 'JUSTID')
+    return 1
+  end
+  if what ~= 'ack' then
+    local entry = redis.call('XRANGE', stream, id, id)[1]
+    if entry and what == 'nack' then
+      again(id, entry[2], pending[1][4])
+    elseif entry then
+      redis.call('XADD', dead, '*', unpack(with(entry[2], { headers = argument })))
+    end
+  end
+  return redis.call('XACK', stream, group, id)
+end
+
+if what == 'leave' then
+  if #redis.call('XPENDING', stream, group, '-', '+', 1, consumer) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+  end
+end
+
+local answers = {}
+for n = 5, #ARGV do
+  answers[n - 4] = settle(ARGV[n])
+end
+return answers

@@ -1,0 +1,78 @@
+-- What keeps a stream going, done by whichever consumer is there, a few times in each ack window: delayed messages
+-- that are due go back to the stream, what dead consumers left is taken over, and what every group is done with goes.
+--
+-- KEYS  1 the stream   2 the delayed messages of the group
+-- ARGV  1 the group    2 the consumer    3 the ack window in ms    4 the most entries to take over
+--       5 where the last look at the pending ones ended    6 the most delayed messages to move
+--       7 consumers that have been silent for so many ms and hold nothing are forgotten; 0: not this time
+--
+-- Answers {ms until the next delayed message is due, or -1; where this look ended; the entries taken over, each as
+-- {id, fields, how often delivered}}.
+
+local stream, delayed = KEYS[1], KEYS[2]
+local group, consumer, window, limit, cursor, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Delayed messages that are due. Added before they are removed: see stream_settle.lua. A server that is out of memory
+-- refuses to add, and they wait: consumers have to go on, since what they are done with makes room.
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
+  local added = redis.pcall('XADD', stream, '*', unpack(cmsgpack.unpack(member)[2]))
+  if type(added) == 'table' and added.err then break end
+  redis.call('ZREM', delayed, member)
+end
+local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+local due = first[2] and math.max(first[2] - now, 0) or -1
+
+-- What nobody has settled for a whole window. An entry that was deleted by hand is no longer anyone's.
+local taken = {}
+if limit > 0 then
+  local found = redis.call('XAUTOCLAIM', stream, group, consumer, window, cursor, 'COUNT', limit)
+  cursor = found[1]
+  for _, entry in ipairs(found[2]) do
+    if entry and entry[2] then
+      local pending = redis.call('XPENDING', stream, group, entry[1], entry[1], 1)
+      taken[#taken + 1] = { entry[1], entry[2], pending[1] and pending[1][4] or 1 }
+    end
+  end
+end
+
+-- Ids are '<ms>-<n>', without leading zeros: the longer number is the greater.
+local function less(a, b)
+  local a1, a2 = a:match('^(%d+)-(%d+)$')
+  local b1, b2 = b:match('^(%d+)-(%d+)$')
+  if a1 == b1 then a1, b1 = a2, b2 end
+  if #a1 ~= #b1 then return #a1 < #b1 end
+  return a1 < b1
+end
+
+-- The first id that some group has not settled: all before it may go. A group that never read keeps everything.
+local keep
+for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+  local info = {}
+  for n = 1, #flat, 2 do info[flat[n]] = flat[n + 1] end
+  local oldest = info['last-delivered-id']
+  if info.pending > 0 then
+    oldest = redis.call('XPENDING', stream, info.name)[2]
+  else
+    local ms, n = oldest:match('^(%d+)-(%d+)$')
+    if #n < 15 then oldest = ms .. '-' .. string.format('%.0f', n + 1) end
+  end
+  if not keep or less(oldest, keep) then keep = oldest end
+end
+if keep then redis.call('XTRIM', stream, 'MINID', keep) end
+
+-- Each process has a name of its own, and one that was killed has not taken leave.
+local silent = tonumber(ARGV[7])
+if silent > 0 then
+  for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    local info = {}
+    for n = 1, #flat, 2 do info[flat[n]] = flat[n + 1] end
+    if info.pending == 0 and info.idle > silent and info.name ~= consumer then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, info.name)
+    end
+  end
+end
+
+return { due, cursor, taken }

@@ -1,0 +1,96 @@
+"""Django's ``connection`` inside ``transaction.atomic()``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
+
+from effectonce.contracts import Dialect
+from effectonce.errors import ConfigurationError, show
+
+from .base import Caller, Named, closed, not_in_transaction, render
+
+_DIALECTS: dict[str, Dialect] = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
+
+
+class DjangoSession(Caller):
+    """Savepoints and transactions are Django's own `atomic`: its hooks and its flag for broken blocks depend on it."""
+
+    __slots__ = ("_atomic", "dialect")
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        known = _DIALECTS.get(connection.vendor)
+        if known is None:
+            raise ConfigurationError(
+                f"this Django connection speaks {show(connection.vendor)}; effectonce joins transactions on "
+                "PostgreSQL, MySQL, MariaDB and SQLite"
+            )
+        self.dialect = known
+        self._atomic: Any = None
+
+    @property
+    def returning(self) -> bool:  # type: ignore[override]
+        return self.dialect != "mysql" or bool(self.connection.mysql_is_mariadb)
+
+    def require_transaction(self) -> None:
+        connection = self.connection
+        if connection.in_atomic_block:
+            if connection.closed_in_transaction or connection.connection is None:
+                raise closed()
+        elif connection.get_autocommit():
+            raise not_in_transaction("`with transaction.atomic():`")
+
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+        with self.connection.cursor() as cursor:
+            sql, params = render(sql, params, "%s")
+            cursor.execute(sql, params or None)
+            found = cursor.description
+            if not found:
+                return (), ()
+            return [column[0] for column in found] if named else (), cursor.fetchall()
+
+    async def savepoint(self) -> Any:
+        atomic = transaction.atomic(using=self.connection.alias)
+        atomic.__enter__()
+        return atomic
+
+    async def release(self, savepoint: Any) -> None:
+        savepoint.__exit__(None, None, None)
+
+    async def roll_back_to(self, savepoint: Any) -> None:
+        savepoint.__exit__(_Undone, _Undone(), None)
+
+    async def _in_transaction(self) -> bool:
+        return False  # `durable` asks, and knows about the transactions that Django's own test cases are in
+
+    async def _begin(self) -> None:
+        try:
+            atomic = transaction.atomic(using=self.connection.alias, durable=True)
+            atomic.__enter__()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"{error} The inbox's handler owns its transaction: call it outside of atomic(), or use inbox.call()"
+            ) from error
+        self._atomic = atomic
+
+    async def _commit(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        atomic.__exit__(None, None, None)
+
+    async def roll_back(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        if atomic is not None:  # a commit that failed has left it already
+            atomic.__exit__(_Undone, _Undone(), None)
+
+    async def close(self) -> None:
+        # Django keeps its connection, and opens another in its place where that is closed.
+        if self.connection.errors_occurred and not self.connection.in_atomic_block:
+            self.connection.close_if_unusable_or_obsolete()
+
+
+class _Undone(Exception):
+    """Tells Django's `atomic` that its block failed."""

@@ -1,0 +1,91 @@
+"""psycopg 3: `Connection` and `AsyncConnection`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import AsyncRawCursor, RawCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from .base import Caller, Named, closed, not_in_transaction
+
+_IDLE = TransactionStatus.IDLE
+_INERROR = TransactionStatus.INERROR
+_HOW = "`with conn.transaction():`, or connect with autocommit=False"
+
+
+class PsycopgSession(Caller):
+    """A raw cursor takes ``$1`` as it is, and rows as tuples whatever row and cursor factory the connection has."""
+
+    __slots__ = ()
+    dialect = "postgresql"
+    is_async = False
+
+    def require_transaction(self) -> None:
+        connection = self.connection
+        if connection.closed:
+            raise closed()
+        if connection.autocommit:
+            status = connection.pgconn.transaction_status
+            # In a pipeline the BEGIN of `conn.transaction()` may still be on its way.
+            if status == _IDLE and not (connection._pipeline and connection._num_transactions):
+                raise not_in_transaction(_HOW)
+
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+        cursor: Any = RawCursor(self.connection, row_factory=tuple_row)
+        cursor.execute(sql, params)
+        if cursor.pgresult is None:  # in a pipeline: ask for it now
+            with self.connection.pipeline() as pipeline:
+                pipeline.sync()
+        if not cursor.pgresult.nfields:
+            return (), ()
+        return _names(cursor) if named else (), cursor.fetchall()
+
+    async def _in_transaction(self) -> bool:
+        return bool(self.connection.pgconn.transaction_status != _IDLE)
+
+    async def _has_failed(self) -> bool:
+        return bool(self.connection.pgconn.transaction_status == _INERROR)
+
+    async def _begin(self) -> None:
+        if self.connection.autocommit:
+            await self.rows("BEGIN")
+
+    async def _commit(self) -> None:
+        self.connection.commit()
+
+    async def roll_back(self) -> None:
+        self.connection.rollback()
+
+    async def close(self) -> None:
+        self.connection.close()
+
+
+class AsyncPsycopgSession(PsycopgSession):
+    __slots__ = ()
+    is_async = True
+
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+        cursor: Any = AsyncRawCursor(self.connection, row_factory=tuple_row)
+        await cursor.execute(sql, params)
+        if cursor.pgresult is None:
+            async with self.connection.pipeline() as pipeline:
+                await pipeline.sync()
+        if not cursor.pgresult.nfields:
+            return (), ()
+        return _names(cursor) if named else (), await cursor.fetchall()
+
+    async def _commit(self) -> None:
+        await self.connection.commit()
+
+    async def roll_back(self) -> None:
+        await self.connection.rollback()
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+def _names(cursor: Any) -> list[str]:
+    return [column.name for column in cursor.description]

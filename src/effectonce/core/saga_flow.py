@@ -1,0 +1,238 @@
+"""The log of one saga, and how it is committed.
+
+The record's note is the log: the input as it was frozen, and of every step and every compensation how far it has come.
+Each end of a step is one commit; the last one rides with the settlement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NoReturn
+
+import msgspec
+from msgspec import Struct, field
+
+from effectonce.errors import CorruptRecord, InDoubt, LeaseLost, SagaChanged, SagaFailed, show
+from effectonce.record import Settlement
+
+from .codec import VERSION, encode_error
+from .engine import Side
+from .flow import Run, completion_of, leave
+from .notes import hidden, note, noted
+
+State = Literal["pending", "running", "done", "failed", "timed_out"]
+
+
+class Part(Struct, array_like=True):
+    """A step, or a compensation, as far as it has come. Times are on the store's clock, in microseconds.
+
+    ``running``: it was begun, and nobody wrote down what came of it.
+    """
+
+    state: State = "pending"
+    attempts: int = 0
+    crashes: int = 0  # how often a process ended in it without a word
+    rounds: int = 0  # how often an operator let it begin anew; part of its provider keys
+    began: int = 0
+    ended: int = 0
+    error: str = ""
+
+    def begin_anew(self) -> None:
+        self.state, self.attempts, self.crashes = "pending", 0, 0
+        self.rounds += 1
+
+
+class Entry(Struct, array_like=True):
+    """One step of a saga."""
+
+    name: str
+    key: str  # what its keys are made of: the name it had first, since a new one would do it again
+    do: Part = field(default_factory=Part)
+    undo: Part = field(default_factory=Part)
+    result: bytes | None = None  # of a step that is done; None: it could not be stored
+
+
+class Log(Struct, array_like=True):
+    """What is written down about one saga."""
+
+    id: str
+    version: str
+    input: bytes  # JSON
+    entries: list[Entry]
+    phase: Literal["running", "compensating"] = "running"
+    failed_at: str = ""  # the step that failed; "" where an operator asked to compensate
+    failure: str = ""  # the class of what it raised
+    why: str = ""
+    doubtful: str = ""  # the step in doubt
+    doubt: str = ""  # and why
+
+    @property
+    def undoing(self) -> bool:
+        """Whether it is a compensation that is in doubt."""
+        return any(entry.name == self.doubtful and entry.do.state == "done" for entry in self.entries)
+
+    def part_in_doubt(self) -> tuple[Entry, Part]:
+        entry = next(entry for entry in self.entries if entry.name == self.doubtful)
+        return entry, entry.undo if self.undoing else entry.do
+
+    def fail(self, at: str, error: BaseException | None) -> None:
+        """Turn around: what is done is compensated from now on."""
+        self.phase, self.failed_at = "compensating", at
+        self.failure = f"{type(error).__module__}:{type(error).__qualname__}" if error is not None else ""
+        self.why = told(error) if error is not None else "an operator asked for it"
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Log).decode
+_to_json = msgspec.json.Encoder().encode
+
+
+def frozen(id: str, version: str, input: bytes, names: Sequence[str]) -> bytes:
+    """The note of a saga that is first written down."""
+    return _encode(Log(id, version, input, [Entry(name, name) for name in names]))
+
+
+def read(stored: bytes | None) -> Log:
+    try:
+        return _decode(stored or b"")
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"the log of a saga cannot be read: {error}; upgrade this process") from error
+
+
+def told(error: BaseException) -> str:
+    """An error as the log keeps it."""
+    try:
+        return show(f"{type(error).__name__}: {error}".rstrip(": "), 1000)
+    except Exception:  # its own text cannot be made
+        return type(error).__name__
+
+
+def results_of(log: Log) -> dict[str, bytes]:
+    """What the steps gave, as stored bytes, by name."""
+    return {entry.name: entry.result for entry in log.entries if entry.do.state == "done" and entry.result is not None}
+
+
+def packed(results: Mapping[str, bytes]) -> bytes:
+    """The results of all steps as the one that a record keeps."""
+    return VERSION + _to_json({name: msgspec.Raw(stored[1:]) for name, stored in results.items()})
+
+
+def unpacked(value: Mapping[str, msgspec.Raw]) -> dict[str, bytes]:
+    return {name: VERSION + bytes(raw) for name, raw in value.items()}
+
+
+def fit(log: Log, version: str, names: Sequence[str], renames: Mapping[str, Mapping[str, str]]) -> None:
+    """Make ``log`` one of the definition as it is now; `SagaChanged` where it was begun under another and nobody said
+    how the two fit together."""
+    then = [entry.name for entry in log.entries]
+    if log.version == version and then == list(names):
+        return
+    about = f"saga {show(log.id)!r} was begun under version {show(log.version)!r} with the steps {', '.join(then)}"
+    ours = f"and this process has version {show(version)!r} with {', '.join(names)}"
+    renamed = renames.get(log.version)
+    if renamed is None:
+        raise SagaChanged(
+            f"{about}, {ours}: let the old release finish it, or say how they fit together: "
+            f"saga.migrate({log.version!r}, {{'old_step': 'new_step'}})"
+        )
+    entries = {renamed.get(entry.name, entry.name): entry for entry in log.entries}
+    begun = [name for name, entry in entries.items() if entry.do.state != "pending"]
+    if len(entries) < len(then):
+        raise SagaChanged(f"{about}, {ours}: the migration makes two of its steps one")
+    if lost := [name for name in begun if name not in names]:
+        raise SagaChanged(f"{about}, {ours}: {', '.join(lost)} was begun and has no step any more; map it to one")
+    if log.phase == "running" and begun != list(names[: len(begun)]):
+        raise SagaChanged(
+            f"{about}, {ours}: a step stands before {begun[-1]} that has not run; put new ones at the end"
+        )
+    for name, entry in entries.items():
+        entry.name = name
+    log.failed_at = renamed.get(log.failed_at, log.failed_at)
+    log.doubtful = renamed.get(log.doubtful, log.doubtful)
+    log.version = version
+    log.entries = [entries.get(name) or Entry(name, name) for name in names]
+
+
+class Course:
+    """One claimed saga: its log, and the ways that it is committed."""
+
+    def __init__(self, run: Run, side: Side, name: str) -> None:
+        self.run = run
+        self.side = side
+        self.name = name
+        self.log = read(noted(run))
+        self._offset = run.token - round(run.engine.monotonic() * 1e6)
+
+    def now(self) -> int:
+        """The store's time, as far as this process can know it without asking."""
+        return self._offset + round(self.run.engine.monotonic() * 1e6)
+
+    def end(self, part: Part, state: State, error: str = "") -> None:
+        part.state, part.error, part.ended = state, error, self.now()
+
+    async def commit(self) -> None:
+        """Write the log down. `LeaseLost` where another goes on with it: stop."""
+        await note(self.run, self.side, _encode(self.log))
+
+    async def done(self) -> None:
+        op = completion_of(self.run, packed(results_of(self.log)))
+        assert isinstance(op, Settlement)
+        await self._settle(op, "completed")
+
+    async def failed(self) -> SagaFailed:
+        """Record that it failed, and every duplicate is told; gives what to raise."""
+        run, log = self.run, self.log
+        undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
+        error = SagaFailed(
+            f"saga {show(self.name)} {show(log.id)!r} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
+            f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
+            log.failure,
+            log.failed_at,
+        )
+        op = self._ending("failed", run.policy.retention)
+        op.error = run.sealed(encode_error(error), run.generation)
+        await self._settle(op, "failed", log.why)
+        return error
+
+    async def free(self) -> None:
+        """Leave it for the next runner, written down."""
+        await self._settle(self._ending("free", self.run.policy.hold), "released")
+
+    async def doubt(self, entry: Entry, why: str) -> NoReturn:
+        """Nobody knows, or nobody can: an operator decides."""
+        self.log.doubtful, self.log.doubt = entry.name, why
+        await self._settle(self._ending("in_doubt", self.run.policy.hold), "in_doubt", why)
+        raise InDoubt(in_doubt(self.name, self.log))
+
+    async def leave(self, why: str) -> None:
+        """As `free`, for one that has an error to raise: never raises an `Exception` itself."""
+        await leave(self.run, self.side, "free", why, hidden(self.run, _encode(self.log)))
+
+    def _ending(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
+        run = self.run
+        return Settlement(run.scope, run.stored_key, run.owner, run.token, state, retention)
+
+    async def _settle(self, op: Settlement, kind: str, detail: str = "") -> None:
+        run = self.run
+        run.active = False
+        op.note = hidden(run, _encode(self.log))
+        applied = self.side.settle(op)
+        if type(applied) is not bool:
+            applied = await applied
+        if run.engine.waiters.waiting:
+            run.engine.waiters.wake((run.scope, run.stored_key))
+        run.tell(kind if applied else "fenced", detail)
+        if not applied:
+            raise LeaseLost(
+                f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another goes on with it, or an "
+                "operator settled it; what this attempt did last was not recorded"
+            )
+
+
+def in_doubt(name: str, log: Log) -> str:
+    """What is said about a saga in doubt."""
+    what = f"{'the compensation of ' if log.undoing else ''}step {log.doubtful}"
+    return (
+        f"saga {show(name)} {show(log.id)!r} is in doubt at {what}: {log.doubt}; find out, then decide: "
+        "effectonce sagas resolve"
+    )

@@ -1,0 +1,8 @@
+"""How messages are written into packets: `CloudEvents` (the default), and what others on the same queue read."""
+
+from .babelqueue import BabelQueue
+from .cloudevents import CloudEvents
+from .raw import Raw
+from .signing import Signed
+
+__all__ = ["BabelQueue", "CloudEvents", "Raw", "Signed"]

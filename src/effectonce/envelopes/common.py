@@ -1,0 +1,60 @@
+"""What every envelope does alike: the cap, the headers, and data as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from effectonce.contracts import Packet
+from effectonce.core.codec import json_decoder, to_json
+from effectonce.errors import ConfigurationError, Undecodable, show
+from effectonce.message import Message
+
+#: The longest body that is written or read, unless told: what most brokers take as they are installed.
+MAX_BODY: Final = 1 << 20
+
+
+def require_room(packet: Packet, limit: int) -> None:
+    """`Undecodable` for a body over the cap: it is not even looked into."""
+    if len(packet.body) > limit:
+        raise Undecodable(f"the body has {len(packet.body)} bytes, over the cap of {limit} (max_body)")
+
+
+def packed(message: Message[Any], body: bytes, headers: Mapping[str, str], limit: int) -> Packet:
+    """The packet of ``message``, or why it cannot be sent."""
+    if len(body) > limit:
+        raise ConfigurationError(
+            f"message {show(message.id)} has a body of {len(body)} bytes, over the cap of {limit}; keep large data "
+            "elsewhere and send a reference to it, or raise max_body here and at the consumers"
+        )
+    if not message.id or not all(type(n) is str and type(v) is str for n, v in message.headers.items()):
+        raise ConfigurationError(f"message {show(message.id)!r} needs an id, and headers that are strings")
+    return Packet(body=body, headers=headers, id=message.id, ordering_key=message.ordering_key)
+
+
+def write_json(value: Any, message: Message[Any]) -> bytes:
+    """``value``, which holds the data of ``message``, as JSON."""
+    try:
+        return to_json(value)
+    except Exception as error:
+        raise ConfigurationError(f"the data of message {show(message.id)} has no JSON form: {show(error)}") from error
+
+
+def read_json(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
+    """``body`` read as ``type_``; whatever is wrong with it is `Undecodable`."""
+    decode = _decoder(type_)
+    try:
+        return decode(body)
+    except Exception as error:  # a model's own validators raise what they like, and nesting may be too deep
+        raise Undecodable(f"{what} cannot be read: {show(error, 300) or type(error).__name__}") from error
+
+
+@lru_cache(512)
+def _decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    try:
+        return json_decoder(type_)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"no message can be read as {type_!r}: {error}; name another type") from error

@@ -1,0 +1,89 @@
+"""No envelope: the body is the data, JSON or bytes, as a producer that knows nothing of us writes it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from effectonce.contracts import Packet
+from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
+from effectonce.keys import KeySpec, encode_key, extractor
+from effectonce.message import Message
+
+from .common import MAX_BODY, packed, read_json, require_room, write_json
+
+JSON: Final = "application/json"
+BYTES: Final = "application/octet-stream"
+_HEADER: Final = "headers."
+
+
+class Raw:
+    """The body as it is. ``key`` says what duplicates share: a path into the body (``"data.payment.id"``) or a header
+    (``"headers.x-request-id"``), a tuple of these, or a function of ``data`` and ``headers``; without it, the id that
+    the producer gave the broker.
+
+    The type is that of the header ``type_header``, or ``type`` for all. ``content`` is ``"json"``, ``"bytes"``, or
+    None: JSON unless the content type says otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: KeySpec | None = None,
+        type: str = "",
+        type_header: str = "type",
+        content: str | None = None,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._key = None if key is None else extractor(key, _parameters)
+        self._shown = key if isinstance(key, str) else repr(key)
+        self._key_header = key.removeprefix(_HEADER) if isinstance(key, str) and key.startswith(_HEADER) else None
+        self._type = type
+        self._type_header = type_header
+        self._content = content
+        self.max_body = max_body
+
+    def encode(self, message: Message[Any], queue: str = "") -> Packet:
+        data = message.data
+        is_bytes = isinstance(data, bytes | bytearray | memoryview)
+        headers = {"content-type": BYTES if is_bytes else JSON, **message.headers}
+        if message.type:
+            headers[self._type_header] = message.type
+        if self._key_header is not None:
+            headers.setdefault(self._key_header, message.key)
+        return packed(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
+
+    def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
+        require_room(packet, self.max_body)
+        headers = dict(packet.headers)
+        data = self._data(packet, data_type)
+        key = packet.id if self._key is None else self._key_of(data, headers)
+        return Message(
+            data=data,
+            type=headers.pop(self._type_header, self._type),
+            id=packet.id or key,
+            key=key,
+            ordering_key=packet.ordering_key,
+            headers=headers,
+        )
+
+    def _data(self, packet: Packet, data_type: Any) -> Any:
+        if data_type is bytes:
+            return packet.body
+        kind = packet.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        is_json = self._content == "json" if self._content else kind == JSON or kind.endswith("+json")
+        if is_json or data_type is not Any:
+            return read_json(packet.body, data_type, "the body")
+        return packet.body
+
+    def _key_of(self, data: Any, headers: dict[str, str]) -> str:
+        assert self._key is not None
+        try:
+            return encode_key(self._key((data, headers), {}))
+        except (MissingKey, InvalidKey) as error:
+            raise Undecodable(f"its key {show(self._shown)} cannot be taken: {error}") from error
+        except Exception as error:  # a function of the user's, on a body that it did not expect
+            raise Undecodable(f"its key {show(self._shown)} cannot be taken: {type(error).__name__}") from error
+
+
+def _parameters(data: Any, headers: Any) -> None:
+    """What a key may be taken from."""

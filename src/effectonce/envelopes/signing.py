@@ -1,0 +1,82 @@
+"""Messages that only those who know a key can have written (F67): HMAC-SHA-256, checked before anything is decoded.
+
+What is signed: the body, the packet's id and ordering key, and every header but ours (``eo-…``: the signature itself,
+marks of redrives and dead letters) and W3C trace context, which are written on the way. The signature is the header
+``eo-signature``, in hexadecimal, the id of its key ``eo-signature-key``. It is taken over these as netstrings
+(``<length>:<bytes>``, UTF-8): ``effectonce-1``, the id of the key, the packet's id, its ordering key or nothing, each
+header's name and value, sorted by name, and the body.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from effectonce.contracts import Envelope, Packet
+from effectonce.errors import ForgedMessage, InvalidOption, show
+from effectonce.message import Message
+
+SIGNATURE: Final = "eo-signature"
+KEY: Final = "eo-signature-key"
+VERSION: Final = b"effectonce-1"
+SHORTEST: Final = 16
+
+_ON_THE_WAY = ("traceparent", "tracestate")
+
+
+class Signed:
+    """``envelope``, signed with ``keys[use]``, and read only where a key of ``keys`` has signed it.
+
+    To change keys: add the new one to all consumers, then ``use`` it in the producers, then remove the old one when
+    nothing that it signed is left. Keys have at least 16 bytes: make one with ``secrets.token_bytes(32)``.
+    """
+
+    def __init__(self, envelope: Envelope, *, keys: Mapping[str, str | bytes], use: str | None = None) -> None:
+        self._envelope = envelope
+        self._keys = {name: key.encode() if isinstance(key, str) else bytes(key) for name, key in keys.items()}
+        if any(len(key) < SHORTEST for key in self._keys.values()):
+            raise InvalidOption(f"a signing key needs at least {SHORTEST} bytes; make one with secrets.token_bytes(32)")
+        if use is None and len(self._keys) == 1:
+            (use,) = self._keys
+        if use not in self._keys:
+            raise InvalidOption(
+                f"use={use!r} is not among the keys; they are {', '.join(sorted(self._keys)) or 'none'}"
+            )
+        self._use: str = use
+
+    def encode(self, message: Message[Any], queue: str = "") -> Packet:
+        packet = self._envelope.encode(message, queue)
+        signature = _mac(packet, self._use, self._keys[self._use])
+        return replace(packet, headers={**packet.headers, KEY: self._use, SIGNATURE: signature})
+
+    def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
+        headers = dict(packet.headers)
+        signature, name = headers.pop(SIGNATURE, ""), headers.pop(KEY, "")
+        key = self._keys.get(name)
+        if not signature:
+            raise ForgedMessage(f"it is not signed: its producer has to sign it with one of {', '.join(self._keys)}")
+        if key is None:
+            raise ForgedMessage(f"it is signed with the key {show(name)!r}, which is not known here")
+        if not hmac.compare_digest(_mac(packet, name, key).encode(), signature.encode()):
+            raise ForgedMessage(f"its signature with the key {show(name)!r} is wrong")
+        return self._envelope.decode(replace(packet, headers=headers), data_type)
+
+    def __repr__(self) -> str:
+        return f"Signed({type(self._envelope).__name__}, keys={sorted(self._keys)}, use={self._use!r})"
+
+
+def _mac(packet: Packet, name: str, key: bytes) -> str:
+    return hmac.digest(key, b"".join(_netstrings(packet, name)), "sha256").hex()
+
+
+def _netstrings(packet: Packet, name: str) -> Iterator[bytes]:
+    texts = [name, packet.id, packet.ordering_key or ""]
+    for header, value in sorted(packet.headers.items()):
+        if not header.startswith("eo-") and header not in _ON_THE_WAY:
+            texts += [header, value]
+    for part in (VERSION, *(text.encode("utf-8", "surrogatepass") for text in texts), packet.body):
+        yield b"%d:" % len(part)
+        yield part

@@ -1,0 +1,295 @@
+-- What effectonce asks of MySQL and MariaDB. `-- name: x` starts statement x.
+--
+-- {records}, {meta}  the two tables
+-- {now}              the clock when the expression is evaluated: SYSDATE. NOW() is when the statement began,
+--                    and after a wait for a lock a short lease counted from it would be over already.
+-- {began}            the clock when the statement began. Constant, so that a range of an index can end there.
+-- {rows}, {ids} ...  literals. All text and bytes are hexadecimal: immune to quoting modes and character sets.
+--
+-- The session is in READ COMMITTED (see the connection), so that statements lock the rows they name and no
+-- gaps. Rows are named by primary key in sorted order, so that two batches never wait for each other.
+
+
+-- name: claim
+-- One row for each claim. Assignments run from left to right and see the ones before them: `verdict` comes
+-- first and decides on the old values, everything after follows it.
+--   0 keep   1 take a free one   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
+-- A record that is kept with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync.
+-- Affected rows are not looked at: client flags and proxies change their meaning.
+INSERT INTO {records}
+    (id, scope, `key`, owner, doubt_on_lapse, fingerprint, lease, retention, max_attempts,
+     changed_at, created_at, token, lease_until, expires_at, state, attempts, note)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE
+    verdict = CASE
+        WHEN COALESCE(expires_at <= {now}, FALSE) THEN 3
+        WHEN fingerprint <> '' AND VALUES(fingerprint) <> ''
+             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) % 33 <> 1 THEN 0
+        WHEN state NOT IN ('claimed', 'free') THEN 0
+        WHEN state = 'claimed' AND (owner = VALUES(owner) OR lease_until > {now}) THEN 0
+        WHEN state = 'claimed' AND doubt_on_lapse THEN 5
+        WHEN VALUES(max_attempts) > 0 AND attempts >= VALUES(max_attempts) THEN 4
+        WHEN state = 'claimed' THEN 2
+        ELSE 1 END,
+    token = IF(verdict IN (1, 2, 3), GREATEST(token + 1, {now}), token),
+    attempts = CASE WHEN verdict = 3 THEN 1 WHEN verdict IN (1, 2) THEN attempts + 1 ELSE attempts END,
+    generation = IF(verdict = 3, 0, generation),
+    lapsed = IF(verdict IN (1, 2, 3), verdict = 2, lapsed),
+    created_at = IF(verdict = 3, {now}, created_at),
+    changed_at = IF(verdict = 0, changed_at, {now}),
+    lease = IF(verdict IN (1, 2, 3), VALUES(lease), lease),
+    retention = IF(verdict IN (1, 2, 3), VALUES(retention), retention),
+    max_attempts = IF(verdict IN (1, 2, 3), VALUES(max_attempts), max_attempts),
+    doubt_on_lapse = IF(verdict IN (1, 2, 3), VALUES(doubt_on_lapse), doubt_on_lapse),
+    fingerprint = CASE
+        WHEN verdict = 3 OR (verdict IN (1, 2) AND VALUES(fingerprint) <> '') THEN VALUES(fingerprint)
+        ELSE fingerprint END,
+    lease_until = CASE
+        WHEN verdict IN (1, 2, 3) THEN {now} + VALUES(lease)
+        WHEN verdict IN (4, 5) THEN NULL
+        ELSE lease_until END,
+    expires_at = CASE
+        WHEN verdict IN (1, 2, 3) THEN IF(VALUES(doubt_on_lapse), NULL, lease_until + VALUES(retention))
+        WHEN verdict = 4 THEN {now} + VALUES(retention)
+        ELSE expires_at END,
+    result = IF(verdict IN (0, 5), result, NULL),
+    error = CASE WHEN verdict IN (0, 5) THEN error WHEN verdict = 4 THEN {exhausted} ELSE NULL END,
+    note = CASE WHEN verdict = 3 THEN VALUES(note) WHEN verdict IN (1, 2) THEN COALESCE(note, VALUES(note)) ELSE note END,
+    owner = IF(verdict IN (1, 2, 3), VALUES(owner), owner),
+    state = CASE
+        WHEN verdict IN (1, 2, 3) THEN 'claimed'
+        WHEN verdict = 4 THEN 'failed'
+        WHEN verdict = 5 THEN 'in_doubt'
+        ELSE state END
+
+
+-- name: remember
+-- A success that was not claimed. Never over a live claim, a doubt, a failure, or a success before it.
+INSERT INTO {records}
+    (id, scope, `key`, owner, fingerprint, retention, changed_at, created_at, token, expires_at, state, attempts, result)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE
+    verdict = CASE
+        WHEN COALESCE(expires_at <= {now}, FALSE) THEN 3
+        WHEN fingerprint <> '' AND VALUES(fingerprint) <> ''
+             AND LOCATE(LEFT(fingerprint, 33), VALUES(fingerprint)) % 33 <> 1 THEN 0
+        WHEN state NOT IN ('claimed', 'free') THEN 0
+        WHEN state = 'claimed' AND (doubt_on_lapse OR lease_until > {now}) THEN 0
+        ELSE 1 END,
+    token = IF(verdict, GREATEST(token + 1, {now}), token),
+    attempts = IF(verdict = 3, 0, attempts),
+    generation = IF(verdict = 3, 0, generation),
+    lapsed = IF(verdict, 0, lapsed),
+    created_at = IF(verdict = 3, {now}, created_at),
+    changed_at = IF(verdict, {now}, changed_at),
+    doubt_on_lapse = IF(verdict, 0, doubt_on_lapse),
+    fingerprint = IF(verdict, VALUES(fingerprint), fingerprint),
+    lease_until = IF(verdict, NULL, lease_until),
+    expires_at = IF(verdict, {now} + VALUES(retention), expires_at),
+    result = IF(verdict, VALUES(result), result),
+    error = IF(verdict, NULL, error),
+    note = IF(verdict, NULL, note),
+    owner = IF(verdict, '', owner),
+    state = IF(verdict, 'done', state)
+
+
+-- name: standing
+-- What claims, looks and remembers are answered from: the arguments of `record.standing`, the lease as what is left.
+id, state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until - {now},
+LEFT(fingerprint, 33), result, error, note
+
+
+-- name: reread
+-- MySQL has no RETURNING: in the transaction of the insert before it, where the rows are still held.
+SELECT {standing} FROM {records} WHERE id IN ({ids})
+
+
+-- name: look
+SELECT {standing} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= {now}, FALSE)
+
+
+-- name: settle
+-- An update with a join keeps no order of assignments, so no expression here reads a column that another
+-- writes. STRAIGHT_JOIN: locks are taken in the order of the list, which is sorted.
+UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
+SET r.state = s.state,
+    r.result = s.result,
+    r.error = s.error,
+    r.note = COALESCE(s.note, r.note),
+    r.attempts = r.attempts - s.refund,
+    r.lease_until = NULL,
+    r.expires_at = IF(s.state = 'in_doubt', NULL, {now} + s.retention),
+    r.changed_at = {now},
+    r.verdict = 0
+WHERE r.owner = s.owner AND r.token = s.token AND NOT COALESCE(r.expires_at <= {now}, FALSE)
+    AND (r.state = 'claimed' OR (r.state = 'in_doubt' AND s.state = 'done'))
+
+
+-- name: renew
+UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
+SET r.lease_until = {now} + s.lease,
+    r.expires_at = IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
+WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
+    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
+
+
+-- name: complete
+-- A settlement to done that the caller's own transaction makes, and whether it was applied. Parameters by number, as
+-- sessions take them.
+UPDATE {records}
+SET result = $4, error = NULL, expires_at = {now} + $5, changed_at = {now}, verdict = 0, lease_until = NULL,
+    state = 'done'
+WHERE id = $1 AND owner = $2 AND token = $3 AND state IN ('claimed', 'in_doubt')
+    AND NOT COALESCE(expires_at <= {now}, FALSE)
+
+
+-- name: completed
+SELECT 1 FROM {records} WHERE id = $1 AND owner = $2 AND token = $3 AND state = 'done' FOR UPDATE
+
+
+-- name: note
+UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
+SET r.note = s.note,
+    r.changed_at = {now}
+WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
+    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
+
+
+-- name: before
+-- Sent before a settlement, a note or a renewal.
+SET @effectonce_before = {now}
+
+
+-- name: settled
+-- In the transaction of the update before it: whose the records are now, and in which state. Those that had
+-- expired before the update are absent; one that it gave a very short retention is not.
+SELECT id, owner, token, state FROM {records}
+WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= @effectonce_before, FALSE)
+
+
+-- name: record
+scope, `key`, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until,
+expires_at, owner, LEFT(fingerprint, 33), result, error, note, id
+
+
+-- name: get
+SELECT {record} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= {now}, FALSE)
+
+
+-- name: forget
+-- The SELECT says whether there was such a record; it holds the row until the update is committed.
+BEGIN;
+SELECT 1 FROM {records} WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE) FOR UPDATE;
+UPDATE {records}
+SET generation = generation + 1, attempts = 0, token = GREATEST(token + 1, {now}), owner = '',
+    lapsed = 0, lease_until = NULL, changed_at = {now}, expires_at = {now} + {retention},
+    result = NULL, error = NULL, note = NULL, fingerprint = '', verdict = 0, state = 'free'
+WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE);
+COMMIT
+
+
+-- name: resolve
+BEGIN;
+SELECT 1 FROM {records}
+WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE)
+    AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse AND lease_until <= {now})) FOR UPDATE;
+UPDATE {records}
+SET generation = generation + {retry}, attempts = IF({retry}, 0, attempts), token = GREATEST(token + 1, {now}),
+    owner = '', changed_at = {now}, expires_at = {now} + {retention},
+    result = {result}, error = {error}, verdict = 0,
+    lease_until = NULL, state = {state}
+WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE)
+    AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse AND lease_until <= {now}));
+COMMIT
+
+
+-- name: expired
+-- Candidates, read without locks; each is looked at again before it is deleted.
+SELECT id FROM {records} FORCE INDEX (due)
+WHERE state IN ('done', 'failed', 'free', 'claimed') AND expires_at <= {began} LIMIT {limit}
+
+
+-- name: lapsed
+SELECT id FROM {records} FORCE INDEX (due)
+WHERE state = 'claimed' AND expires_at IS NULL AND lease_until <= {began} LIMIT {limit}
+
+
+-- name: hold_expired
+-- SKIP LOCKED: the sweeper waits for nobody. By primary key only: locks on another index, taken before the
+-- row's, deadlock with claims, which take them after it.
+BEGIN;
+SELECT id FROM {records} FORCE INDEX (PRIMARY)
+WHERE id IN ({ids}) AND expires_at <= {now} FOR UPDATE SKIP LOCKED
+
+
+-- name: hold_lapsed
+BEGIN;
+SELECT id FROM {records} FORCE INDEX (PRIMARY)
+WHERE id IN ({ids}) AND state = 'claimed' AND expires_at IS NULL AND lease_until <= {now} FOR UPDATE SKIP LOCKED
+
+
+-- name: delete
+DELETE FROM {records} WHERE id = {id} AND expires_at <= {now}
+
+
+-- name: doubt
+UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = {now}, verdict = 0
+WHERE id = {id} AND state = 'claimed' AND doubt_on_lapse AND expires_at IS NULL
+
+
+-- name: swept
+INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = VALUES(value)
+
+
+-- name: stats
+-- Index only, and at most {cap} entries of it for each state.
+SELECT 'claimed', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
+    WHERE state = 'claimed' AND (expires_at IS NULL OR expires_at > {began}) LIMIT {cap}) AS c
+UNION ALL SELECT 'done', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
+    WHERE state = 'done' AND expires_at > {began} LIMIT {cap}) AS d
+UNION ALL SELECT 'failed', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
+    WHERE state = 'failed' AND expires_at > {began} LIMIT {cap}) AS f
+UNION ALL SELECT 'free', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
+    WHERE state = 'free' AND expires_at > {began} LIMIT {cap}) AS e
+UNION ALL SELECT 'in_doubt', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
+    WHERE state = 'in_doubt' LIMIT {cap}) AS i;
+SELECT MIN(changed_at) FROM {records} FORCE INDEX (recent) WHERE state = 'in_doubt';
+SELECT value FROM {meta} WHERE name = 'swept_at'
+
+
+-- name: page_of_state
+-- One stretch of an index, from the cursor on; keys only.
+SELECT id, changed_at AS at FROM {records} FORCE INDEX (recent)
+WHERE state = {state} AND changed_at <= {at} AND (changed_at < {at} OR id < {id})
+ORDER BY changed_at DESC, id DESC LIMIT {width}
+
+
+-- name: page_of_scope
+SELECT id, created_at AS at FROM {records} FORCE INDEX (scoped)
+WHERE scope = {scope} AND created_at <= {at} AND (created_at < {at} OR id < {id})
+ORDER BY created_at DESC, id DESC LIMIT {width}
+
+
+-- name: page
+-- Which of a stretch are wanted.
+SELECT k.id, k.at, NOT COALESCE(r.expires_at <= {began}, FALSE) AND {wanted}
+FROM ({stretch}) AS k JOIN {records} AS r ON r.id = k.id
+ORDER BY k.at DESC, k.id DESC
+
+
+-- name: version
+SELECT MAX(IF(name = 'schema_version', value, NULL)), MAX(IF(name = 'oldest', value, NULL)) FROM {meta}
+
+
+-- name: clock
+SELECT {now}
+
+
+-- name: safety
+-- What could lose records: another engine, commits that are not flushed, statement-based replication of
+-- SYSDATE, a replica, packets too small for results, SYSDATE turned into NOW.
+SELECT table_name, engine FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name IN ('{records_name}', '{meta_name}');
+SHOW GLOBAL VARIABLES WHERE Variable_name IN
+    ('innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format', 'read_only', 'max_allowed_packet');
+SELECT SLEEP(0.002), SYSDATE(6) > NOW(6)

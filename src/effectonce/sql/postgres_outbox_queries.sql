@@ -1,0 +1,203 @@
+-- What a relay asks of PostgreSQL. `-- name: x` starts statement x; each is its own transaction, in READ COMMITTED.
+--
+-- {outbox}, {meta}   the tables
+-- {now}              the clock when the expression is evaluated
+-- {fresh}            rows to be sent that nobody has leased
+-- {columns}          of a leased row
+--
+-- Where rows are looked for, they are ordered by the columns of the index that is meant for it, and none of those is
+-- compared with `=`: then no other index will do. By the primary key, published rows would be walked over, which
+-- statistics of an hour ago make look like the shorter way.
+
+
+-- name: fresh
+state = 'pending' AND due_at <= 0 AND (leased_until <= (SELECT now FROM began) OR owner = $1::bytea)
+
+
+-- name: columns
+seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time, attempts
+
+
+-- name: taking
+-- How a row is leased. Repeated by its owner, it counts no attempt.
+state = 'pending', due_at = 0, owner = $1::bytea, leased_until = {now} + $2::bigint,
+attempts = attempts + CASE WHEN owner IS NOT DISTINCT FROM $1::bytea THEN 0 ELSE 1 END
+
+
+-- name: lease
+-- Rows in no order but their own: several relays take them side by side.
+WITH began AS MATERIALIZED (
+    SELECT {now} AS now
+),
+fresh_ones AS MATERIALIZED (
+    SELECT seq FROM {outbox} WHERE {fresh} AND seq > $4::bigint
+    ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
+),
+due AS MATERIALIZED (
+    SELECT seq FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+    ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
+),
+taken AS (
+    UPDATE {outbox} SET {taking}
+    WHERE seq = ANY (ARRAY(
+        SELECT seq FROM (SELECT seq FROM fresh_ones UNION ALL SELECT seq FROM due) c ORDER BY seq LIMIT $3::integer))
+    RETURNING {columns}
+)
+SELECT {columns} FROM taken
+
+
+-- name: lease_in_order
+-- Rows of one line go in their order, also between relays that lease at the same time: what SKIP LOCKED passes over
+-- still stands before the others in its line.
+--
+-- `before` is the row before a candidate in its line, as of the start of the statement. A candidate goes where that is
+-- the candidate before it, or none, all the way to the front: then all rows before it are locked here, in their newest
+-- version, and were there to be leased. Others are left as they are behind a row that is being sent; behind one that
+-- waits they wait as long, and behind a parked one for $5, so that the next lease need not walk over them.
+WITH began AS MATERIALIZED (
+    SELECT {now} AS now
+),
+fresh_ones AS MATERIALIZED (
+    SELECT seq, line FROM {outbox} WHERE {fresh} AND seq > $4::bigint
+    ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
+),
+due AS MATERIALIZED (
+    SELECT seq, line FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+    ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
+),
+page AS MATERIALIZED (
+    SELECT c.seq, c.line, lag(c.seq) OVER (PARTITION BY c.line ORDER BY c.seq) AS neighbour,
+           b.seq AS before, b.state, b.due_at
+    FROM (SELECT seq, line FROM fresh_ones UNION ALL SELECT seq, line FROM due) c
+    LEFT JOIN LATERAL (
+        SELECT o.seq, o.state, o.due_at FROM {outbox} o
+        WHERE o.line IS NOT NULL AND (o.line, o.seq) >= (c.line, 0) AND (o.line, o.seq) < (c.line, c.seq)
+        ORDER BY o.line DESC, o.seq DESC LIMIT 1
+    ) b ON c.line IS NOT NULL
+),
+judged AS MATERIALIZED (
+    SELECT seq,
+           line IS NULL OR NOT bool_or(before IS NOT NULL AND before IS DISTINCT FROM neighbour) OVER ahead AS goes,
+           max(CASE WHEN before = neighbour THEN NULL WHEN state = 'waiting' THEN due_at
+                    WHEN state = 'parked' THEN (SELECT now FROM began) + $5::bigint END) OVER ahead AS until
+    FROM page
+    WINDOW ahead AS (PARTITION BY line ORDER BY seq)
+),
+taken AS (
+    UPDATE {outbox} SET {taking}
+    WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE goes ORDER BY seq LIMIT $3::integer))
+    RETURNING {columns}
+),
+deferred AS (
+    UPDATE {outbox} o SET state = 'waiting', due_at = j.until
+    FROM judged j
+    WHERE o.seq = j.seq AND NOT j.goes AND j.until IS NOT NULL
+)
+SELECT {columns} FROM taken
+UNION ALL
+-- And last, by its -1, where the next page begins.
+SELECT CASE WHEN (SELECT count(*) FROM fresh_ones) = $3::integer THEN (SELECT max(seq) FROM fresh_ones) ELSE 0 END,
+       '', '', '', NULL, '', '', ''::bytea, '', NULL, '', NULL, -1
+
+
+-- name: settle
+-- Published ones are kept for $3, or deleted; each of the others becomes what its entry of the arrays says.
+WITH kept AS (
+    UPDATE {outbox} SET
+        state = 'published', due_at = {now} + $3::bigint, published_at = {now}, line = NULL, leased_until = 0,
+        error = NULL
+    WHERE seq = ANY ($2::bigint[]) AND owner = $1::bytea AND state = 'pending' AND $3::bigint > 0
+    RETURNING 1
+),
+deleted AS (
+    DELETE FROM {outbox}
+    WHERE seq = ANY ($2::bigint[]) AND owner = $1::bytea AND state = 'pending' AND $3::bigint = 0
+    RETURNING 1
+),
+others AS (
+    UPDATE {outbox} o SET
+        state = i.state,
+        due_at = CASE i.state WHEN 'waiting' THEN {now} + i.span ELSE 0 END,
+        leased_until = 0,
+        owner = NULL,
+        attempts = o.attempts - i.refund,
+        error = coalesce(i.error, o.error)
+    FROM unnest($4::bigint[], $5::text[], $6::bigint[], $7::integer[], $8::text[])
+        AS i (seq, state, span, refund, error)
+    WHERE o.seq = i.seq AND o.owner = $1::bytea AND o.state = 'pending'
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM deleted) + (SELECT count(*) FROM others)
+
+
+-- name: probe
+-- Whether the table has what this release reads.
+SELECT {columns}, line, created_at, state, due_at, leased_until, owner, error, published_at FROM {outbox} LIMIT 0
+
+
+-- name: unpark
+-- Up to $3 of them all, or those in $1; with $2 they are deleted instead. Those that wait behind them are due at once:
+-- up to $4, since the others come due by themselves.
+WITH parked AS MATERIALIZED (
+    SELECT seq, line FROM {outbox}
+    WHERE state = 'parked' AND ($1::bigint[] IS NULL OR seq = ANY ($1::bigint[]))
+    ORDER BY seq LIMIT $3::integer
+    FOR UPDATE
+),
+freed AS (
+    UPDATE {outbox} SET state = 'pending', due_at = 0, attempts = 0, owner = NULL, leased_until = 0
+    WHERE seq = ANY (ARRAY(SELECT seq FROM parked)) AND NOT $2::boolean
+    RETURNING 1
+),
+dropped AS (
+    DELETE FROM {outbox} WHERE seq = ANY (ARRAY(SELECT seq FROM parked)) AND $2::boolean
+    RETURNING 1
+),
+behind AS (
+    UPDATE {outbox} SET due_at = {now}
+    WHERE seq = ANY (ARRAY(
+        SELECT seq FROM {outbox} WHERE state = 'waiting' AND line = ANY (ARRAY(SELECT line FROM parked))
+        ORDER BY seq LIMIT $4::integer))
+)
+SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM dropped)
+
+
+-- name: list
+SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
+       published_at, error
+FROM {outbox}
+WHERE state = $1::text AND (due_at, seq) > ($2::bigint, $3::bigint)
+ORDER BY due_at, seq LIMIT $4::integer
+
+
+-- name: stats
+SELECT s.state, o.count, o.oldest
+FROM unnest(ARRAY['pending', 'waiting', 'parked', 'published']) AS s (state)
+CROSS JOIN LATERAL (
+    SELECT count(*), min(created_at) AS oldest
+    FROM (SELECT created_at FROM {outbox} WHERE state = s.state ORDER BY due_at, seq LIMIT $1::integer) c
+) o
+UNION ALL
+SELECT 'cleaned', 0, value FROM {meta} WHERE name = $2::text
+
+
+-- name: clean
+-- One more than the limit is looked for: it says whether there is more to do.
+WITH old AS MATERIALIZED (
+    SELECT seq FROM {outbox} WHERE state = 'published' AND due_at <= (SELECT {now})
+    ORDER BY due_at, seq LIMIT $1::integer + 1
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM {outbox} WHERE seq = ANY (ARRAY(SELECT seq FROM old LIMIT $1::integer))
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM old) > $1::integer
+
+
+-- name: cleaned
+INSERT INTO {meta} (name, value) VALUES ($1::text, {now}) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+
+-- name: has_inbox
+SELECT to_regclass($1::text) IS NOT NULL

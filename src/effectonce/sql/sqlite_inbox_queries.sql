@@ -1,0 +1,54 @@
+-- What the inbox asks of SQLite, on the caller's own connection. `-- name: x` starts statement x.
+--
+-- {inbox}, {attempts}    the two tables
+-- {now}                  the clock, in microseconds
+-- {rows}, {keys}         as many groups of placeholders as there are messages
+--
+-- What writes begins with INSERT, UPDATE or DELETE: by that the module `sqlite3` knows when to begin a transaction.
+
+
+-- name: insert
+-- No row comes back for a duplicate.
+INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
+VALUES ($1, $2, $3, {now}, {now} + $4)
+ON CONFLICT (scope, key) DO NOTHING RETURNING 1;
+
+-- name: insert_many
+INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at) VALUES {rows}
+ON CONFLICT (scope, key) DO NOTHING RETURNING key;
+
+-- name: find
+SELECT fingerprint, result FROM {inbox} WHERE scope = $1 AND key = $2;
+
+-- name: find_many
+SELECT key, fingerprint FROM {inbox} WHERE scope = $1 AND key IN ({keys});
+
+-- name: store
+UPDATE {inbox} SET result = $3 WHERE scope = $1 AND key = $2;
+
+-- name: forget_many
+DELETE FROM {inbox} WHERE scope = $1 AND key IN ({keys});
+
+-- name: count
+-- Nothing is counted, and no row comes back, for a message that is handled already.
+INSERT INTO {attempts} (scope, key, attempts, expires_at)
+SELECT $1, $2, 1, {now} + $3 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE scope = $1 AND key = $2)
+ON CONFLICT (scope, key) DO UPDATE SET attempts = attempts + 1, expires_at = excluded.expires_at
+RETURNING attempts;
+
+-- name: uncount
+DELETE FROM {attempts} WHERE scope = $1 AND key = $2;
+
+-- name: purge
+DELETE FROM {inbox} WHERE rowid IN (
+    SELECT rowid FROM {inbox} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
+) RETURNING 1;
+
+-- name: purge_attempts
+DELETE FROM {attempts} WHERE rowid IN (
+    SELECT rowid FROM {attempts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
+) RETURNING 1;
+
+-- name: settings
+SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),
+       (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1);

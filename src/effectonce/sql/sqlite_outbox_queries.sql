@@ -1,0 +1,125 @@
+-- What a relay asks of SQLite. `-- name: x` starts statement x. A lease and a settlement are transactions that hold the
+-- write lock from the start, so that relays take turns by themselves.
+--
+-- INDEXED BY: by the primary key, which gives the same order, published rows would be walked over.
+
+
+-- name: probe
+-- Whether the table has what this release reads: asked once per connection.
+SELECT seq, id, message_id, destination, ordering_key, line, type, headers, payload, content, trace_id, source, time,
+       created_at, state, due_at, leased_until, owner, attempts, error, published_at
+FROM {outbox} LIMIT 0;
+
+
+-- name: idle
+-- Whether there is nothing to lease: asked first, since it needs no lock.
+SELECT NOT EXISTS (
+    SELECT 1 FROM {outbox} INDEXED BY {due_index}
+    WHERE state = 'pending' AND due_at = 0 AND seq > :after AND (leased_until <= :now OR owner = :owner))
+AND NOT EXISTS (
+    SELECT 1 FROM {outbox} INDEXED BY {due_index} WHERE state = 'waiting' AND due_at <= :now);
+
+
+-- name: before
+-- The row before a candidate in its line, of those that have not left.
+(SELECT b.seq FROM {outbox} b INDEXED BY {line_index} WHERE b.line = p.line AND b.seq < p.seq
+ ORDER BY b.line DESC, b.seq DESC LIMIT 1)
+
+
+-- name: fresh
+SELECT p.seq, p.line, {before}
+FROM {outbox} p INDEXED BY {due_index}
+WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > :after AND (p.leased_until <= :now OR p.owner = :owner)
+ORDER BY p.seq LIMIT :limit;
+
+
+-- name: due
+SELECT p.seq, p.line, {before}
+FROM {outbox} p INDEXED BY {due_index}
+WHERE p.state = 'waiting' AND p.due_at <= :now
+ORDER BY p.due_at, p.seq LIMIT :limit;
+
+
+-- name: holder
+SELECT state, due_at FROM {outbox} WHERE seq = ?;
+
+
+-- name: defer
+-- Behind a row that waits they wait as long, so that the next lease need not walk over them.
+UPDATE {outbox} SET state = 'waiting', due_at = ? WHERE seq = ?;
+
+
+-- name: take
+-- Repeated by its owner, it counts no attempt.
+UPDATE {outbox} SET
+    state = 'pending', due_at = 0, attempts = attempts + (owner IS NOT :owner), leased_until = :until, owner = :owner
+WHERE seq = :seq
+RETURNING seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time,
+    attempts;
+
+
+-- name: publish
+UPDATE {outbox} SET
+    state = 'published', due_at = :now + :keep, published_at = :now, line = NULL, leased_until = 0, error = NULL
+WHERE seq = :seq AND owner = :owner AND state = 'pending';
+
+
+-- name: publish_and_delete
+DELETE FROM {outbox} WHERE seq = :seq AND owner = :owner AND state = 'pending';
+
+
+-- name: settle
+UPDATE {outbox} SET
+    state = :state, due_at = :due_at, leased_until = 0, owner = NULL, attempts = attempts - :refund,
+    error = coalesce(:error, error)
+WHERE seq = :seq AND owner = :owner AND state = 'pending';
+
+
+-- name: parked
+SELECT seq, line FROM {outbox} WHERE state = 'parked' ORDER BY due_at, seq LIMIT ?;
+
+
+-- name: parked_one
+SELECT seq, line FROM {outbox} WHERE state = 'parked' AND seq = ?;
+
+
+-- name: unpark
+UPDATE {outbox} SET state = 'pending', due_at = 0, attempts = 0, owner = NULL, leased_until = 0 WHERE seq = ?;
+
+
+-- name: discard
+DELETE FROM {outbox} WHERE seq = ?;
+
+
+-- name: follow
+-- Those that wait behind a parked one are due at once; there are so many at most, the others come due by themselves.
+UPDATE {outbox} SET due_at = ? WHERE seq IN (
+    SELECT seq FROM {outbox} WHERE line = ? AND state = 'waiting' ORDER BY seq LIMIT ?);
+
+
+-- name: list
+SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
+       published_at, error
+FROM {outbox} WHERE state = ? AND (due_at, seq) > (?, ?) ORDER BY due_at, seq LIMIT ?;
+
+
+-- name: count
+SELECT count(*), min(created_at) FROM (
+    SELECT created_at FROM {outbox} WHERE state = ? ORDER BY due_at, seq LIMIT ?);
+
+
+-- name: old
+SELECT seq FROM {outbox} INDEXED BY {due_index} WHERE state = 'published' AND due_at <= ?
+ORDER BY due_at, seq LIMIT ?;
+
+
+-- name: read_meta
+SELECT value FROM {meta} WHERE name = ?;
+
+
+-- name: write_meta
+INSERT INTO {meta} (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+
+-- name: has_inbox
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?;

@@ -1,0 +1,192 @@
+-- The statements of the SQLite store. Each is one atomic step: outside a transaction it is its own.
+-- Parameters are in the order of the question marks. `now` is excluded.changed_at in an upsert.
+
+-- name: claim
+-- Take the record where it is absent, expired, free, or lapsed with rerun; otherwise change nothing.
+-- The inserted row's `due` comes back as the last rowid, which tells an insert from an update.
+INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
+                            lease_until, expires_at, created_at, changed_at, fingerprint, note)
+VALUES (?, ?, ?, 'claimed', ?, ?, 1, 0, 0, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET
+    state = 'claimed',
+    owner = excluded.owner,
+    token = max(r.token + 1, excluded.token),
+    attempts = CASE WHEN r.expires_at <= excluded.changed_at THEN 1 ELSE r.attempts + 1 END,
+    generation = CASE WHEN r.expires_at <= excluded.changed_at THEN 0 ELSE r.generation END,
+    lapsed = CASE WHEN r.expires_at <= excluded.changed_at THEN 0 ELSE r.state = 'claimed' END,
+    doubt_on_lapse = excluded.doubt_on_lapse,
+    lease_until = excluded.lease_until,
+    expires_at = excluded.expires_at,
+    created_at = CASE WHEN r.expires_at <= excluded.changed_at THEN excluded.created_at ELSE r.created_at END,
+    changed_at = excluded.changed_at,
+    fingerprint = CASE WHEN r.expires_at <= excluded.changed_at OR excluded.fingerprint IS NOT NULL
+                       THEN excluded.fingerprint ELSE r.fingerprint END,
+    result = NULL,
+    error = NULL,
+    note = CASE WHEN r.expires_at <= excluded.changed_at THEN excluded.note ELSE coalesce(r.note, excluded.note) END
+WHERE r.expires_at <= excluded.changed_at
+   OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
+                             AND r.lease_until <= excluded.changed_at AND r.owner <> excluded.owner))
+       AND r.attempts < ?
+       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(?, r.fingerprint) % 33 = 1));
+
+-- name: standing
+-- What a record that was not taken has to say: the arguments of `record.standing`.
+SELECT state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until, fingerprint, result, error,
+       note
+FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: lapse
+-- A claim whose lease has ended, and whose end means doubt.
+UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ?
+WHERE scope = ? AND key = ? AND token = ? AND state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?;
+
+-- name: exhaust
+-- A record that a claim would get if it had attempts left.
+UPDATE {records} SET state = 'failed', error = ?, result = NULL, lease_until = NULL, changed_at = ?, expires_at = ?
+WHERE scope = ? AND key = ? AND token = ? AND attempts >= ? AND expires_at > ?
+  AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= ?));
+
+-- name: settle
+-- The state compared last is 'in_doubt' for a completion, which is allowed from there, and 'claimed' for others.
+UPDATE {records} SET state = ?, result = ?, error = ?, attempts = attempts - ?, lease_until = NULL,
+                     changed_at = ?, expires_at = ?, note = coalesce(?, note)
+WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND (state = 'claimed' OR state = ?)
+  AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: complete
+-- A settlement to done that the caller's own transaction makes; by number, as sessions take them.
+UPDATE {records} SET state = 'done', result = $6, error = NULL, lease_until = NULL, changed_at = $7, expires_at = $7 + $5
+WHERE scope = $1 AND key = $2 AND owner = $3 AND token = $4 AND (state = 'claimed' OR state = 'in_doubt')
+  AND (expires_at IS NULL OR expires_at > $7)
+RETURNING 1;
+
+-- name: note
+UPDATE {records} SET note = ?, changed_at = ?
+WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
+  AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: renew
+UPDATE {records} SET lease_until = ?, expires_at = CASE WHEN doubt_on_lapse = 1 THEN NULL ELSE ? END
+WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
+  AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: remember
+INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
+                            expires_at, created_at, changed_at, fingerprint, result)
+VALUES (?, ?, ?, 'done', x'', ?, 0, 0, 0, 0, ?, ?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET
+    state = 'done',
+    owner = x'',
+    token = max(r.token + 1, excluded.token),
+    attempts = CASE WHEN r.expires_at <= excluded.changed_at THEN 0 ELSE r.attempts END,
+    generation = CASE WHEN r.expires_at <= excluded.changed_at THEN 0 ELSE r.generation END,
+    lapsed = 0,
+    doubt_on_lapse = 0,
+    lease_until = NULL,
+    expires_at = excluded.expires_at,
+    created_at = CASE WHEN r.expires_at <= excluded.changed_at THEN excluded.created_at ELSE r.created_at END,
+    changed_at = excluded.changed_at,
+    fingerprint = excluded.fingerprint,
+    result = excluded.result,
+    error = NULL,
+    note = NULL
+WHERE r.expires_at <= excluded.changed_at
+   OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
+                             AND r.lease_until <= excluded.changed_at))
+       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(?, r.fingerprint) % 33 = 1));
+
+-- name: get
+SELECT {columns} FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: forget
+UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, ?), attempts = 0,
+                     generation = generation + 1, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
+                     result = NULL, error = NULL, fingerprint = NULL, note = NULL
+WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+
+-- name: resolve
+-- The multiplier and the addend are 1 and 0 for done and failed, 0 and 1 for a retry.
+UPDATE {records} SET state = ?, owner = x'', token = max(token + 1, ?), attempts = attempts * ?,
+                     generation = generation + ?, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
+                     result = ?, error = ?
+WHERE scope = ? AND key = ?
+  AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?));
+
+-- Lists walk an index from a place for a bounded number of rows: first where that walk ends (`edge`), then the
+-- rows on it that are wanted (`page`). `attention`: failed, free and in_doubt, newest change first. `others`: by scope
+-- and key. No place has `due` in it: a sweep changes that.
+
+-- name: edge_attention
+SELECT changed_at, scope, key FROM {records}
+WHERE state = ? AND state > 'done' AND (changed_at, scope, key) < (?, ?, ?)
+ORDER BY changed_at DESC, scope DESC, key DESC LIMIT 1 OFFSET ?;
+
+-- name: page_attention
+SELECT changed_at, scope, key, {columns} FROM {records}
+WHERE state = ? AND state > 'done' AND (changed_at, scope, key) < (?, ?, ?) AND (changed_at, scope, key) >= (?, ?, ?)
+  AND (? IS NULL OR scope = ?) AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY changed_at DESC, scope DESC, key DESC LIMIT ?;
+
+-- name: edge_others
+SELECT 0, scope, key FROM {records} WHERE (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
+ORDER BY scope, key LIMIT 1 OFFSET ?;
+
+-- name: page_others
+SELECT 0, scope, key, {columns} FROM {records}
+WHERE (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
+  AND (? IS NULL OR state = ?) AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY scope, key LIMIT ?;
+
+-- name: edge_unfinished
+SELECT 0, scope, key FROM {records}
+WHERE note IS NOT NULL AND (state = 'claimed' OR state = 'free') AND (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
+ORDER BY scope, key LIMIT 1 OFFSET ?;
+
+-- name: page_unfinished
+SELECT 0, scope, key, {columns} FROM {records}
+WHERE note IS NOT NULL AND (state = 'claimed' OR state = 'free') AND (scope, key) > (?, ?) AND (scope, key) <= (?, ?)
+  AND (? IS NULL OR state = ?) AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY scope, key LIMIT ?;
+
+-- name: count_attention
+SELECT count(*) FROM (
+    SELECT 1 FROM {records} WHERE state = ? AND state > 'done' AND (expires_at IS NULL OR expires_at > ?) LIMIT ?);
+
+-- name: edge_recent
+SELECT due FROM {records} ORDER BY due DESC LIMIT 1 OFFSET ?;
+
+-- name: count_recent
+-- Of claimed and done, which no index holds: among the rows after an edge.
+SELECT count(*) FROM (
+    SELECT 1 FROM {records} WHERE due > ? AND state = ? AND (expires_at IS NULL OR expires_at > ?)
+    ORDER BY due DESC LIMIT ?);
+
+-- name: oldest_in_doubt
+SELECT min(changed_at) FROM {records} WHERE state = 'in_doubt' AND state > 'done';
+
+-- name: due
+SELECT due, expires_at FROM {records} WHERE due <= ? ORDER BY due LIMIT ?;
+
+-- name: early
+SELECT due FROM {records} WHERE expires_at / 1000 < due >> 20 AND expires_at <= ? ORDER BY expires_at LIMIT ?;
+
+-- name: delete
+DELETE FROM {records} WHERE due = ? AND expires_at <= ?;
+
+-- name: postpone
+-- Look at this row again later. Where that place is taken it stays, and the next sweep tries again.
+UPDATE OR IGNORE {records} SET due = ? WHERE due = ?;
+
+-- name: lapsed
+SELECT due FROM {records} WHERE doubt_on_lapse = 1 AND state = 'claimed' AND lease_until <= ?
+ORDER BY lease_until LIMIT ?;
+
+-- name: doubt
+UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ? WHERE due = ?;
+
+-- name: read_meta
+SELECT value FROM {meta} WHERE name = ?;
+
+-- name: write_meta
+INSERT INTO {meta} (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

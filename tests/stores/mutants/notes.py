@@ -1,0 +1,120 @@
+"""Stores that are careless with notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.record import Answer, Claim, Note, Page, Query, Settlement
+
+from .base import Mutant, fails
+
+
+@fails("a_claims_note_is_stored_and_answered", "a_note_is_any_bytes")
+class EmptyNotesAreNone(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        reply = self.correct(replace(op, note=op.note or b"?") if isinstance(op, Claim) else op, now)
+        return replace(reply, note=reply.note or None) if isinstance(reply, Answer) else reply
+
+
+@fails("a_claim_repeated_answers_the_note_as_well")
+class TheRepetitionForgetsTheNote(Mutant):
+    """F68."""
+
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        reply = self.correct(op, now)
+        return replace(reply, note=op.note) if isinstance(op, Claim) and row is not None else reply
+
+
+@fails("the_first_note_stays_whoever_claims_next")
+class TheLastNoteWins(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        if isinstance(op, Claim) and row is not None:
+            row.note = None
+        return self.correct(op, now)
+
+
+@fails("a_note_brought_later_is_stored_where_there_was_none")
+class OnlyTheFirstClaimMayBringOne(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        return self.correct(replace(op, note=None) if isinstance(op, Claim) and self.row(op) is not None else op, now)
+
+
+@fails("a_note_replaces_the_one_before_and_outlives_its_writer")
+class NotesAreNotReplaced(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        return True if isinstance(op, Note) else self.correct(op, now)
+
+
+@fails("a_note_repeated_answers_true")
+class ANoteRepeatedIsRefused(Mutant):
+    """F68."""
+
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        return False if isinstance(op, Note) and row.note == op.note else self.correct(op, now)
+
+
+@fails("a_note_of_a_zombie_is_refused")
+class NotesAreNotFenced(Mutant):
+    """F08."""
+
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        if isinstance(op, Note) and row is not None and row.state == "claimed":
+            row.note = op.note
+            return True
+        return self.correct(op, now)
+
+
+@fails("a_note_on_what_is_not_claimed_is_refused")
+class NotesAfterTheEnd(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        if isinstance(op, Note) and row is not None and (row.owner, row.token) == (op.owner, op.token):
+            row.note = op.note
+            return True
+        return self.correct(op, now)
+
+
+@fails("a_settlement_keeps_the_note_unless_it_brings_one")
+class SettlementsDropTheNote(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        reply = self.correct(op, now)
+        if isinstance(op, Settlement) and reply:
+            self.row(op).note = op.note
+        return reply
+
+
+@fails("a_retry_keeps_the_note_and_a_forget_drops_it")
+class ForgettingKeepsTheNote(Mutant):
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        note = self._scopes[scope][key].note
+        forgotten = await super().forget(scope, key, retention)
+        self._scopes[scope][key].note = note
+        return forgotten
+
+
+@fails("an_expired_note_is_gone")
+class NotesOutliveTheirRecords(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        return self.correct(replace(op, note=row.note) if isinstance(op, Claim) and row is not None else op, now)
+
+
+@fails("what_is_unfinished_is_listed")
+class OnlyClaimsAreUnfinished(Mutant):
+    async def list(self, query: Query) -> Page:
+        return await super().list(replace(query, state="claimed") if query.unfinished else query)
+
+
+@fails("notes_of_a_batch_go_to_their_records")
+class TheFirstNoteOfABatchIsForAll(Mutant):
+    async def run(self, batch: Any) -> Any:
+        found = [op.note for op in batch if isinstance(op, Claim) and op.note is not None]
+        return await super().run(
+            [replace(op, note=found[0]) if isinstance(op, Claim) and found else op for op in batch]
+        )
