@@ -12,6 +12,10 @@ from typing import NoReturn, Protocol
 import pytest
 
 from tests.harness import process, servers
+from tests.harness.kafka import kafka
+from tests.harness.nats import nats
+from tests.harness.rabbitmq import rabbitmq
+from tests.harness.sqs import elasticmq, ministack
 
 
 class Running(Protocol):
@@ -72,12 +76,37 @@ def mariadb_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb_url() -> Iterator[str]:
-    """`dynamodb://effectonce?region=…&endpoint=…`; the table is the test's to create and name."""
-    # DynamoDB local wants credentials and believes any.
+def aws_credentials() -> None:
+    """Servers that speak as AWS does want credentials and believe any."""
     for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
         os.environ.setdefault(name, value)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url(aws_credentials: None) -> Iterator[str]:
+    """`dynamodb://effectonce?region=…&endpoint=…`; the table is the test's to create and name."""
     yield from serve("DYNAMODB", servers.dynamodb)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    yield from serve("AMQP", rabbitmq)
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    yield from serve("NATS", nats)
+
+
+@pytest.fixture(scope="session")
+def kafka_url() -> Iterator[str]:
+    yield from serve("KAFKA", kafka)
+
+
+@pytest.fixture(scope="session", params=[elasticmq, ministack], ids=["elasticmq", "ministack"])
+def sqs_url(request: pytest.FixtureRequest, aws_credentials: None) -> Iterator[str]:
+    """`sqs://?region=…&endpoint=…`, of two servers in turn."""
+    yield from serve("SQS", request.param)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 from tests import conftest
 from tests.harness import process, servers
+from tests.harness.nats import nats
 from tests.harness.process import ROOT, Server, ServerFailed
 from tests.harness.proxy import FaultProxy
 
@@ -49,7 +50,7 @@ def start(starter: Callable[[], Server]) -> Server:
 
 
 @pytest.mark.parametrize(
-    "starter", [servers.redis, servers.valkey, servers.postgres, servers.mariadb, servers.dynamodb]
+    "starter", [servers.redis, servers.valkey, servers.postgres, servers.mariadb, servers.dynamodb, nats]
 )
 def test_a_server_answers_as_itself_and_is_gone_afterwards(starter: Callable[[], Server]) -> None:
     with start(starter) as server:
