@@ -54,7 +54,7 @@ class Screen:
 class Progress:
     """How far the work is, on one line of a terminal that is wiped at the end; nothing in a pipe."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, total: int = 0, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream if stream is not None else sys.stderr)
         self._total = total
         self._done = 0
@@ -64,8 +64,9 @@ class Progress:
             line = f"  {self._done}/{self._total}  {text}"[: self._screen.width - 1]
             print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
 
-    def step(self, text: str) -> None:
+    def step(self, text: str, total: int | None = None) -> None:
         self._done += 1
+        self._total = self._total if total is None else total
         self.show(text)
 
     def wipe(self) -> None:
@@ -125,7 +126,7 @@ def _listed(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> lis
     for name, cell in zip(names[1:], prose[1:], strict=True):
         first, *more = textwrap.wrap(cell.text, max(_NARROWEST, screen.width - indent - 1))
         out += [name.text.ljust(indent) + first, *(" " * indent + line for line in more)]
-    return [screen.paint(f"What it {prose[0].text}:", prose[0].colour), *out]
+    return [screen.paint(f"{prose[0].text.capitalize()}:", prose[0].colour), *out]
 
 
 def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
@@ -139,7 +140,7 @@ def redacted(text: str, arguments: Iterable[str]) -> str:
 
     Errors of ours hold none; this is for what others say about what they were given.
     """
-    for given in (*arguments, os.environ.get("EFFECTONCE_STORE", "")):
+    for given in (*arguments, os.environ.get("EFFECTONCE_STORE", ""), os.environ.get("EFFECTONCE_BROKER", "")):
         url = given[given.index("=") + 1 :] if given.startswith("--") and "=" in given else given
         if "://" not in url:
             continue

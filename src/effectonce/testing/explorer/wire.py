@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from effectonce.contracts import Capabilities
-from effectonce.record import Batchable, Claim, Look, Remember, Renewal, Reply, Settlement, Swept
+from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement, Swept
 
 if TYPE_CHECKING:
     from .world import Process, World
@@ -27,7 +27,7 @@ def name_of(op: Batchable) -> str:
         return (
             "refund" if op.refund else {"done": "complete", "free": "release", "failed": "fail"}.get(op.state, "doubt")
         )
-    return {Claim: "claim", Look: "look", Remember: "remember", Renewal: "renew"}[type(op)]
+    return {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}[type(op)]
 
 
 class Request:

@@ -1,0 +1,71 @@
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+
+import payments
+import pytest
+from payments import charge, charged, gateway
+
+import effectonce as eo
+from effectonce.testing import ChaosStore, assert_idempotent, override
+
+
+@pytest.fixture(autouse=True)
+def fresh(memory_store: eo.Store) -> Iterator[None]:
+    gateway.charges.clear()
+    gateway.down = False
+    with override(payments.store, memory_store):
+        yield
+
+
+def test_delivered_three_times_it_charges_once() -> None:
+    for _ in range(3):
+        charge("pay_1", 4200)
+        assert charged() == 1
+
+
+def test_a_duplicate_gets_the_same_result() -> None:
+    first = charge.call("pay_1", 4200)
+    again = charge.call("pay_1", 4200)
+    assert again.value == first.value
+    assert (first.replayed, again.replayed) == (False, True)
+
+
+def test_a_failure_is_retried() -> None:
+    gateway.down = True
+    with pytest.raises(ConnectionError):
+        charge("pay_1", 4200)
+    gateway.down = False
+    assert charge.call("pay_1", 4200).attempt == 2
+    assert charged() == 1
+
+
+def test_duplicates_at_once_charge_once() -> None:
+    def deliver(_: int) -> None:
+        with suppress(eo.InProgress):  # a queue would deliver it again later
+            charge("pay_1", 4200)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(deliver, range(3)))
+    assert charged() == 1
+
+
+def test_another_payment_is_not_a_duplicate() -> None:
+    charge("pay_1", 4200)
+    charge("pay_2", 4200)
+    assert charged() == 2
+
+
+def test_it_charges_once_while_store_and_gateway_fail_at_random() -> None:
+    dice = Random(1)
+    with override(payments.store, ChaosStore(failure_rate=0.3, seed=1)):
+        for _ in range(100):
+            gateway.down = dice.random() < 0.2
+            with suppress(ConnectionError, eo.Retryable, eo.LeaseLost):
+                charge("pay_1", 4200)
+    assert charged() == 1
+
+
+def test_all_of_it_in_one_line() -> None:
+    assert_idempotent(charge, "pay_1", 4200, effects=charged, reset=gateway.charges.clear, strict=True)

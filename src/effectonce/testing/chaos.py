@@ -1,0 +1,165 @@
+"""Stores and brokers that fail at random, from a seed: for tests that must hold whatever fails when."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.broker import Broker, open_broker
+from effectonce.contracts import Backend, ConnectionLost, Delivery, Packet
+from effectonce.errors import BrokerUnavailable, InvalidOption, StoreUnavailable
+from effectonce.record import Batchable, Reply
+from effectonce.store import Store, open_backend
+
+
+class Dice:
+    """Whether this call fails, and how. Safe to throw from several threads."""
+
+    def __init__(self, failure_rate: float, seed: int) -> None:
+        if not 0 <= failure_rate < 1:
+            raise InvalidOption(f"failure_rate is at least 0 and below 1, not {failure_rate}")
+        self.rate = failure_rate
+        self.thrown = self.failed = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def fails(self) -> bool:
+        with self._lock:
+            self.thrown += 1
+            failed = self._random.random() < self.rate
+            self.failed += failed
+            return failed
+
+    def coin(self) -> bool:
+        with self._lock:
+            return self._random.random() < 0.5
+
+
+class ChaosStore(Store):
+    """A store that fails: of its claims and settlements, a share of ``failure_rate`` is either not executed or executed
+    without an answer. The same ``seed`` fails in the same way, as far as the calls come in the same order.
+
+    ``inner`` is the store behind it: a URL, or a backend. ``dice`` counts what was thrown and what failed.
+    """
+
+    def __init__(
+        self, inner: str | Backend = "memory://", *, failure_rate: float = 0.2, seed: int = 0, **options: Any
+    ) -> None:
+        self.dice = Dice(failure_rate, seed)
+        backend = open_backend(inner) if isinstance(inner, str) else inner
+        super().__init__(_ChaosBackend(backend, self.dice), **options)
+
+
+class _ChaosBackend:
+    def __init__(self, inner: Any, dice: Dice) -> None:
+        self._inner = inner
+        self._dice = dice
+        lanes = inner.capabilities.lanes or 1
+        self.capabilities = replace(inner.capabilities, lanes=lanes, notifies=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def sync_port(self) -> Any:
+        return _ChaosPort(self._inner.sync_port(), self._dice)
+
+    def async_port(self) -> Any:
+        return _ChaosPort(self._inner.async_port(), self._dice)
+
+    def __repr__(self) -> str:
+        return f"chaos on {self._inner!r}"
+
+
+class _ChaosPort:
+    def __init__(self, port: Any, dice: Dice) -> None:
+        self._port = port
+        self._dice = dice
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if not self._dice.fails():
+            replies: Sequence[Reply] = await self._port.run(batch)
+            return replies
+        executed = self._dice.coin()
+        if executed:
+            await self._port.run(batch)
+        if self._dice.coin():
+            raise ConnectionLost(f"chaos: the connection broke {'after' if executed else 'before'} it was executed")
+        raise StoreUnavailable("chaos: the store did not answer", 0.0)
+
+
+class ChaosBroker(Broker):
+    """A broker that fails: of publishes, a share of ``failure_rate`` never arrives or is never confirmed; of acks, as
+    many are lost, so that what was settled is delivered again when its ack window ends."""
+
+    def __init__(self, inner: str = "memory://", *, failure_rate: float = 0.2, seed: int = 0, **options: Any) -> None:
+        self.dice = Dice(failure_rate, seed)
+        super().__init__(_ChaosBrokerBackend(open_broker(inner), self.dice), **options)
+
+
+class _ChaosBrokerBackend:
+    def __init__(self, inner: Any, dice: Dice) -> None:
+        self._inner = inner
+        self._dice = dice
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def publisher(self) -> Any:
+        return _ChaosPublisher(self._inner.publisher(), self._dice)
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        return _ChaosConsumer(self._inner.consumer(queue, group=group, prefetch=prefetch), self._dice)
+
+    def __repr__(self) -> str:
+        return f"chaos on {self._inner!r}"
+
+
+class _ChaosPublisher:
+    def __init__(self, publisher: Any, dice: Dice) -> None:
+        self._publisher = publisher
+        self._dice = dice
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        if not self._dice.fails():
+            outcomes: Sequence[Exception | None] = await self._publisher.publish(queue, packets)
+            return outcomes
+        if self._dice.coin():
+            await self._publisher.publish(queue, packets)
+        raise BrokerUnavailable("chaos: the broker did not confirm", 0.0)
+
+    async def close(self) -> None:
+        await self._publisher.close()
+
+
+class _ChaosConsumer:
+    def __init__(self, consumer: Any, dice: Dice) -> None:
+        self._consumer = consumer
+        self._dice = dice
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        if self._dice.fails():
+            raise BrokerUnavailable("chaos: the connection broke", 0.0)
+        deliveries: Sequence[Delivery] = await self._consumer.receive(limit, wait)
+        return deliveries
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        kept = [delivery for delivery in deliveries if not self._dice.fails()]
+        told = iter(await self._consumer.ack(kept)) if kept else iter(())
+        answered = set(map(id, kept))
+        return [next(told) if id(delivery) in answered else True for delivery in deliveries]
+
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        if self._dice.fails():
+            raise BrokerUnavailable("chaos: the dead letters did not confirm", 0.0)
+        moved: bool = await self._consumer.dead_letter(delivery, headers)
+        return moved

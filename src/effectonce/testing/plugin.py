@@ -1,0 +1,73 @@
+"""The pytest plugin: installed with effectonce, loaded by pytest, and idle until a test asks for something of it.
+
+Fixtures: ``manual_clock``, and ``memory_store``, an empty store on that clock. Marker::
+
+    @pytest.mark.idempotent            # the body of this test runs twice, on the same fixtures
+    @pytest.mark.idempotent(times=5)
+
+so that what it asserts must hold however often its message is delivered.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:  # pytest loads this for every project: only what a test uses is imported
+    from effectonce.store import Store
+
+    from .clock import ManualClock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "idempotent(times=2): run the test's body that often, on the same fixtures (effectonce)"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    marker = pyfuncitem.get_closest_marker("idempotent")
+    if marker is not None:
+        times = marker.kwargs.get("times", 2)
+        if type(times) is not int or times < 1 or marker.args or set(marker.kwargs) - {"times"}:
+            raise pytest.UsageError("write @pytest.mark.idempotent or @pytest.mark.idempotent(times=5)")
+        pyfuncitem.obj = _repeated(pyfuncitem.obj, times)
+    return (yield)
+
+
+def _repeated(function: Any, times: int) -> Any:
+    if inspect.iscoroutinefunction(function):
+
+        async def arepeat(**fixtures: Any) -> None:
+            for _ in range(times):
+                await function(**fixtures)
+
+        return arepeat
+
+    def repeat(**fixtures: Any) -> None:
+        for _ in range(times):
+            function(**fixtures)
+
+    return repeat
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """A clock that moves only by ``advance``."""
+    from .clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def memory_store(manual_clock: ManualClock) -> Iterator[Store]:
+    """An empty store in memory, on ``manual_clock``."""
+    from effectonce.store import Store, open_backend
+
+    backend: Any = type(open_backend("memory://"))
+    with Store(backend(clock=manual_clock), sweep_every=None) as store:
+        yield store
