@@ -1,0 +1,241 @@
+"""Intents: calls to outside APIs, which no transaction can hold.
+
+    intents = eo.Intents(store, scope="billing")
+
+    @intents.operation("stripe", "charge")
+    def charge(intent: eo.Intent[Payment]) -> Receipt:
+        return stripe.charge(intent.request, headers=intent.headers)
+
+    charge(Payment("pay_1", 4200), key=message.key)
+
+What is about to be done is written down and committed, then done under a key that stays the same, then what came of it
+is written down. Whoever comes after a crash finds the request as it was frozen, how often it went out and when first,
+and goes on from there: it sends again while the provider keeps the key, looks the effect up, or says that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from .core import intent_flow as flow
+from .core.codec import Codec
+from .core.drive import drive
+from .core.engine import log
+from .core.flow import Policy, Run
+from .core.intent_flow import Log, Terms
+from .core.notes import note_in
+from .durations import Duration, micros, readable
+from .errors import (
+    ConfigurationError,
+    InDoubt,
+    LeaseLost,
+    NotInDoubt,
+    PermanentFailure,
+    ResultNotStored,
+    Retryable,
+    show,
+)
+from .handlers import name_of, refuse_unguardable, return_type
+from .operations import Classifier, Intent, Operation, Reconciler, Req, request_type
+from .policies import check_scope
+from .providers import Provider, find
+from .record import Record
+from .store import Store
+
+FOREVER: Final = 3650 * 86_400_000_000
+"""How long what is not finished is kept: until somebody knows."""
+
+
+class Recovered(Struct, frozen=True):
+    """What one recovery came to, by number of intents."""
+
+    done: int = 0
+    failed: int = 0
+    in_doubt: int = 0
+    later: int = 0  # still unknown, turned away, or being run by another
+
+
+class Intents:
+    """The intent log of one consumer: modes K (the provider keeps keys) and I (it does not).
+
+    K: nothing is doubled and nothing silently lost inside the provider's window; past it an intent is in doubt, never
+    sent blindly. I: nothing is doubled, and every ambiguous outcome is in doubt.
+    """
+
+    def __init__(self, store: Store, *, scope: str) -> None:
+        check_scope(scope)
+        self.store = store
+        self.scope = scope
+        self.operations: dict[str, Operation[Any, Any]] = {}
+        self.classifiers: dict[str, Classifier] = {}
+        self.reconcilers: dict[str, Reconciler] = {}
+
+    def operation(
+        self,
+        provider: str | Provider,
+        name: str,
+        *,
+        window: Duration | None = None,
+        margin: Duration = "5m",
+        keyless: Literal["at-most-once", "at-least-once"] | None = None,
+        lease: Duration = "30s",
+        retention: Duration = "30d",
+        wait: Duration | None = None,
+        max_run: Duration = "1h",
+        returns: Any = ...,
+    ) -> Callable[[Callable[[Intent[Req]], Any]], Operation[Req, Any]]:
+        """Make a function an operation: ``fn(intent)`` makes the call, with ``intent.request`` and its key.
+
+        Named by provider and ``name``, so that a recovery in another process finds it. ``window`` is how long the
+        provider keeps a key, where it does not say; resends end ``margin`` before. ``keyless`` is the choice for
+        providers without keys: ``at-most-once``, or ``at-least-once`` at the risk of a second effect.
+        """
+        known = find(provider)
+        kept = micros(window, "window") if window is not None else known.kept(name)
+        if known.keyed and keyless is not None:
+            raise ConfigurationError(f"{known.name} keeps keys; keyless= is for providers that do not")
+        if known.keyed and kept is None:
+            raise ConfigurationError(
+                f"{known.name} does not say how long it keeps the keys of {name!r}; find out, and pass window="
+            )
+        if not known.keyed and keyless not in ("at-most-once", "at-least-once"):
+            raise ConfigurationError(
+                f"{known.name} keeps no keys: choose keyless='at-most-once' (what is ambiguous is in doubt) or "
+                "'at-least-once' (it is sent again, and may happen twice)"
+            )
+        if known.keyed and known.limit < 36:
+            raise ConfigurationError(f"{known.name} takes keys of {known.limit} characters; ours have 36")
+        if kept is not None and kept <= micros(margin, "margin"):
+            raise ConfigurationError(f"margin={margin!r} leaves nothing of a window of {readable(kept)}")
+
+        def decorate(function: Callable[[Intent[Req]], Any]) -> Operation[Req, Any]:
+            refuse_unguardable(function)
+            scope = f"intents/{self.scope}/{known.name}/{name}"
+            check_scope(scope)
+            if scope in self.operations:
+                raise ConfigurationError(f"{known.name} {name!r} is an operation already: {self.operations[scope]!r}")
+            terms = Terms(
+                provider=known.name,
+                operation=name,
+                scope=self.scope,
+                keyed=known.keyed,
+                window=kept or 0,
+                margin=micros(margin, "margin"),
+                repeats=keyless == "at-least-once",
+            )
+            policy = Policy(
+                scope=scope,
+                codec=Codec(return_type(function, returns), self.store.max_result),
+                lease=micros(lease, "lease"),
+                retention=micros(retention, "retention"),
+                hold=FOREVER,
+                wait=None if wait is None else micros(wait, "wait") / 1e6,
+                max_run=micros(max_run, "max_run") / 1e6,
+                permanent=(Exception,),
+            )
+            made: Operation[Req, Any] = Operation(self, function, known, terms, policy, request_type(function))
+            self.store.take_scope(scope, function)
+            self.operations[scope] = made
+            return made
+
+        return decorate
+
+    def classify(self, provider: str | Provider) -> Callable[[Classifier], Classifier]:
+        """Make a function say what a response, or what was raised, means: a `Verdict`, or None for our own guess."""
+        return partial(self._register, self.classifiers, find(provider).name)
+
+    def reconcile(self, provider: str | Provider) -> Callable[[Reconciler], Reconciler]:
+        """Make a function look an effect up: `Verdict.success` where it is there, ``not_executed`` where it is proven
+        absent, else ``unknown``. Of the colour of the operations."""
+        return partial(self._register, self.reconcilers, find(provider).name)
+
+    def _register(self, where: dict[str, Any], name: str, function: Any) -> Any:
+        if name in where:
+            raise ConfigurationError(f"{name} has one already: {name_of(where[name])}")
+        where[name] = function
+        return function
+
+    # -- recovery and people
+
+    def recover(self, *, idle: Duration = "1m") -> Recovered:
+        """Go on with every intent that nobody has touched for ``idle``. Safe to run several at once, and beside the
+        workers. Operations that are async are left to `arecover`."""
+        counts = {"done": 0, "failed": 0, "in_doubt": 0, "later": 0}
+        for operation, run in self._left_behind(idle, is_async=False):
+            counts[drive(_came_to(operation._through(run, run.engine.sync_side())))] += 1
+        return Recovered(**counts)
+
+    async def arecover(self, *, idle: Duration = "1m") -> Recovered:
+        """`recover`, for async operations."""
+        counts = {"done": 0, "failed": 0, "in_doubt": 0, "later": 0}
+        for operation, run in self._left_behind(idle, is_async=True):
+            counts[await _came_to(operation._through(run, run.engine.async_side()))] += 1
+        return Recovered(**counts)
+
+    def _left_behind(self, idle: Duration, is_async: bool) -> Iterator[tuple[Operation[Any, Any], Run]]:
+        before = self.store.now() - micros(idle, "idle")
+        for operation in self.operations.values():
+            if operation._is_async is is_async:
+                for record in operation.unfinished():
+                    if record.changed_at <= before:
+                        yield operation, operation._run(self.id_of(record), b"")
+
+    def id_of(self, record: Record) -> str:
+        """What a record's intent is known by; with ``private=`` that is not the record's key."""
+        about = self.log(record)
+        return self.operations[record.scope].terms.id(about.key, about.account, about.step)
+
+    def log(self, record: Record) -> Log:
+        """What a record of an intent says: the request, how often it was sent, and when first."""
+        return flow.read(note_in(record, self.store.engine.privacy))
+
+    def in_doubt(self, limit: int = 100) -> list[Record]:
+        """The intents that an operator has to decide, oldest operations first."""
+        return [
+            record
+            for scope in self.operations
+            for record in self.store.list(state="in_doubt", scope=scope, limit=limit).records
+        ][:limit]
+
+    def resolve(
+        self, id: str, outcome: Literal["done", "retry", "abandon"], *, result: Any = ..., who: str = ""
+    ) -> None:
+        """Decide an intent in doubt: it happened (``done``, with its result), send it again under a new key
+        (``retry``), or give it up (``abandon``). `NotInDoubt` where it is not. That is an event and a line in the log,
+        with ``who`` decided it."""
+        for scope in self.operations:
+            if self.store.get(scope, id) is not None:
+                self.store.resolve(scope, id, outcome, result=result)
+                log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
+                self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
+                return
+        raise NotInDoubt(f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt")
+
+    def check(self, redelivery: Duration) -> None:
+        """`ConfigurationError` where a message may come again after its provider has dropped the key, and nobody can
+        look the effect up. ``redelivery``: how long the broker may still deliver it."""
+        longest = micros(redelivery, "redelivery")
+        for operation in self.operations.values():
+            terms = operation.terms
+            if terms.keyed and terms.window - terms.margin < longest and not operation.has_reconciler:
+                raise ConfigurationError(
+                    f"{terms.provider} keeps keys for {readable(terms.window)}, and messages may come again for "
+                    f"{readable(longest)}: add a reconciler (@intents.reconcile({terms.provider!r})), or shorten that"
+                )
+
+
+async def _came_to(through: Awaitable[tuple[Any, BaseException | None]]) -> str:
+    """What a recovery of one intent came to: a name of `Recovered`."""
+    try:
+        _, error = await through
+    except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as told:
+        error = told
+    if error is None or isinstance(error, ResultNotStored):
+        return "done"
+    if isinstance(error, InDoubt):
+        return "in_doubt"
+    return "later" if isinstance(error, Retryable | LeaseLost) else "failed"

@@ -1,0 +1,114 @@
+"""What is known about the APIs that intents are sent to, as data: where the key goes, and how long it is kept.
+
+Facts of the providers' published documentation. A provider of your own is one more `Provider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from effectonce.errors import ConfigurationError, show
+
+HOUR: Final = 3_600_000_000
+DAY: Final = 24 * HOUR
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """An API that has effects. Windows are in microseconds."""
+
+    name: str
+    #: Where the key goes: a header, a field of the request's body, or nowhere: the API keeps no keys.
+    carrier: Literal["header", "body", "none"] = "header"
+    field: str = "Idempotency-Key"
+    #: The longest key that it takes.
+    limit: int = 255
+    #: How long it keeps a key at least; None: it does not say, and whoever uses it has to.
+    window: int | None = None
+    #: The same for operations that differ.
+    windows: Mapping[str, int] = {}
+    #: Codes of its errors that say: a request with this key is still running.
+    in_use: frozenset[str] = frozenset()
+    #: … that say: this key was used with another request.
+    mismatch: frozenset[str] = frozenset()
+    #: A header that is ``true`` on errors that may be sent again; without it a 4xx is final.
+    transient: str = ""
+
+    @property
+    def keyed(self) -> bool:
+        return self.carrier != "none"
+
+    def kept(self, operation: str) -> int | None:
+        """How long a key of ``operation`` is kept."""
+        return self.windows.get(operation, self.window)
+
+
+PROVIDERS: Final[Mapping[str, Provider]] = {
+    provider.name: provider
+    for provider in (
+        Provider(
+            name="stripe",
+            window=DAY,
+            in_use=frozenset(("idempotency_key_in_use",)),
+            mismatch=frozenset(("idempotency_error",)),
+        ),
+        Provider(name="stripe-v2", window=30 * DAY),
+        Provider(
+            name="paypal",
+            field="PayPal-Request-Id",
+            limit=108,
+            windows={
+                "orders": 6 * HOUR,
+                "vault": 3 * HOUR,
+                "subscriptions": 72 * HOUR,
+                "payouts": 30 * DAY,
+                "payments": 45 * DAY,
+            },
+            in_use=frozenset(("PREVIOUS_REQUEST_IN_PROGRESS",)),
+            mismatch=frozenset(("PAYPAL_REQUEST_ID_PREVIOUSLY_USED",)),
+        ),
+        Provider(
+            name="square",
+            carrier="body",
+            field="idempotency_key",
+            limit=45,
+            mismatch=frozenset(("IDEMPOTENCY_KEY_REUSED",)),
+        ),
+        Provider(
+            name="adyen",
+            field="idempotency-key",
+            limit=64,
+            window=7 * DAY,
+            in_use=frozenset(("704",)),
+            transient="transient-error",
+        ),
+        Provider(
+            name="aws",
+            carrier="body",
+            field="ClientToken",
+            limit=64,
+            mismatch=frozenset(("IdempotentParameterMismatch",)),
+        ),
+        Provider(
+            name="dynamodb-transactions", carrier="body", field="ClientRequestToken", limit=36, window=600_000_000
+        ),
+        Provider(name="resend", limit=256, window=DAY),
+        Provider(name="ses", carrier="none", field="", limit=0),
+        Provider(name="twilio", carrier="none", field="", limit=0),
+    )
+}
+
+
+def find(name: str | Provider) -> Provider:
+    """The provider of that name, or the one that is given."""
+    if isinstance(name, Provider):
+        return name
+    if name not in PROVIDERS:
+        known = ", ".join(PROVIDERS)
+        raise ConfigurationError(
+            f"no provider is known by {show(name)!r}; known are {known}; describe another with "
+            "Provider(name=…, field=…, window=…)"
+        )
+    return PROVIDERS[name]

@@ -1,0 +1,38 @@
+"""What became of one send: the four verdicts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class Verdict(Struct, frozen=True):
+    """What a response, or the lack of one, says about the effect.
+
+    - ``success``: it happened, and this is its result;
+    - ``failure``: it did not happen, and never will under this key: declined, refused;
+    - ``not_executed``: it was turned away before anything could happen: send it again later;
+    - ``unknown``: nobody can tell. A timeout, a reset, a 5xx.
+    """
+
+    kind: Literal["success", "failure", "not_executed", "unknown"]
+    result: Any = None
+    why: str = ""
+    retry_after: float = 1.0
+
+    @staticmethod
+    def success(result: Any = None) -> Verdict:
+        return Verdict("success", result)
+
+    @staticmethod
+    def failure(why: str) -> Verdict:
+        return Verdict("failure", None, why)
+
+    @staticmethod
+    def not_executed(why: str, retry_after: float = 1.0) -> Verdict:
+        return Verdict("not_executed", None, why, retry_after)
+
+    @staticmethod
+    def unknown(why: str, retry_after: float = 1.0) -> Verdict:
+        return Verdict("unknown", None, why, retry_after)

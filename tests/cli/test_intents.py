@@ -1,0 +1,107 @@
+"""`effectonce intents`, as an operator uses it at night."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+BILLING = """
+import sys
+import effectonce as eo
+
+store = eo.connect("sqlite:///shop.db")
+intents = eo.Intents(store, scope="billing")
+
+
+@intents.operation("ses", "send", keyless="at-most-once")
+def mail(intent: eo.Intent[str]) -> str:
+    raise TimeoutError("no answer")
+
+
+@intents.operation("stripe", "charge")
+async def charge(intent: eo.Intent[dict]) -> str:
+    if intent.send_count == 1:
+        raise TimeoutError("no answer")
+    return "ch_1"
+
+
+not_intents = 3
+
+if __name__ == "__main__":
+    import asyncio
+    for call in (lambda: mail("hello", key="m1"), lambda: asyncio.run(charge({"amount": 4200}, key="pay_1"))):
+        try:
+            call()
+        except eo.EffectOnceError as error:
+            print(error.code)
+"""
+
+
+@pytest.fixture
+def billing(tmp_path: Path, environment: dict[str, str]) -> None:
+    """One mail in doubt, and one charge whose outcome is unknown."""
+    import subprocess
+    import sys
+
+    (tmp_path / "billing.py").write_text(BILLING)
+    done = subprocess.run(
+        [sys.executable, "billing.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("in-doubt\noutcome-unknown\n", "")
+
+
+def listed(run: Run, *options: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(run("intents", "list", "billing:intents", "--json", *options).stdout)[
+        "intents"
+    ]
+    return found
+
+
+def test_what_is_open_and_what_is_in_doubt_is_listed(billing: None, run: Run) -> None:
+    assert [(row["state"], row["operation"], row["key"], row["sent"]) for row in listed(run)] == [
+        ("in doubt", "billing/ses/send", "m1", 1),
+        ("open", "billing/stripe/charge", "pay_1", 1),
+    ]
+    assert [row["key"] for row in listed(run, "--in-doubt")] == ["m1"]
+    table = run("intents", "list", "billing:intents").stdout
+    assert "billing/ses/send" in table
+    assert '{"amount":4200}' in table
+
+
+def test_recovery_goes_on_with_what_was_left(billing: None, run: Run) -> None:
+    done = run("intents", "recover", "billing:intents", "--idle", "1ms", "--json")
+    assert json.loads(done.stdout) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 0}
+    assert [row["state"] for row in listed(run)] == ["in doubt"]
+
+
+@pytest.mark.parametrize(("word", "left"), [(["--done", '"sent"'], []), (["--abandon"], []), (["--retry"], ["open"])])
+def test_an_operator_decides_and_that_is_logged(billing: None, run: Run, word: list[str], left: list[str]) -> None:
+    (mail,) = listed(run, "--in-doubt")
+    done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word)
+    assert done.returncode == 0
+    assert f"was resolved as {word[0][2:]} by " in done.stderr
+    assert [row["state"] for row in listed(run) if row["key"] == "m1"] == left
+    again = run("intents", "resolve", "billing:intents", str(mail["id"]), "--retry")
+    assert again.returncode == 2
+    assert "[not-in-doubt]" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "billing:not_intents"], "is a int, and not Intents"),
+        (["list", "billing:nothing"], "was not found"),
+        (["resolve", "billing:intents", "nobody", "--retry"], "no intent is known by"),
+        (["resolve", "billing:intents", "x"], "say one thing"),
+        (["resolve", "billing:intents", "x", "--retry", "--abandon"], "say one thing"),
+        (["resolve", "billing:intents", "x", "--done", "{"], "--done takes JSON"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_2(billing: None, run: Run, arguments: list[str], said: str) -> None:
+    done = run("intents", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr

@@ -1,0 +1,128 @@
+"""A payment provider on loopback that behaves as Stripe's v1 API does, and misbehaves as told.
+
+    with Provider() as provider:
+        httpx.post(f"{provider.url}/charges", headers={"Idempotency-Key": key}, json={"order": "o1", "amount": 4200})
+        provider.charges          # what was really charged, in order
+        provider.next("drop")     # the next request is executed, and its answer never arrives
+
+A key is kept for ``window`` seconds. Once execution has begun, its answer is replayed under its key, a 500 too. Another
+body under a key is 400 ``idempotency_error``; a key in use is 409 ``idempotency_key_in_use``; 429 and 401 come before
+the keys are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, Self
+
+Fault = Literal["drop", "reset", "hang", "500", "429", "401", "decline"]
+
+
+class Provider:
+    def __init__(self, window: float = 86_400.0) -> None:
+        self.window = window
+        self.charges: list[dict[str, Any]] = []
+        self.refunds: list[dict[str, Any]] = []
+        self.requests: list[tuple[str, str]] = []  # (path, key) as they came in
+        self.release = threading.Event()  # what a hanging answer waits for
+        self._faults: deque[Fault] = deque()
+        self._kept: dict[str, tuple[float, bytes, tuple[int, dict[str, Any]] | None]] = {}
+        self._lock = threading.Lock()
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                provider.answer(self, self.path, self.headers.get("Idempotency-Key", ""), body)
+
+            def do_GET(self) -> None:
+                order = self.path.rpartition("/")[2]
+                found = [charge for charge in provider.charges if charge["order"] == order]
+                provider.send(self, 200, {"data": found})
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def next(self, *faults: Fault) -> None:
+        """What happens to the requests to come, one each."""
+        self._faults.extend(faults)
+
+    def forget(self) -> None:
+        """The window of every key is over."""
+        self._kept.clear()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    # -- one request
+
+    def answer(self, handler: BaseHTTPRequestHandler, path: str, key: str, body: bytes) -> None:
+        with self._lock:
+            self.requests.append((path, key))
+            fault = self._faults.popleft() if self._faults else None
+            if fault in ("429", "401"):
+                return self.send(handler, int(fault), {"error": {"type": "rate_limit_error"}})
+            kept = self._kept.get(key)
+            if kept is not None and kept[0] > time.monotonic():
+                if kept[1] != body:
+                    return self.send(handler, 400, {"error": {"type": "idempotency_error"}})
+                if kept[2] is None:
+                    return self.send(handler, 409, {"error": {"code": "idempotency_key_in_use"}})
+                return self._reply(handler, fault, *kept[2])
+            until = time.monotonic() + self.window
+            if key:
+                self._kept[key] = (until, body, None)
+            came = self._execute(path, body, fault)
+            if key:
+                self._kept[key] = (until, body, came)
+        return self._reply(handler, fault, *came)
+
+    def _execute(self, path: str, body: bytes, fault: Fault | None) -> tuple[int, dict[str, Any]]:
+        if fault == "decline":
+            return 402, {"error": {"type": "card_error", "code": "card_declined"}}
+        if fault == "500":
+            return 500, {"error": {"type": "api_error"}}
+        done = self.refunds if path == "/refunds" else self.charges
+        made = {"id": f"{path[1:3]}_{len(done) + 1}", **json.loads(body)}
+        done.append(made)
+        return 200, made
+
+    def _reply(self, handler: BaseHTTPRequestHandler, fault: Fault | None, status: int, body: dict[str, Any]) -> None:
+        if fault == "hang":
+            self.release.wait(60)
+        if fault in ("drop", "hang", "reset"):
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        self.send(handler, status, body)
+
+    def send(self, handler: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) -> None:
+        raw = json.dumps(body).encode()
+        try:
+            handler.send_response(status)
+            handler.send_header("Content-Type", "application/json")
+            handler.send_header("Content-Length", str(len(raw)))
+            handler.end_headers()
+            handler.wfile.write(raw)
+        except OSError:  # whoever asked is gone
+            handler.close_connection = True

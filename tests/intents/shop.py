@@ -1,0 +1,76 @@
+"""A worker that charges orders, in a process that dies at a step: `python -m tests.intents.shop URL PROVIDER STEP`.
+
+Its steps are the store's operations, before and after each, and the call to the provider, before and after. Without a
+step it takes the orders on its command line to their end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import httpx
+
+import effectonce as eo
+from effectonce.store import Store, open_backend
+
+STEPS = 8
+
+
+class Mortal:
+    """A backend whose process is killed at one of its steps."""
+
+    def __init__(self, backend: Any, step: int) -> None:
+        self._backend = backend
+        self._left = step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def __repr__(self) -> str:
+        return repr(self._backend)
+
+    def step(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def sync_port(self) -> Any:
+        return _Port(self, self._backend.sync_port())
+
+
+class _Port:
+    def __init__(self, backend: Mortal, port: Any) -> None:
+        self._backend = backend
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, batch: Any) -> Any:
+        self._backend.step()
+        replies = await self._port.run(batch)
+        self._backend.step()
+        return replies
+
+
+def shop(url: str, provider: str, step: int = 0) -> tuple[eo.Intents, Any]:
+    backend = Mortal(open_backend(url), step)
+    intents = eo.Intents(Store(backend, sweep_every=None), scope="shop")
+
+    @intents.operation("stripe", "charge", lease="400ms", returns=dict[str, Any])
+    def charge(intent: eo.Intent[dict[str, Any]]) -> Any:
+        backend.step()
+        response = httpx.post(f"{provider}/charges", headers=intent.headers, json=intent.request, timeout=5)
+        backend.step()
+        response.raise_for_status()
+        return response.json()
+
+    return intents, charge
+
+
+if __name__ == "__main__":
+    _, charge = shop(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    charge({"order": sys.argv[4], "amount": 4200}, key=sys.argv[4])

@@ -1,0 +1,124 @@
+"""kill -9 at every step of an intent's life, against a provider over HTTP: one charge, and nothing silently lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import effectonce as eo
+from tests.harness.provider import Provider
+
+from .shop import STEPS, shop
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
+    if request.param == "sqlite":
+        made = f"sqlite:///{tmp_path}/shop.db"
+    else:
+        made = f"{request.getfixturevalue('postgres_url')}?prefix={unique_name}"
+    with eo.connect(made) as store:
+        store.migrate()
+    return made
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as provider:
+        yield provider
+
+
+def killed_at(steps: Iterable[int], url: str, provider: Provider) -> dict[int, int]:
+    """How processes end that are to die at these steps, each with an order of its own; a few run at a time."""
+
+    def run(step: int) -> int:
+        command = [sys.executable, "-m", "tests.intents.shop", url, provider.url, str(step), f"order-{step}"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode
+
+    with ThreadPoolExecutor(4) as threads:
+        chosen = list(steps)
+        return dict(zip(chosen, threads.map(run, chosen), strict=True))
+
+
+def until_settled(url: str, provider: Provider, order: str) -> object:
+    """Deliver it again, as a queue does."""
+    intents, charge = shop(url, provider.url)
+    with intents.store:
+        for _ in range(200):
+            with suppress(eo.Retryable):
+                return charge({"order": order, "amount": 4200}, key=order)
+            time.sleep(0.05)
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.chaos
+def test_killed_at_every_step_it_is_charged_once(url: str, provider: Provider) -> None:
+    """F03, mode K: claim, log, call and completion, each cut before and after."""
+    ends = killed_at(range(STEPS + 1), url, provider)
+    assert ends.pop(0) == 0, "and unharmed it simply works"
+    assert set(ends.values()) == {-9}, f"not all steps were reached: {ends}"
+    for step in ends:
+        until_settled(url, provider, f"order-{step}")
+        charges = [charge for charge in provider.charges if charge["order"] == f"order-{step}"]
+        assert len(charges) == 1, f"killed at step {step}: {len(charges)} charges"
+
+
+@pytest.mark.chaos
+def test_recovery_in_another_process_finds_every_one_of_them(url: str, provider: Provider) -> None:
+    """Nobody delivers them again: what was written down is gone on with all the same."""
+    steps = range(2, STEPS)  # before the first commit nothing is written down, after the last it is done
+    assert set(killed_at(steps, url, provider).values()) == {-9}
+    intents, _ = shop(url, provider.url)
+    done = 0
+    with intents.store:
+        for _ in range(200):
+            done += intents.recover(idle="1ms").done
+            if done == STEPS - 2:
+                break
+            time.sleep(0.05)
+        assert done == STEPS - 2
+        assert intents.in_doubt() == []
+    assert sorted(charge["order"] for charge in provider.charges) == [f"order-{step}" for step in steps]
+
+
+def test_a_dropped_answer_is_asked_for_again_under_the_same_key(url: str, provider: Provider) -> None:
+    provider.next("drop")
+    assert until_settled(url, provider, "o1") == {"id": "ch_1", "order": "o1", "amount": 4200}
+    assert len(provider.charges) == 1
+    assert len({key for _, key in provider.requests}) == 1
+
+
+def test_a_500_is_replayed_by_the_provider_and_stays_unknown(url: str, provider: Provider) -> None:
+    """Stripe replays a 500 once execution began: it never becomes a success, and never a second charge."""
+    provider.next("500")
+    _, charge = shop(url, provider.url)
+    for _ in range(3):
+        with pytest.raises(eo.OutcomeUnknown):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+    assert provider.charges == []
+
+
+def test_429_comes_before_the_keys_and_is_simply_sent_later(url: str, provider: Provider) -> None:
+    provider.next("429", "401")
+    assert until_settled(url, provider, "o1") == {"id": "ch_1", "order": "o1", "amount": 4200}
+    assert len(provider.requests) == 3
+
+
+def test_a_declined_card_is_final(url: str, provider: Provider) -> None:
+    provider.next("decline")
+    intents, charge = shop(url, provider.url)
+    with intents.store:
+        with pytest.raises(Exception, match="402"):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+        with pytest.raises(eo.PermanentFailure, match="402"):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+    assert len(provider.requests) == 1
