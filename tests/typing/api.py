@@ -7,13 +7,23 @@ not needed, so a decorator that swallowed a signature would fail here.
 from __future__ import annotations
 
 import functools
+import sqlite3
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
+import aiosqlite
+import psycopg
+import pymysql
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
 import effectonce as eo
+from effectonce.core.drive import Pending
+from effectonce.envelopes import BabelQueue, CloudEvents, Raw, Signed
 from effectonce.integrations.babelqueue import SeenSet, seen_set
+from effectonce.outgoing import Backlog, Entries
 from effectonce.record import Page, Stats, Swept
 
 
@@ -269,3 +279,119 @@ except eo.PermanentFailure as failure:
 assert_type(seen_set(store, scope="payments"), SeenSet)
 assert_type(seen_set(store, scope="payments", retention="30d").seen("m1"), bool)
 seen_set(store)  # type: ignore[call-arg]
+
+
+# -- brokers and envelopes
+
+broker = eo.connect_broker("memory://", envelope=Signed(CloudEvents(), keys={"k1": b"0123456789abcdef"}))
+assert_type(broker, eo.Broker)
+assert_type(eo.connect_broker(), eo.Broker)
+broker.publish("orders", eo.Message(data=1))
+broker.publish("orders", [eo.Message(data=1), eo.Message(data=2)], envelope=BabelQueue(meta={"ext": {}}))
+broker.publish("orders", {"data": 1})  # type: ignore[arg-type]
+broker.publish(eo.Message(data=1))  # type: ignore[call-arg, arg-type]
+assert_type(eo.Message(data=Receipt()).delivered(2), eo.Message[Receipt])
+Raw(key=("data.tenant", "data.order.id"))
+Raw(key=7)  # type: ignore[arg-type]
+CloudEvents("both")  # type: ignore[arg-type]
+
+
+async def send() -> None:
+    await broker.apublish("orders", [eo.Message(data=1)])
+    broker.apublish("orders", eo.Message(data=1))  # type: ignore[unused-coroutine]
+
+
+# -- the inbox follows the colour of the connection
+
+inbox = eo.Inbox(scope="billing", retention="30d", fingerprint=lambda message: message.data)
+eo.Inbox("billing")  # type: ignore[call-arg]
+eo.Inbox()  # type: ignore[call-arg]
+order: eo.Message[Receipt] = eo.Message(data=Receipt())
+
+
+def in_a_transaction(
+    sqlite: sqlite3.Connection, postgres: psycopg.Connection[Any], mysql: pymysql.Connection[Any], orm: Session
+) -> None:
+    assert_type(inbox.first(sqlite, order), bool)
+    assert_type(inbox.first(postgres, "key", payload={"amount": 1}), bool)
+    assert_type(inbox.first(mysql, ("tenant", 7)), bool)
+    assert_type(inbox.first_many(orm, [order, order]), list[bool])
+    assert_type(inbox.call(postgres, order, settle), eo.Outcome[int])
+    assert_type(inbox.purge(sqlite, limit=10), int)
+    assert_type(inbox.on_table("payments", column="key").insert(orm, "key", {"amount": 1}).was_inserted, bool)
+    inbox.first(sqlite, 1.5)  # type: ignore[call-overload]
+    inbox.first("sqlite:///shop.db", order)  # type: ignore[call-overload]
+    inbox.call(sqlite, order, settle)  # type: ignore[arg-type]
+
+
+async def in_an_async_transaction(sqlite: aiosqlite.Connection, orm: AsyncSession, core: AsyncConnection) -> None:
+    assert_type(inbox.first(sqlite, order), Pending[bool])
+    assert_type(await inbox.first(orm, order), bool)
+    assert_type(await inbox.first_many(core, [order]), list[bool])
+    assert_type(await inbox.call(orm, order, asettle), eo.Outcome[int])
+    assert_type((await inbox.on_table("payments", column="key").insert(core, "key", {})).row, dict[str, Any])
+
+
+def settle(conn: psycopg.Connection[Any], message: eo.Message[Receipt]) -> int:
+    return 1
+
+
+async def asettle(conn: AsyncSession, message: eo.Message[Receipt]) -> int:
+    return 1
+
+
+settled = inbox.handler(connect=lambda: psycopg.connect(""), max_attempts=5, backoff="10ms")(settle)
+assert_type(settled(order), int)
+assert_type(settled.call(order), eo.Outcome[int])
+settled()  # type: ignore[call-arg]
+settled("key")  # type: ignore[arg-type]
+
+
+@inbox.handler(connect=async_sessionmaker())
+async def asettled(conn: AsyncSession, message: eo.Message[Receipt]) -> int:
+    return 1
+
+
+async def settling() -> None:
+    assert_type(await asettled(order), int)
+    assert_type(await asettled.call(order), eo.Outcome[int])
+
+
+# -- the outbox, too; the relay takes it on
+
+outbox = eo.Outbox(to="orders", max_size=100_000, notify=True)
+eo.Outbox("orders")  # type: ignore[call-arg]
+eo.Outbox()  # type: ignore[call-arg]
+assert_type(outbox.schema_sql("postgresql"), str)
+outbox.schema_sql("oracle")  # type: ignore[arg-type]
+
+
+def sending_in_a_transaction(sqlite: sqlite3.Connection, postgres: psycopg.Connection[Any], orm: Session) -> None:
+    outbox.send(sqlite, order)
+    outbox.send_many(postgres, iter([order, order]))
+    outbox.send(orm, order)
+    outbox.send(sqlite, {"amount": 1})  # type: ignore[call-overload]
+    outbox.send("sqlite:///shop.db", order)  # type: ignore[call-overload]
+
+
+async def sending_in_an_async_transaction(sqlite: aiosqlite.Connection, orm: AsyncSession) -> None:
+    assert_type(outbox.send(sqlite, order), Pending[None])
+    assert_type(outbox.send_many(orm, [order]), Pending[None])
+    await outbox.send(orm, order)
+
+
+relay = eo.Relay(store, broker, order=None, retry=eo.Retry(5), batch=100, keep=0, poll=timedelta(seconds=1))
+eo.Relay(store)  # type: ignore[call-arg]
+eo.Relay(store, broker, order="queue")  # type: ignore[arg-type]
+assert_type(relay.run(), None)
+assert_type(relay.stats(), Backlog)
+assert_type(relay.list("parked", limit=10), Entries)
+assert_type(relay.unpark(), int)
+assert_type(relay.discard(1, 2), int)
+relay.list("lost")  # type: ignore[arg-type]
+
+
+async def relaying() -> None:
+    assert_type(await relay.drain(), int)
+    await relay.serve()
+    eo.Worker(broker, store=store).add(relay)

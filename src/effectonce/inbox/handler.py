@@ -1,0 +1,371 @@
+"""`Inbox.handler`: a handler of messages that owns its transaction.
+
+One message is one `_Delivery`: it opens a connection, begins, inserts the row, lets the handler run, keeps the result
+and commits. Where the database, and not the handler, is why that failed, it starts again from the very beginning. The
+handler is called between the coroutines of a delivery, never inside one: its ``StopIteration`` would become a
+``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+
+from effectonce.connections.callers import Caller, cannot_connect, knows, session_on
+from effectonce.contracts import ConnectionLost
+from effectonce.core.codec import Codec
+from effectonce.core.drive import drive
+from effectonce.errors import (
+    AttemptsExhausted,
+    ConfigurationError,
+    Reentered,
+    TransactionConflict,
+    WrongColour,
+    show,
+)
+from effectonce.guard import Outcome
+from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, return_type
+from effectonce.message import Message
+
+from .rows import Arrival
+
+if TYPE_CHECKING:
+    from . import Inbox
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+log: Final = logging.getLogger("effectonce")
+
+#: What this task or thread is handling: a handler that handles its own message again would wait for itself.
+_handling: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("effectonce_handling", default=())
+
+
+class Handled(Protocol[M_contra, R_co]):
+    """A handler under `Inbox.handler`: called with a message it handles it once, and gives the result."""
+
+    __name__: str
+
+    def __call__(self, message: M_contra, /) -> R_co: ...
+
+    @overload
+    def call(  # type: ignore[overload-overlap]
+        self: Handled[M_contra, Coroutine[Any, Any, T]], message: M_contra, /
+    ) -> Coroutine[Any, Any, Outcome[T]]: ...
+    @overload
+    def call(self, message: M_contra, /) -> Outcome[R_co]: ...
+    def call(self, message: Any, /) -> Any:
+        """As calling it, but gives an `Outcome` (to be awaited where the handler is ``async def``)."""
+        ...
+
+
+class Handling:
+    """What `Inbox.handler(...)` returns: a decorator, and all that is known before a message comes."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        *,
+        connect: Callable[[], Any],
+        max_attempts: int | None,
+        retries: int,
+        backoff: float,
+        max_backoff: float,
+        returns: Any,
+        allow_unsafe: bool,
+    ) -> None:
+        if not callable(connect) or (knows(connect) and not hasattr(connect, "registry")):  # a scoped_session makes one
+            raise ConfigurationError(
+                "connect= takes a function that gives a connection for one message, such as pool.connection or "
+                "lambda: sqlite3.connect('shop.db'), not a connection"
+            )
+        for name, value in (("max_attempts", max_attempts), ("retries", retries + 1)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigurationError(f"{name}={value!r} is not a number of attempts")
+        self.inbox = inbox
+        self.connect = connect
+        self.max_attempts = max_attempts
+        self.retries = retries
+        self.backoff = backoff
+        self.max_backoff = max_backoff
+        self.returns = returns
+        self.allow_unsafe = allow_unsafe
+
+    def __call__(self, fn: Callable[[Any, M], R]) -> Handled[M, R]:
+        signature = _signature(fn)
+        plan = Plan(self, fn)
+
+        async def handle_async(message: Any) -> Any:
+            return (await plan.run_async(message)).value
+
+        def handle_sync(message: Any) -> Any:
+            return plan.run_sync(message).value
+
+        handle: Any = handle_async if plan.is_async else handle_sync
+        handle.call = plan.run_async if plan.is_async else plan.run_sync
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            if hasattr(fn, name):
+                setattr(handle, name, getattr(fn, name))
+        # Without the connection, which is no affair of whoever calls it.
+        parameters = list(signature.parameters.values())[1:]
+        handle.__signature__ = signature.replace(parameters=parameters)
+        hints = getattr(fn, "__annotations__", {})
+        handle.__annotations__ = {
+            name: hints[name] for name in (*(each.name for each in parameters), "return") if name in hints
+        }
+        handled: Handled[M, R] = handle
+        return handled
+
+
+def _signature(fn: Any) -> inspect.Signature:
+    """That of a function of a connection and a message; anything else is refused."""
+    name = name_of(fn)
+    if not callable(fn) or isinstance(fn, type):
+        raise ConfigurationError(f"inbox.handler takes a function of a connection and a message, not {name}")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(f"{name} is a generator: it has no single end at which it is done")
+    signature = inspect.signature(fn)
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(f"{name} must take a connection and a message, (conn, message): {error}") from None
+    if next(iter(signature.parameters)) in ("self", "cls"):
+        raise ConfigurationError(f"{name} is a method; make it a function of (conn, message), or use inbox.call in it")
+    return signature
+
+
+class Plan:
+    """A handler, and how its messages are handled."""
+
+    def __init__(self, options: Handling, fn: Callable[..., Any]) -> None:
+        self.options = options
+        self.inbox = options.inbox
+        self.fn = fn
+        self.is_async = is_async(fn)
+        self.unchecked = not options.allow_unsafe
+        self._codec: Codec | None = None
+
+    @property
+    def codec(self) -> Codec:
+        """Built on first use: the result's type may name things that are defined after the handler."""
+        if self._codec is None:
+            self._codec = self.inbox._codec(return_type(self.fn, self.options.returns))
+        return self._codec
+
+    def pause(self, tries: int) -> float:
+        """Seconds before the next try: random, so that those who collided do not collide again."""
+        return random.uniform(0, min(self.options.max_backoff, self.options.backoff * 2.0 ** min(tries, 30)))
+
+    def run_sync(self, message: Any) -> Outcome[Any]:
+        delivery = _Delivery(self, message)
+        while True:
+            try:
+                if drive(delivery.begin()):
+                    with delivery:
+                        value = self.fn(delivery.session.connection, message)
+                        if type(value) in LAZY or hasattr(value, "__await__"):
+                            refuse_lazy(self.fn, value)
+                    drive(delivery.finish(value))
+                return delivery.outcome
+            except BaseException as error:
+                pause = drive(delivery.abort(error))
+                if pause is None:
+                    if delivery.surfaces is not None:
+                        raise delivery.surfaces from error
+                    raise
+            time.sleep(pause)
+
+    async def run_async(self, message: Any) -> Outcome[Any]:
+        delivery = _Delivery(self, message)
+        while True:
+            try:
+                if await delivery.begin():
+                    with delivery:
+                        value = await self.fn(delivery.session.connection, message)
+                    await delivery.finish(value)
+                return delivery.outcome
+            except GeneratorExit:
+                raise  # nothing can be awaited any more; the connection's end undoes it
+            except BaseException as error:
+                pause = await delivery.abort(error)
+                if pause is None:
+                    if delivery.surfaces is not None:
+                        raise delivery.surfaces from error
+                    raise
+            await asyncio.sleep(pause)
+
+
+class Transaction:
+    """At most one open connection, and the transaction on it, which is begun and ended here."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        #: What to raise instead of the driver's error.
+        self.surfaces: Exception | None = None
+        self._session: Caller | None = None
+        self._leave: Callable[..., Any] | None = None
+        self._began = False
+        self._tries = 0
+
+    @property
+    def session(self) -> Caller:
+        assert self._session is not None
+        return self._session
+
+    async def open(self) -> Caller:
+        """Open a connection and begin. The first time, see whether the database can keep its promise."""
+        plan = self.plan
+        session = self._session = await self._open()
+        await session.begin()
+        self._began = True
+        if plan.unchecked:
+            await plan.inbox._rows(session).check(session)
+            plan.unchecked = False
+        return session
+
+    async def commit(self) -> None:
+        """Commit, and give the connection back."""
+        await self.session.commit()
+        await self.give_back()
+
+    async def abort(self, error: BaseException) -> float | None:
+        """Undo it all. The seconds after which to start again; None: ``error``, or ``surfaces``, is raised."""
+        session = self._session
+        known = cannot_connect(error) if session is None else session.known(error)
+        if session is not None and self._began:
+            self._began = False
+            try:
+                await session.roll_back()
+            except Exception:  # it is broken, and undone by that
+                pass
+        await self.give_back()
+        if isinstance(known, TransactionConflict | ConnectionLost) and self._tries < self.plan.options.retries:
+            self._tries += 1
+            return self.plan.pause(self._tries - 1)
+        if known is not error:
+            self.surfaces = known
+        return None
+
+    async def _open(self) -> Caller:
+        plan = self.plan
+        given = plan.options.connect()
+        kind = type(given)
+        if not knows(given):
+            manager = given
+            if plan.is_async and hasattr(kind, "__aenter__"):
+                given = await manager.__aenter__()
+                self._leave = manager.__aexit__
+            elif hasattr(kind, "__enter__"):
+                given = manager.__enter__()
+                self._leave = manager.__exit__
+        if self._leave is None and hasattr(kind, "__await__"):
+            if not plan.is_async:
+                if inspect.iscoroutine(given):
+                    given.close()
+                raise self._wrong_colour("async")
+            given = await given
+        if not knows(given) and hasattr(type(given), "__aenter__"):
+            raise self._wrong_colour("async")
+        session = self._session = session_on(given)
+        if session.is_async != plan.is_async:
+            raise self._wrong_colour("async" if session.is_async else "sync")
+        return session
+
+    def _wrong_colour(self, colour: str) -> WrongColour:
+        fn = self.plan.fn
+        return WrongColour(
+            f"{name_of(fn)} is {'`async def`' if self.plan.is_async else 'a plain `def`'}, and connect= gives {colour} "
+            "connections; make both sync, or both async"
+        )
+
+    async def give_back(self) -> None:
+        """Leave the context manager, or close the connection. What fails by that changes nothing any more."""
+        session, self._session = self._session, None
+        leave, self._leave = self._leave, None
+        try:
+            if leave is None:
+                if session is not None:
+                    await session.close()
+                return
+            left = leave(None, None, None)
+            if hasattr(left, "__await__"):
+                await left
+        except Exception as error:
+            log.warning("a connection of %s could not be given back: %s", self.plan.inbox, show(error))
+
+
+class _Delivery(Transaction):
+    """One message on its way through a handler."""
+
+    def __init__(self, plan: Plan, message: Any) -> None:
+        super().__init__(plan)
+        self.message = message
+        self.codec = plan.codec
+        self.arrival: Arrival = plan.inbox._arrival(message, ...)
+        self.identity = (plan.inbox.table, self.arrival.scope, self.arrival.key)
+        if self.identity in _handling.get():
+            raise Reentered(
+                f"scope {show(self.arrival.scope)!r} is already handling key {show(self.arrival.plain_key)!r} in this "
+                "call: a handler that calls itself with its own message would wait for itself"
+            )
+        self.outcome: Outcome[Any]
+        self._attempts: int | None = None
+
+    # -- while the handler runs
+
+    def __enter__(self) -> None:
+        self._before = _handling.set((*_handling.get(), self.identity))
+
+    def __exit__(self, *_: object) -> None:
+        _handling.reset(self._before)
+
+    # -- before and after it
+
+    async def begin(self) -> bool:
+        """Open a connection, begin, insert the row. True: the handler is to run now. Else ``outcome`` is there."""
+        plan, arrival = self.plan, self.arrival
+        session = await self.open()
+        rows = plan.inbox._rows(session)
+        most = plan.options.max_attempts
+        if most is not None and self._attempts is None:
+            # Before it runs, and committed: the row itself is gone with an attempt that fails (F20).
+            self._attempts = await rows.count(session, arrival) or 0
+            await session.commit()
+            await session.begin()
+        found = await rows.insert(session, arrival, result=True)
+        if found is None:
+            # Only now: the insert has waited for another delivery, which may have been the last one needed.
+            if most is not None and (self._attempts or 0) > most:
+                raise AttemptsExhausted(
+                    f"scope {show(arrival.scope)!r}, key {show(arrival.plain_key)!r} used all of its {most} attempts; "
+                    f"mend the cause, then delete its row in {plan.inbox.table}_attempts to let it run again",
+                    "attempts-exhausted",
+                )
+            return True
+        await self._conclude(plan.inbox._replayed(self.codec, arrival, found), replayed=True)
+        return False
+
+    async def finish(self, value: Any) -> None:
+        """Keep the result and commit."""
+        inbox = self.plan.inbox
+        # Sent even where there is nothing to keep: in a transaction that has failed unnoticed, it fails here.
+        await inbox._rows(self.session).store(
+            self.session, self.arrival, inbox._encoded(self.codec, self.arrival, value)
+        )
+        await self._conclude(value, replayed=False)
+
+    async def _conclude(self, value: Any, *, replayed: bool) -> None:
+        if self._attempts:
+            await self.plan.inbox._rows(self.session).uncount(self.session, self.arrival)
+        attempt = self._attempts or (self.message.attempt if isinstance(self.message, Message) else 1)
+        self.outcome = Outcome(value, replayed, self.arrival.plain_key, self.arrival.scope, attempt)
+        await self.commit()

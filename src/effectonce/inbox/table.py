@@ -1,0 +1,143 @@
+"""A unique key on the user's own table: insert a row, or get the one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, overload
+
+from msgspec import Struct
+
+from effectonce.connections.callers import Caller, is_duplicate, is_without_unique_key, session_on
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
+from effectonce.core.drive import Pending, drive
+from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
+from effectonce.keys import Key, encode_key
+from effectonce.sqlfiles import quoted
+
+_TRIES: Final = 5
+
+
+class Inserted(Struct, frozen=True):
+    """The row under a key, with all its columns. ``was_inserted``: just now; else it is as an earlier one left it."""
+
+    row: dict[str, Any]
+    was_inserted: bool
+
+
+class OnTable:
+    """What `Inbox.on_table` returns: the unique ``column`` of ``table`` says which inserts are the same operation."""
+
+    def __init__(self, table: str, column: str) -> None:
+        self.table = table
+        self.column = column
+        self._unique = False
+        quoted(table, "sqlite")
+        _column(column, "sqlite")
+
+    def __repr__(self) -> str:
+        return f"<OnTable {self.table}.{self.column}>"
+
+    @overload
+    def insert(self, conn: SyncConnection, key: Key, values: Mapping[str, Any]) -> Inserted: ...
+    @overload
+    def insert(
+        self, conn: AsyncConnection | AsyncpgConnection, key: Key, values: Mapping[str, Any]
+    ) -> Pending[Inserted]: ...
+    def insert(self, conn: Any, key: Key, values: Mapping[str, Any]) -> Any:
+        """Insert a row with ``key`` in the column and ``values`` in others, unless there is one: that is given instead,
+        untouched, and your transaction goes on (F40).
+
+        One statement; a second for a row that is there. Where another transaction has inserted the key and is still
+        open, it waits for the end of that. Values go to the driver as they are; a violation of another constraint is
+        raised as the driver raises it.
+        """
+        session = session_on(conn)
+        text = encode_key(key)
+        if self.column in values:
+            raise ConfigurationError(f"{self.column} is the key's own column; leave it out of the values")
+        columns = {self.column: key if type(key) is int else text, **values}
+        names = ", ".join([_column(name, session.dialect) for name in columns])
+        marks = ", ".join([f"${at}" for at in range(1, len(columns) + 1)])
+        sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({marks})"
+        session.require_transaction()
+        insert = self._insert_mysql if session.dialect == "mysql" else self._insert
+        answer = self._told(insert(session, sql, list(columns.values())))
+        return Pending(answer, "on_table(...).insert(...)") if session.is_async else drive(answer)
+
+    async def _insert(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
+        column = _column(self.column, session.dialect)
+        for _ in range(_TRIES):
+            row = await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
+            if row is not None:
+                return Inserted(row, True)
+            row = await _row(session, self._select(session), params[:1])
+            if row is not None:
+                return Inserted(row, False)
+        raise TransactionConflict(f"the row in {self.table} was deleted each time it was looked at; run it again")
+
+    async def _insert_mysql(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
+        """A refused duplicate undoes that one statement there and no more, so it may be caught."""
+        if not self._unique:
+            await self._require_unique(session)
+        select = f"{self._select(session)} FOR UPDATE"  # a plain one may not see what was committed meanwhile
+        for _ in range(_TRIES):
+            try:
+                if session.returning:
+                    row = await _row(session, f"{sql} RETURNING *", params)
+                else:
+                    await session.rows(sql, params)
+                    row = await _row(session, select, params[:1])
+                return Inserted(row or {}, True)
+            except Exception as error:
+                if not is_duplicate(error):
+                    raise
+                refused = error
+            row = await _row(session, select, params[:1])
+            if row is not None:
+                return Inserted(row, False)
+        raise refused  # by another key of the table than this column's
+
+    async def _require_unique(self, session: Caller) -> None:
+        """Once for each table: without a unique key MySQL would insert every duplicate, where the others refuse."""
+        schema, _, bare = self.table.rpartition(".")
+        if not await session.rows(_UNIQUE, (schema or None, bare, self.column)):
+            raise self._not_unique()
+        self._unique = True
+
+    def _select(self, session: Caller) -> str:
+        return f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {_column(self.column, session.dialect)} = $1"
+
+    async def _told(self, inserting: Coroutine[Any, Any, Inserted]) -> Inserted:
+        """Errors about a table that is not ours to migrate."""
+        try:
+            return await inserting
+        except SchemaMissing as error:
+            raise ConfigurationError(f"{self!r}: {error.__cause__}") from error.__cause__
+        except Exception as error:
+            if is_without_unique_key(error):
+                raise self._not_unique() from error
+            raise
+
+    def _not_unique(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.table} is missing, or its column {self.column} has no unique key of its own, by which a duplicate "
+            f"would be refused: CREATE UNIQUE INDEX ... ON {self.table} ({self.column})"
+        )
+
+
+_UNIQUE: Final = (
+    "SELECT index_name FROM information_schema.statistics "
+    "WHERE table_schema = COALESCE($1, DATABASE()) AND table_name = $2 AND non_unique = 0 "
+    "GROUP BY index_name HAVING COUNT(*) = 1 AND MAX(column_name) = $3"
+)
+
+
+async def _row(session: Caller, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
+    names, rows = await session.described(sql, params)
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def _column(name: str, dialect: str) -> str:
+    if isinstance(name, str) and "." in name:
+        raise InvalidOption(f"a column is named without its table, not {show(name)!r}")
+    return quoted(name, dialect, "column")
