@@ -154,6 +154,7 @@ class Operation(Generic[Req, Res]):
         through a coroutine.
         """
         held = False
+        began = run.engine.monotonic()
         try:
             pending = begin(run, side)
             if pending is not None:
@@ -162,10 +163,10 @@ class Operation(Generic[Req, Res]):
                 return run.value, None
             running.set(run)
             log = flow.log_of(run)
-            verdict = await self._looked_up(run, side, log)
+            verdict = await self._looked_up(run, side, log, began)
             error: Exception | None = None
             if verdict is None:
-                await flow.stamp(run, side, log, self.terms)
+                await flow.stamp(run, side, log, self.terms, began)
                 value, error = await self._called(self._function, run, side, log)
                 verdict = self._judged(value if error is None else error, log)
             if verdict.kind == "success" and not complete:
@@ -176,9 +177,9 @@ class Operation(Generic[Req, Res]):
             if not held:
                 run.ended()
 
-    async def _looked_up(self, run: Run, side: Side, log: Log) -> Verdict | None:
+    async def _looked_up(self, run: Run, side: Side, log: Log, began: float) -> Verdict | None:
         """What the reconciler says where it may not simply be sent; None: send it."""
-        if self.terms.next(log, flow.now(run)) == "send":
+        if self.terms.next(log, flow.now(run, began)) == "send":
             return None
         reconcile = self._intents.reconcilers.get(self.provider.name)
         if reconcile is None:

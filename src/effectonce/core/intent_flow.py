@@ -87,19 +87,23 @@ def log_of(run: Run) -> Log:
     return log
 
 
-def now(run: Run) -> int:
-    """The store's time, as far as this process can know it without asking: when the claim was granted, and since."""
-    return run.token + max(0, round((run.engine.monotonic() - run.sent_at) * 1e6))
+def now(run: Run, began: float) -> int:
+    """The store's time, as far as this process can know it without asking: when the claim was granted, and since.
+
+    ``began``: this process's clock before it asked for the claim. So it is late rather than early: a resend that
+    may come too late is not made.
+    """
+    return run.token + max(0, round((run.engine.monotonic() - began) * 1e6))
 
 
-async def stamp(run: Run, side: Side, log: Log, terms: Terms) -> None:
+async def stamp(run: Run, side: Side, log: Log, terms: Terms, began: float) -> None:
     """Commit that it goes out now. `InDoubt` where that has become unsafe meanwhile."""
     log.send_count += 1
     log.first_sent_at = log.first_sent_at or run.token
     await note(run, side, _encode(log))
     if run.lease_lost:
         raise LeaseLost(f"{_about(run, log)}: the lease ended before it was sent; another goes on with it")
-    if log.send_count > 1 and terms.keyed and terms.next(log, now(run)) != "send":
+    if log.send_count > 1 and terms.keyed and terms.next(log, now(run, began)) != "send":
         await doubt(run, side, log, "the provider may no longer keep its key")
 
 

@@ -1,0 +1,196 @@
+"""`effectonce sagas`: what is on its way, how one saga went, and the operator's word on it.
+
+The commands take the program's own ``module:saga``, since it knows the steps and what undoes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from msgspec import json
+
+from effectonce.core.saga_flow import Entry, Log, Part
+from effectonce.durations import readable
+from effectonce.errors import ConfigurationError, show
+from effectonce.loading import named
+from effectonce.record import Record
+from effectonce.saga import Saga
+from effectonce.saga_runner import Word
+
+from .terminal import Cell, Colour, Screen, table
+
+sagas = typer.Typer(help="Sagas: what is on its way, what is in doubt, and how one went.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="MODULE:SAGA", help="The program's saga, as in shop.orders:saga.")]
+Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_COLOURS: dict[str, Colour] = {"done": "green", "failed": "red", "timed_out": "red", "in doubt": "yellow"}
+_BAR = 24
+
+
+@sagas.command("list")
+def list_(
+    name: Name,
+    in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Finished ones as well, while they are kept.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    as_json: Json = False,
+) -> None:
+    """Sagas that are not finished: on their way, and in doubt."""
+    found = _found(name)
+    records = list(islice(found.records("all" if everything and not in_doubt else "in_doubt"), limit))
+    if not in_doubt and not everything:
+        records += islice(found.records("open"), limit - len(records))
+    rows = [_facts(record, found.log(record)) for record in records]
+    if as_json:
+        print(json.encode({"sagas": rows}).decode())
+        return
+    screen = Screen()
+    if not rows:
+        screen.say("nothing is in doubt" if in_doubt else "nothing is on its way, and nothing is in doubt")
+        return
+    heads = ("id", "state", "phase", "done", "undone", "changed", "why")
+    for line in table(screen, heads, [[Cell(str(row[head]) or "-") for head in heads] for row in rows]):
+        screen.say(line)
+
+
+@sagas.command("show")
+def show_(name: Name, id: Id, as_json: Json = False) -> None:
+    """One saga, step by step, on its timeline."""
+    found = _found(name)
+    record = found.get(id)
+    if record is None:
+        raise ConfigurationError(f"no saga {found.name} is known by {show(id)!r}")
+    log = found.log(record)
+    facts = {**_facts(record, log), "version": log.version, "input": json.decode(log.input)}
+    parts = _parts(log)
+    if as_json:
+        print(json.encode({**facts, "timeline": [_part_facts(*each) for each in parts]}).decode())
+        return
+    screen = Screen()
+    screen.say(f"{found.name} {show(log.id)}: {facts['state']}{', ' + facts['why'] if facts['why'] else ''}", "bold")
+    screen.say(f"input {show(log.input.decode('utf-8', 'replace'), screen.width - 7)}", "dim")
+    begun = [part for _, part, _ in parts if part.began]
+    start, end = min((part.began for part in begun), default=0), max((part.ended for part in begun), default=0)
+    rows = []
+    for entry, part, undo in parts:
+        label = f"undo {entry.name}" if undo else entry.name
+        state = "in doubt" if record.state == "in_doubt" and part is log.part_in_doubt()[1] else part.state
+        took = readable(part.ended - part.began) if part.ended > part.began > 0 else "-"
+        told = part.error or (entry.result or b"")[1:].decode("utf-8", "replace") if not undo else part.error
+        cells = [label, state, str(part.attempts), _clock(part.began), _bar(screen, part, start, end), took]
+        rows.append([Cell(text, _COLOURS.get(state, "")) for text in cells] + [Cell(show(told or "-", 200))])
+    for line in table(screen, ("step", "state", "tries", "began", "timeline", "took", "what came of it"), rows):
+        screen.say(line)
+
+
+@sagas.command()
+def resume(name: Name, as_json: Json = False) -> None:
+    """Go on with everything that was started, or left by a dead process. Safe to run several at once."""
+    found = _found(name)
+    came = asyncio.run(found.aresume()) if found.is_async else found.resume()
+    facts = {field: getattr(came, field) for field in came.__struct_fields__}
+    if as_json:
+        print(json.encode(facts).decode())
+    else:
+        Screen().say(", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()))
+
+
+@sagas.command()
+def compensate(name: Name, id: Id, as_json: Json = False) -> None:
+    """Turn a saga around that is not finished: undo what is done, in reverse order."""
+    found = _found(name)
+    if found.is_async:
+        asyncio.run(found.acompensate(id))
+    else:
+        found.compensate(id)
+    if as_json:
+        print(json.encode({"id": id, "compensated": True}).decode())
+    else:
+        Screen().say(f"{show(id)}: compensated")
+
+
+@sagas.command()
+def resolve(
+    name: Name,
+    id: Id,
+    done: Annotated[bool, typer.Option("--done", help="It happened; or: the compensation was done by hand.")] = False,
+    result: Annotated[str, typer.Option("--result", metavar="JSON", help="With --done: what the step gave.")] = "null",
+    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen: compensate the rest.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run it again, under a new provider key.")] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="Give the saga up: failed, nothing more undone.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Decide the step or compensation that is in doubt. The next resume goes on. Who decided what is logged."""
+    words: dict[Word, bool] = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
+    said = [word for word, chosen in words.items() if chosen]
+    if len(said) != 1:
+        raise ConfigurationError("say one thing: --done [--result JSON], --not-done, --retry or --abandon")
+    try:
+        value: Any = json.decode(result)
+    except ValueError as error:
+        raise ConfigurationError(f"--result takes JSON, and {show(result)!r} is none: {error}") from error
+    _found(name).resolve(id, said[0], result=value, who=f"{getpass.getuser()}@{socket.gethostname()}")
+    if as_json:
+        print(json.encode({"id": id, "resolved": said[0]}).decode())
+    else:
+        Screen().say(f"{show(id)}: {said[0].replace('_', ' ')}")
+
+
+def _found(name: str) -> Saga[Any]:
+    found = named(name, "shop.orders:saga")
+    if not isinstance(found, Saga):
+        raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, and not a Saga")
+    return found
+
+
+def _facts(record: Record, log: Log) -> dict[str, Any]:
+    return {
+        "id": show(log.id),
+        "state": {"in_doubt": "in doubt", "free": "waiting", "claimed": "running"}.get(record.state, record.state),
+        "phase": log.phase,
+        "done": sum(entry.do.state == "done" for entry in log.entries),
+        "undone": sum(entry.undo.state == "done" for entry in log.entries),
+        "changed": datetime.fromtimestamp(record.changed_at / 1e6, UTC).isoformat(" ", "seconds"),
+        "why": log.doubt or log.why,
+    }
+
+
+def _parts(log: Log) -> list[tuple[Entry, Part, bool]]:
+    """Steps, then compensations, in the order in which they run."""
+    undone = [(entry, entry.undo, True) for entry in reversed(log.entries) if entry.undo.attempts or entry.undo.rounds]
+    return [*((entry, entry.do, False) for entry in log.entries), *undone]
+
+
+def _part_facts(entry: Entry, part: Part, undo: bool) -> dict[str, Any]:
+    return {
+        "step": entry.name,
+        "compensation": undo,
+        "state": part.state,
+        "attempts": part.attempts,
+        "began_at": part.began or None,
+        "ended_at": part.ended or None,
+        "error": part.error,
+        "result": json.Decoder().decode(entry.result[1:]) if entry.result is not None and not undo else None,
+    }
+
+
+def _clock(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3] if at else "-"
+
+
+def _bar(screen: Screen, part: Part, start: int, end: int) -> str:
+    """When it ran, between the first thing that began and the last that ended."""
+    empty, full = ("·", "█") if screen.boxes else (".", "#")
+    if not part.began or end <= start:
+        return empty * _BAR
+    left = (part.began - start) * (_BAR - 1) // (end - start)
+    right = max(left, (max(part.ended, part.began) - start) * (_BAR - 1) // (end - start))
+    return empty * left + full * (right - left + 1) + empty * (_BAR - 1 - right)

@@ -1,0 +1,401 @@
+"""Sagas: several steps that no transaction can hold together, and what undoes them.
+
+    saga = eo.Saga("order-fulfilment", store, input=Order)
+
+    @saga.step()
+    def reserve(order: Order) -> Reservation: ...
+
+    @reserve.compensate
+    def release(order: Order, done: eo.Done) -> None:
+        warehouse.release(done[reserve])
+
+    @saga.step(retry=eo.Retry(5), timeout="10s")
+    def charge(order: Order, done: eo.Done) -> Receipt: ...
+
+    saga.run("order-1", order)
+
+Every end of a step is written down in the saga's one record, so that after a crash another process goes on where this
+one stopped. A step that fails for good turns the saga around: what is done is compensated, in reverse order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from msgspec import Raw, Struct
+
+from .core.codec import Codec, json_decoder, to_json
+from .core.drive import drive
+from .core.engine import log as logger
+from .core.flow import Policy, Run, begin, prepare
+from .core.notes import hidden, note_in
+from .core.retry import Retry
+from .core.saga_flow import Course, Log, frozen, read
+from .durations import Duration, micros
+from .errors import (
+    ConfigurationError,
+    CorruptRecord,
+    EffectOnceError,
+    InDoubt,
+    LeaseLost,
+    NotInDoubt,
+    PermanentFailure,
+    ResultNotStored,
+    Retryable,
+    SagaFailed,
+    WrongColour,
+    show,
+)
+from .fingerprint import fingerprints
+from .handlers import return_type
+from .keys import Key, encode_key
+from .policies import check_scope
+from .record import Record
+from .saga_runner import Word, decide, through
+from .saga_steps import STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
+from .saga_sweeper import Sweeper
+from .store import Store
+
+In = TypeVar("In")
+
+FOREVER: Final = 3650 * 86_400_000_000
+"""How long what is not finished is kept: until somebody has finished it."""
+MAX_INPUT: Final = 256 * 1024
+AT_ONCE: Final = 50
+"""How many sagas `aresume` has on their way at a time, so that they share commits."""
+
+
+class Resumed(Struct, frozen=True):
+    """What one `Saga.resume` came to, by number of sagas."""
+
+    done: int = 0
+    failed: int = 0  # and compensated
+    in_doubt: int = 0
+    later: int = 0  # what a step did is not known yet, the store did not answer, or another runs it
+    refused: int = 0  # begun under another definition, or not readable: the log says why
+
+
+class Saga(Generic[In]):
+    """Steps that run in order, each written down when it is done, and compensated in reverse where one fails.
+
+    Mode L, by the step: none is lost, and one whose end was not written down runs again. So a step must be safe to
+    repeat under `current().key`, which stays the same: give it to an `Inbox`, an `Intents` operation, `once` or the
+    provider. What a step says last holds for all its attempts: where it cannot know, it raises `OutcomeUnknown`.
+
+    A saga with a step that is ``async def`` is run by `arun` and `aresume`, where plain steps run in threads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        *,
+        input: type[In],
+        version: str = "1",
+        lease: Duration = "30s",
+        retention: Duration = "30d",
+        wait: Duration | None = None,
+        max_run: Duration = "1h",
+    ) -> None:
+        check_scope(f"saga/{name}")
+        self.name = name
+        self.store = store
+        self.version = version
+        self.steps: dict[str, Step[Any]] = {}
+        self.renames: dict[str, dict[str, str]] = {}
+        self.scope = f"saga/{name}"
+        self._policy = Policy(
+            scope=self.scope,
+            codec=Codec(dict[str, Raw], store.max_result),
+            lease=micros(lease, "lease"),
+            retention=micros(retention, "retention"),
+            hold=FOREVER,
+            wait=None if wait is None else micros(wait, "wait") / 1e6,
+            max_run=micros(max_run, "max_run") / 1e6,
+            permanent=(SagaFailed,),
+        )
+        try:
+            self._read = json_decoder(input)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"an input of type {input} cannot be read back: {error}") from error
+
+    # -- the definition
+
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry = STEP_RETRY,
+        timeout: Duration | None = None,
+        grace: Duration = "30s",
+        returns: Any = ...,
+    ) -> Decorate:
+        """Make a function the next step: ``fn(input)`` or ``fn(input, done)``, sync or async.
+
+        ``retry``: how often it is tried before the saga turns around (default: once), and after how many processes that
+        ended in it (``max_crashes``) an operator has to look. ``timeout`` turns it around as
+        well; the step is then given ``grace`` to come to an end, and is compensated where it has succeeded late. What
+        still runs after that is in doubt. ``name`` keeps the name of a function that is renamed.
+        """
+        limit = None if timeout is None else micros(timeout, "timeout") / 1e6
+        patience = micros(grace, "grace") / 1e6
+
+        def decorate(function: Any) -> Step[Any]:
+            called = name or str(getattr(function, "__name__", ""))
+            check_name(called, self.steps)
+            do = work(function, retry, limit, patience)
+            made: Step[Any] = Step(called, do, Codec(return_type(function, returns), self.store.max_result))
+            self.steps[called] = made
+            return made
+
+        return decorate
+
+    def migrate(self, version: str, renamed: Mapping[str, str]) -> None:
+        """Take over sagas in flight that were begun under ``version``: each step goes on as the one of the same name,
+        or as the one that it is ``renamed`` to. New steps must come after those that have run."""
+        for old, new in renamed.items():
+            if new not in self.steps:
+                raise ConfigurationError(
+                    f"{show(old)} is to become {show(new)}, which is no step of saga {self.name}; "
+                    f"its steps are {', '.join(self.steps) or 'not defined yet'}"
+                )
+        self.renames[version] = dict(renamed)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a step or a compensation is ``async def``."""
+        return any(step.do.is_async or (step.undo is not None and step.undo.is_async) for step in self.steps.values())
+
+    def read_input(self, body: bytes) -> In:
+        """The input as it was frozen."""
+        return self._read(body)  # type: ignore[no-any-return]
+
+    def diagram(self) -> str:
+        """The saga as a Mermaid flowchart."""
+        return diagram(self.steps)
+
+    # -- running
+
+    def run(self, id: Key, input: In) -> Done:
+        """Run the saga ``id`` to its end and give what its steps gave; again, it gives the same.
+
+        `SagaFailed` where a step failed and what was done is compensated, `InDoubt` where an operator has to decide,
+        `Retryable` where it is not finished yet and `resume` will go on; `PayloadMismatch` for another input.
+        """
+        return self._driven(self._begun(id, input))  # type: ignore[return-value]
+
+    async def arun(self, id: Key, input: In) -> Done:
+        """`run`, in an event loop."""
+        run = self._begun(id, input)
+        return await through(self, run, run.engine.async_side())  # type: ignore[return-value]
+
+    def start(self, id: Key, input: In) -> None:
+        """Write the saga down and leave it to `resume`, here or elsewhere. Again, it does nothing more."""
+        run = self._begun(id, input)
+        drive(_quietly(through(self, run, run.engine.sync_side(), "write")))
+
+    async def astart(self, id: Key, input: In) -> None:
+        """`start`, in an event loop."""
+        run = self._begun(id, input)
+        await _quietly(through(self, run, run.engine.async_side(), "write"))
+
+    def _driven(self, run: Run, only: Literal["", "compensate"] = "") -> Done | None:
+        self._require_sync()
+        return drive(through(self, run, run.engine.sync_side(), only))
+
+    def _require_sync(self) -> None:
+        if self.is_async:
+            raise WrongColour(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
+        if asyncio._get_running_loop() is not None:
+            raise WrongColour(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
+
+    def _begun(self, id: Key, input: In) -> Run:
+        """The run of a saga that may be new; `ConfigurationError` where its input cannot be frozen."""
+        if not self.steps:
+            raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
+        try:
+            body = to_json(input)
+            self._read(body)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise ConfigurationError(
+                f"the input of a saga cannot be written down: {error}; nothing was done"
+            ) from error
+        if len(body) > MAX_INPUT:
+            raise ConfigurationError(
+                f"an input of {len(body)} bytes is over the limit of {MAX_INPUT}; nothing was done"
+            )
+        name = encode_key(id)
+        run = self._run(name, fingerprints(body))
+        run.note = hidden(run, frozen(name, self.version, body, list(self.steps)))
+        return run
+
+    def _run(self, id: str, prints: bytes = b"") -> Run:
+        engine = self.store.engine
+        if not engine.backend.capabilities.notes:
+            raise ConfigurationError(
+                f"{engine.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
+            )
+        return prepare(engine, self._policy, id, prints)
+
+    # -- recovery
+
+    def resume(self) -> Resumed:
+        """Go on with every saga that was started, or left behind by a process that died. Safe to run several at
+        once."""
+        self._require_sync()
+        counts = dict.fromkeys(Resumed.__struct_fields__, 0)
+        for page in self._left_behind():
+            for id in page:
+                counts[drive(self._came_to(self._run(id), self.store.engine.sync_side()))] += 1
+        return Resumed(**counts)
+
+    async def aresume(self) -> Resumed:
+        """`resume`, in an event loop; several at a time."""
+        counts = dict.fromkeys(Resumed.__struct_fields__, 0)
+        pages = self._left_behind()
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for at in range(0, len(page), AT_ONCE):
+                some = (self._came_to(self._run(id), self.store.engine.async_side()) for id in page[at : at + AT_ONCE])
+                for outcome in await asyncio.gather(*some):
+                    counts[outcome] += 1
+        return Resumed(**counts)
+
+    def _left_behind(self) -> Iterator[list[str]]:
+        now = self.store.now()
+        for page in self._pages(unfinished=True):
+            free = (each for each in page if each.state == "free" or (each.lease_until or 0) <= now)
+            yield [id for id in map(self._id, free) if id is not None]
+
+    def _id(self, record: Record) -> str | None:
+        """What a record's saga is known by; with ``private=`` that is not the record's key."""
+        try:
+            return self.log(record).id
+        except CorruptRecord as error:
+            logger.warning("saga %s %s was not resumed: %s", self.name, show(record.key), error)
+            return None
+
+    async def _came_to(self, run: Run, side: Any) -> str:
+        """What going on with one saga came to: a name of `Resumed`."""
+        try:
+            await through(self, run, side)
+        except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
+            if isinstance(told, InDoubt):
+                return "in_doubt"
+            if isinstance(told, PermanentFailure):
+                return "failed"
+            return "done" if isinstance(told, ResultNotStored) else "later"
+        except EffectOnceError as error:
+            logger.warning("saga %s %s was not resumed: %s", self.name, show(run.key), error)
+            return "refused"
+        return "done"
+
+    def sweeper(self, every: Duration = "30s") -> Sweeper:
+        """A thread that calls `resume` again and again: ``with saga.sweeper():``."""
+        return Sweeper(self, micros(every, "every") / 1e6)
+
+    # -- people
+
+    def log(self, record: Record) -> Log:
+        """What a record of this saga says: its input, and how far each step has come."""
+        return read(note_in(record, self.store.engine.privacy))
+
+    def get(self, id: Key) -> Record | None:
+        """The record of a saga, or None."""
+        return self.store.get(self.scope, id)
+
+    def records(self, which: Literal["open", "in_doubt", "all"] = "open") -> Iterator[Record]:
+        """The sagas that are not finished, wait for an operator, or all that are kept."""
+        for page in self._pages(unfinished=which == "open", state="in_doubt" if which == "in_doubt" else None):
+            yield from (record for record in page if record.note is not None)
+
+    def _pages(self, **options: Any) -> Iterator[list[Record]]:
+        cursor: str | None = None
+        while True:
+            page = self.store.list(scope=self.scope, cursor=cursor, **options)
+            yield page.records
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def compensate(self, id: Key) -> None:
+        """Turn a saga around that is not finished: undo what is done. Returns when that is so.
+
+        `InProgress` while another runs it; one that has ended, or waits for an operator, says so and stays.
+        """
+        run = self._known(id)
+        try:
+            self._driven(run, "compensate")
+        except SagaFailed:
+            return
+        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+
+    async def acompensate(self, id: Key) -> None:
+        """`compensate`, in an event loop."""
+        run = self._known(id)
+        try:
+            await through(self, run, run.engine.async_side(), "compensate")
+        except SagaFailed:
+            return
+        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+
+    def _known(self, id: Key) -> Run:
+        """The run of a saga that is there; `ConfigurationError` for an id that nobody knows."""
+        if self.get(id) is None:
+            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
+        return self._run(encode_key(id))
+
+    def resolve(self, id: Key, word: Word, *, result: Any = None, who: str = "") -> None:
+        """Decide what is in doubt about a saga; the next `resume` goes on from there.
+
+        Of a step: it happened (``done``, with its ``result``), it did not (``not_done``: the rest is compensated), or
+        run it again under a new provider key (``retry``). Of a compensation: it was done by hand (``done``), or
+        ``retry``. ``abandon`` ends the saga as failed, and undoes nothing more. `NotInDoubt`, and no change, where
+        there is nothing to decide. What was said, and by ``who``, is an event and a line in the log.
+        """
+        if word not in ("done", "not_done", "retry", "abandon"):
+            raise ConfigurationError(f"resolve takes 'done', 'not_done', 'retry' or 'abandon', not {word!r}")
+        record = self.get(id)
+        if record is None or record.state != "in_doubt":
+            raise NotInDoubt(
+                f"saga {self.name} {show(id)!r} is {record.state if record else 'not known'}, not in doubt; "
+                "nothing was changed"
+            )
+        if word == "abandon":
+            self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6)
+        else:
+            decide(self.log(record), self.steps, word, result)  # refused here, while nothing is changed
+            self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6)
+            drive(self._resolved(self._run(encode_key(id)), word, result))
+        who = who or "this program"
+        logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), word, who)
+        self.store.engine.emit("resolved", self.scope, encode_key(id), detail=f"{word} by {who}")
+
+    async def _resolved(self, run: Run, word: Word, result: Any) -> None:
+        """Write the word into the log. Until that is done the log says "in doubt", so whoever takes it puts it back."""
+        side = run.engine.sync_side()
+        try:
+            pending = begin(run, side)
+            if pending is not None:
+                await pending
+            course = Course(run, side, self.name)
+            decide(course.log, self.steps, word, result)
+            await course.free()
+        finally:
+            run.active = False
+            run.ended()
+
+    def __repr__(self) -> str:
+        return f"<saga {show(self.name)} version {show(self.version)}: {', '.join(self.steps)}>"
+
+
+async def _quietly(started: Awaitable[Any]) -> None:
+    """What is there already has been started."""
+    try:
+        await started
+    except (InDoubt, PermanentFailure, ResultNotStored):
+        pass
+    except Retryable as error:
+        if error.code != "in-progress":
+            raise

@@ -1,0 +1,306 @@
+"""From the claim of a saga to its settlement, in either colour: forward step by step, or back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NoReturn, Protocol
+
+from .core.codec import Unstorable, encode_untyped
+from .core.engine import Side
+from .core.engine import log as logger
+from .core.flow import Run, begin, leave, running
+from .core.saga_flow import Course, Entry, Log, Part, fit, results_of, told, unpacked
+from .durations import readable
+from .errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    CorruptRecord,
+    InDoubt,
+    InProgress,
+    LeaseLost,
+    OutcomeUnknown,
+    SagaChanged,
+    StoreUnavailable,
+    show,
+)
+from .record import Answer
+from .saga_steps import Attempt, Done, Step, StepRun, Work
+
+#: What a step may raise without anybody knowing whether it happened: no failure, it is tried again later.
+UNKNOWN = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable)
+#: As that, but somebody has to find out.
+DOUBTFUL = (InDoubt, LeaseLost)
+
+Word = Literal["done", "not_done", "retry", "abandon"]
+"""What an operator may say."""
+
+
+class Definition(Protocol):
+    """What a runner needs of the `Saga` that it runs."""
+
+    name: str
+    version: str
+    steps: dict[str, Step[Any]]
+    renames: dict[str, dict[str, str]]
+
+    def read_input(self, body: bytes) -> Any: ...
+
+
+async def through(saga: Definition, run: Run, side: Side, only: Literal["", "write", "compensate"] = "") -> Done | None:
+    """Run a saga from wherever it is to its end, and give what its steps gave.
+
+    ``only="write"``: it is written down and left for others; ``only="compensate"``: what is done is undone.
+    """
+    try:
+        try:
+            pending = begin(run, side)
+            if pending is not None:
+                await pending
+        except InDoubt as error:
+            raise InDoubt(
+                f"saga {show(saga.name)} {show(run.key)!r} is in doubt; look at it (effectonce sagas show), find out, "
+                "then decide: effectonce sagas resolve"
+            ) from error
+        if run.replayed:
+            return Done(saga.steps, iter(saga.steps), unpacked(run.value)) if not only else None
+        running.set(run)
+        course = Course(run, side, saga.name)
+        if only == "write":
+            await course.free()
+            return None
+        try:
+            fit(course.log, saga.version, list(saga.steps), saga.renames)
+        except SagaChanged:
+            await leave(run, side, "free", "saga-changed")
+            raise
+        return await Runner(saga, course).go_on(only == "compensate")
+    finally:
+        run.active = False
+        run.ended()
+
+
+class Runner:
+    """One claimed saga on its way."""
+
+    def __init__(self, saga: Definition, course: Course) -> None:
+        self._saga = saga
+        self._course = course
+        self._log = course.log
+        self._input = saga.read_input(course.log.input)
+        self._cause: BaseException | None = None
+
+    async def go_on(self, compensate: bool) -> Done:
+        log = self._log
+        if log.doubt:  # an operator's word did not get to the log: it still has to be said
+            await self._course.doubt(log.part_in_doubt()[0], log.doubt)
+        if self._course.run.lapsed:
+            await self._count_the_crash()
+        if compensate and log.phase == "running":
+            log.fail("", None)
+            await self._course.commit()
+        if log.phase == "running" and await self._forward():
+            await self._course.done()
+            return self._done()
+        await self._back()
+        error = await self._course.failed()
+        raise error from self._cause
+
+    # -- forward
+
+    async def _forward(self) -> bool:
+        """Whether every step is done; where not, it has been written down that it goes back."""
+        course, log = self._course, self._log
+        for entry in log.entries:
+            if entry.do.state == "done":
+                continue
+            step = self._saga.steps[entry.name]
+            attempt = await self._tried(entry, entry.do, step.do)
+            if not attempt.finished:
+                await self._timed_out(entry, step, attempt)
+                return False
+            if attempt.error is not None:
+                course.end(entry.do, "failed", told(attempt.error))
+                self._fail(entry, attempt.error)
+                if any(self._to_undo()):
+                    await course.commit()
+                return False
+            self._succeeded(entry, step, attempt.value)
+            if entry is not log.entries[-1]:
+                await course.commit()
+        return True
+
+    def _succeeded(self, entry: Entry, step: Step[Any], value: Any) -> None:
+        self._course.end(entry.do, "done")
+        try:
+            entry.result = step.codec.encode(value)
+        except Unstorable as error:
+            logger.warning("saga %s: the result of step %s is not stored: %s", self._saga.name, entry.name, error)
+            self._course.run.tell("result_not_stored", f"{entry.name}: {error}")
+
+    def _fail(self, entry: Entry, error: BaseException) -> None:
+        self._cause = error
+        self._log.fail(entry.name, error)
+
+    async def _timed_out(self, entry: Entry, step: Step[Any], attempt: Attempt) -> None:
+        """F49: it may still succeed, and is compensated then. Until it is known what came of it nothing else is."""
+        course = self._course
+        limit = readable(round((step.do.timeout or 0) * 1e6))
+        attempt.run.refused = True  # what it asks of `current().lease_lost`
+        course.end(entry.do, "timed_out", f"no end within {limit}")
+        self._fail(entry, TimeoutError(f"no end within {limit}"))
+        await course.commit()
+        try:
+            await attempt.wait(step.do.grace)
+            if not attempt.finished:
+                await attempt.stop()
+        except BaseException:  # we are to end, and it goes on: the log says that nobody knows what comes of it
+            await course.leave("cancelled")
+            raise
+        if attempt.finished and attempt.error is None:
+            self._succeeded(entry, step, attempt.value)
+            entry.do.error = f"late: no end within {limit}"
+        elif isinstance(attempt.error, Exception) and not isinstance(attempt.error, UNKNOWN + DOUBTFUL):
+            course.end(entry.do, "failed", f"late: {told(attempt.error)}")
+        else:
+            await self._nobody_knows(entry)
+        await course.commit()
+
+    # -- back
+
+    async def _back(self) -> None:
+        """Undo what is done, in reverse order, each once (F48)."""
+        course, log = self._course, self._log
+        for entry in log.entries:
+            if entry.do.state in ("running", "timed_out"):
+                await self._nobody_knows(entry)
+        todo = list(self._to_undo())
+        for entry, work in todo:
+            attempt = await self._tried(entry, entry.undo, work)
+            if attempt.error is not None:
+                course.end(entry.undo, "failed", told(attempt.error))
+                await course.doubt(entry, f"it keeps failing ({entry.undo.attempts} times): {entry.undo.error}")
+            course.end(entry.undo, "done")
+            if entry is not todo[-1][0]:
+                await course.commit()
+
+    def _to_undo(self) -> Iterator[tuple[Entry, Work]]:
+        for entry in reversed(self._log.entries):
+            work = self._saga.steps[entry.name].undo
+            if work is not None and entry.do.state == "done" and entry.undo.state != "done":
+                yield entry, work
+
+    async def _nobody_knows(self, entry: Entry) -> NoReturn:
+        how = "it timed out" if entry.do.state == "timed_out" else "it was begun"
+        await self._course.doubt(entry, f"{how}, and nobody knows whether it happened")
+
+    # -- one step or compensation
+
+    async def _tried(self, entry: Entry, part: Part, work: Work) -> Attempt:
+        """Call it until it succeeds or may not be tried again; the last attempt, not finished where it timed out."""
+        course, saga_run = self._course, self._course.run
+        part.began = course.now()
+        args = (self._input, self._done()) if work.takes_done else (self._input,)
+        while True:
+            if saga_run.lease_lost:
+                raise LeaseLost(
+                    f"saga {show(self._saga.name)} {show(self._log.id)!r}: the lease ended before {entry.name}; "
+                    "another goes on with it"
+                )
+            part.attempts += 1
+            attempt = Attempt(self._step_run(entry, part), course.side)
+            try:
+                await attempt.make(work, args)
+            except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
+                part.state = "running"
+                if await attempt.stop():  # else it still runs, and nobody may run beside it: the lease ends by itself
+                    await course.leave(type(error).__name__)
+                raise
+            raised = attempt.error
+            if raised is None:
+                return attempt
+            if not isinstance(raised, Exception):
+                part.state = "running"
+                await course.leave(type(raised).__name__)
+                raise raised
+            if isinstance(raised, DOUBTFUL):
+                course.end(part, "running", told(raised))
+                await course.doubt(entry, part.error)
+            delay = work.retry.after(raised, part.attempts)
+            if delay is None:
+                if not isinstance(raised, UNKNOWN):
+                    return attempt
+                course.end(part, "running", told(raised))
+                await course.leave(part.error)
+                raise raised
+            await self._pause(delay, part)
+
+    async def _pause(self, seconds: float, part: Part) -> None:
+        try:
+            await self._course.side.signal().wait(seconds)
+        except BaseException as error:
+            await self._course.leave(type(error).__name__)
+            raise
+
+    def _step_run(self, entry: Entry, part: Part) -> StepRun:
+        """The step's own key, the same in every attempt; a compensation's token is above that of its step."""
+        run, undoing = self._course.run, part is entry.undo
+        key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
+        answer = Answer("claimed", run.token + undoing, part.attempts, part.rounds, lapsed=part.crashes > 0)
+        return StepRun(run.engine, run.policy, run.scope, key, key, b"", run, run.owner, run.sent_at, answer)
+
+    def _done(self) -> Done:
+        entries = self._log.entries
+        finished = (entry.name for entry in entries if entry.do.state == "done")
+        return Done(self._saga.steps, finished, results_of(self._log))
+
+    async def _count_the_crash(self) -> None:
+        """F20: the process before this one ended without a word in what comes next. That is written down before it
+        runs again, so that it does not end one process after another."""
+        found = self._next()
+        if found is None:
+            return
+        entry, part, work = found
+        part.state = "running"
+        part.crashes += 1
+        if part.crashes >= work.retry.max_crashes:
+            await self._course.doubt(entry, f"{part.crashes} processes ended in it without a word")
+        await self._course.commit()
+
+    def _next(self) -> tuple[Entry, Part, Work] | None:
+        """What is to be called next; None: nothing, or an operator has to decide first."""
+        entries = self._log.entries
+        if self._log.phase == "running":
+            return next(((e, e.do, self._saga.steps[e.name].do) for e in entries if e.do.state != "done"), None)
+        if any(entry.do.state in ("running", "timed_out") for entry in entries):
+            return None
+        return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)
+
+
+def decide(log: Log, steps: Mapping[str, Step[Any]], word: Word, result: Any) -> None:
+    """Put an operator's word into the log; `ConfigurationError`, and no change, where it makes no sense there."""
+    entry, part = log.part_in_doubt()
+    if log.undoing:
+        if word == "not_done":
+            raise ConfigurationError(f"the compensation of {entry.name} is to be done: say 'done', or 'retry'")
+    elif word == "not_done":
+        part.state = "failed"
+        if log.phase == "running":
+            log.fail(entry.name, None)
+            log.why = f"an operator found that it did not happen ({log.doubt})"
+    elif word == "retry" and log.phase == "compensating":
+        raise ConfigurationError(f"the saga is being compensated: did {entry.name} happen? Say 'done' or 'not_done'")
+    elif word == "done":
+        step = steps.get(entry.name)
+        if step is None:
+            raise ConfigurationError(f"{entry.name} is no step any more; migrate it first")
+        stored = encode_untyped(result)
+        try:
+            step.codec.decode(stored)
+        except CorruptRecord as error:
+            raise ConfigurationError(f"this cannot be the result of step {entry.name}: {error}") from error
+        entry.result = stored
+    if word == "done":
+        part.state = "done"
+    elif word == "retry":
+        part.begin_anew()
+    log.doubt = log.doubtful = ""

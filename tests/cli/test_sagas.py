@@ -1,0 +1,155 @@
+"""`effectonce sagas`, as an operator uses it at night."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from effectonce.cli import main
+
+Cli = Callable[..., tuple[int, str, str]]
+
+ORDERS = """
+import effectonce as eo
+
+store = eo.connect("sqlite:///shop.db")
+saga = eo.Saga("order", store, input=dict)
+not_a_saga = 3
+
+
+@saga.step()
+def reserve(order: dict) -> str:
+    return "shelf 7"
+
+
+@reserve.compensate(retry=eo.Retry(1))
+def release(order: dict, done: eo.Done) -> None:
+    if not __import__("os").path.exists("mended"):
+        raise ConnectionError("the warehouse is closed")
+
+
+@saga.step()
+def charge(order: dict) -> int:
+    if order["kind"] == "unknown":
+        raise eo.OutcomeUnknown("no answer", 0.0)
+    if order["kind"] == "declined":
+        raise ValueError("declined")
+    return 4200
+
+
+if __name__ == "__main__":
+    for kind in ("good", "unknown", "declined"):
+        try:
+            saga.run(f"o-{kind}", {"kind": kind})
+        except eo.EffectOnceError as error:
+            print(error.code)
+    saga.start("o-new", {"kind": "good"})
+"""
+
+
+@pytest.fixture
+def orders(tmp_path: Path, environment: dict[str, str]) -> Path:
+    """One done, one whose charge is unknown, one whose compensation fails, one started."""
+    (tmp_path / "orders.py").write_text(ORDERS)
+    command = [sys.executable, "orders.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("outcome-unknown\nin-doubt\n", "")
+    return tmp_path
+
+
+@pytest.fixture
+def cli(orders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """``effectonce sagas …`` in this process: exit code, output, errors."""
+    monkeypatch.chdir(orders)
+    monkeypatch.syspath_prepend(str(orders))
+    monkeypatch.delitem(sys.modules, "orders", raising=False)
+
+    def cli(command: str, *arguments: str, of: str = "orders:saga") -> tuple[int, str, str]:
+        code = main(["sagas", command, of, *arguments])
+        return code, *capsys.readouterr()
+
+    yield cli
+    if "orders" in sys.modules:
+        sys.modules.pop("orders").store.close()
+
+
+def listed(cli: Cli, *options: str) -> dict[str, str]:
+    rows = json.loads(cli("list", "--json", *options)[1])["sagas"]
+    return {row["id"]: row["state"] for row in rows}
+
+
+def shown(cli: Cli, id: str) -> Any:
+    return json.loads(cli("show", id, "--json")[1])
+
+
+def test_an_operator_finds_mends_and_resumes(orders: Path, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    waiting = {"o-unknown": "waiting", "o-new": "waiting"}
+    assert listed(cli) == {"o-declined": "in doubt", **waiting}
+    assert listed(cli, "--in-doubt") == {"o-declined": "in doubt"}
+    assert listed(cli, "--all") == {"o-declined": "in doubt", "o-good": "done", **waiting}
+
+    text = cli("show", "o-declined")[1]
+    assert "in doubt" in text
+    assert "the warehouse is closed" in text
+    assert "ValueError: declined" in text
+    assert "#" in text
+    assert [(each["step"], each["compensation"], each["state"]) for each in shown(cli, "o-declined")["timeline"]] == [
+        ("reserve", False, "done"),
+        ("charge", False, "failed"),
+        ("reserve", True, "failed"),
+    ]
+
+    early = cli("resume", "--json")
+    assert json.loads(early[1]) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 1, "refused": 0}
+    (orders / "mended").touch()
+    assert cli("resolve", "o-declined", "--retry") == (0, "o-declined: retry\n", "")
+    assert "was resolved as retry by " in caplog.text
+    assert cli("resume")[1].startswith("0 done, 1 failed, 0 in doubt, 1 later")
+    assert shown(cli, "o-declined")["state"] == "failed"
+
+
+def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
+    (orders / "mended").touch()
+    assert cli("compensate", "o-new")[1] == "o-new: compensated\n"
+    code, _, err = cli("compensate", "o-unknown")
+    assert (code, "[in-doubt]" in err) == (2, True)
+    cli("resolve", "o-unknown", "--done", "--result", "4200")
+    cli("resume")
+    timeline = shown(cli, "o-unknown")["timeline"]
+    assert [(each["step"], each["state"]) for each in timeline] == [
+        ("reserve", "done"),
+        ("charge", "done"),
+        ("reserve", "done"),
+    ]
+    assert listed(cli) == {"o-declined": "in doubt"}
+
+
+WRONG = [
+    (["show", "nobody"], "no saga order is known by"),
+    (["compensate", "nobody"], "no saga order is known by"),
+    (["compensate", "o-good"], "is done"),
+    (["resolve", "o-good", "--retry"], "is done, not in doubt"),
+    (["resolve", "o-declined"], "say one thing"),
+    (["resolve", "o-declined", "--retry", "--abandon"], "say one thing"),
+    (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
+    (["resolve", "o-declined", "--not-done"], "is to be done"),
+]
+
+
+@pytest.mark.parametrize("of", ["orders:not_a_saga", "orders:nothing", "orders"])
+def test_what_is_no_saga_is_one_line_and_2(cli: Cli, of: str) -> None:
+    code, out, err = cli("list", of=of)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_wrong_word_is_one_line_and_2(cli: Cli) -> None:
+    for (command, *arguments), said in WRONG:
+        code, out, err = cli(command, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), arguments
+        assert said in err

@@ -1,0 +1,216 @@
+"""What is refused before anything happens, and definitions that change while sagas are in flight."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.saga import Resumed
+
+from .shop import Order, Receipt, Shop, order_saga
+
+ORDER = Order("o-1")
+
+
+@pytest.fixture
+def store() -> eo.Store:
+    return eo.connect("memory://", sweep_every=None)
+
+
+def saga_of(store: eo.Store, done: list[str], *names: str, version: str = "1") -> eo.Saga[Order]:
+    saga = eo.Saga("order", store, input=Order, version=version)
+    for name in names:
+        saga.step(name=name)(_named(done, name))
+    return saga
+
+
+def _named(done: list[str], name: str) -> Any:
+    """A step that says its name and key; the one called ``bad`` does not know what it did."""
+
+    def step(order: Order) -> None:
+        done.append(f"{name} as {eo.current().key}")
+        if name == "bad":
+            raise eo.OutcomeUnknown("?", 0.0)
+
+    return step
+
+
+def in_flight(store: eo.Store, *names: str) -> None:
+    with pytest.raises(eo.OutcomeUnknown):
+        saga_of(store, [], *names).run("o-1", ORDER)
+
+
+# -- definitions
+
+
+def test_a_changed_definition_is_refused_and_the_saga_left_as_it_is(
+    store: eo.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_flight(store, "reserve", "bad")
+    before = store.get("saga/order", "o-1")
+    new = saga_of(store, [], "reserve", "charge", version="2")
+    with pytest.raises(eo.SagaChanged, match=r"under version '1' with the steps reserve, bad, and .* '2' .* charge"):
+        new.run("o-1", ORDER)
+    with caplog.at_level(logging.WARNING):
+        assert new.resume() == Resumed(refused=1)
+    assert "saga.migrate('1'" in caplog.text
+    after = store.get("saga/order", "o-1")
+    assert before is not None
+    assert after is not None
+    assert (before.note, before.state) == (after.note, after.state)
+
+
+def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
+    """A new key would do it again."""
+    in_flight(store, "reserve", "bad", "ship")
+    done: list[str] = []
+    new = saga_of(store, done, "book", "charge", "ship", version="2")
+    new.migrate("1", {"reserve": "book", "bad": "charge"})
+    assert new.resume() == Resumed(done=1)
+    assert done == ["charge as o-1/bad", "ship as o-1/ship"]
+
+
+@pytest.mark.parametrize(
+    ("names", "renamed", "said"),
+    [
+        (["charge", "ship"], {"bad": "charge"}, "reserve was begun and has no step any more"),
+        (["check", "reserve", "charge"], {"bad": "charge"}, "a step stands before charge that has not run"),
+        (["reserve", "charge"], {"bad": "charge", "ship": "charge"}, "two of its steps one"),
+    ],
+)
+def test_a_migration_that_cannot_be(store: eo.Store, names: list[str], renamed: dict[str, str], said: str) -> None:
+    in_flight(store, "reserve", "bad", "ship")
+    new = saga_of(store, [], *names, version="2")
+    new.migrate("1", renamed)
+    with pytest.raises(eo.SagaChanged, match=said):
+        new.run("o-1", ORDER)
+    assert new.get("o-1").state == "free"  # type: ignore[union-attr]
+
+
+def test_a_migration_to_nowhere_is_refused(store: eo.Store) -> None:
+    with pytest.raises(eo.ConfigurationError, match="is no step of saga order; its steps are reserve"):
+        saga_of(store, [], "reserve").migrate("1", {"book": "booked"})
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda a, b, c: None, 3, lambda a, *, b: None])
+def test_a_step_takes_input_and_done(store: eo.Store, function: Any) -> None:
+    saga = eo.Saga("order", store, input=Order)
+    with pytest.raises(eo.ConfigurationError):
+        saga.step(name="one")(function)
+    assert saga.steps == {}
+
+
+@pytest.mark.parametrize("name", ["a/b", "compensate", "x" * 81, "new\nline"])
+def test_a_name_that_could_be_read_as_another_is_refused(store: eo.Store, name: str) -> None:
+    with pytest.raises(eo.ConfigurationError, match="cannot be the name of a step"):
+        eo.Saga("order", store, input=Order).step(name=name)(lambda order: None)
+
+
+def test_two_steps_or_compensations_of_one_name_are_refused(store: eo.Store) -> None:
+    saga = eo.Saga("order", store, input=Order)
+    one = saga.step(name="one")(lambda order: None)
+    one.compensate(lambda order: None)
+    with pytest.raises(eo.ConfigurationError, match="already"):
+        saga.step(name="one")(lambda order: None)
+    with pytest.raises(eo.ConfigurationError, match="already"):
+        one.compensate(lambda order: None)
+
+
+def test_an_input_that_cannot_be_frozen_is_refused(store: eo.Store) -> None:
+    saga: eo.Saga[Any] = order_saga(store, Shop())
+    for wrong, said in ((object(), "cannot be written down"), ("text", "cannot be written down")):
+        with pytest.raises(eo.ConfigurationError, match=said):
+            saga.run("o-1", wrong)
+    with pytest.raises(eo.ConfigurationError, match="over the limit"):
+        saga.run("o-1", Order("x" * 300_000))
+    with pytest.raises(eo.MissingKey):
+        saga.run("", ORDER)
+    with pytest.raises(eo.ConfigurationError, match="has no steps"):
+        eo.Saga("empty", store, input=Order).run("o-1", ORDER)
+    with pytest.raises(eo.ConfigurationError, match="cannot be read back"):
+        eo.Saga("order", store, input=Order | Receipt)  # type: ignore[arg-type]
+    assert store.list().records == []
+
+
+def test_a_store_without_notes_is_refused() -> None:
+    saga = order_saga(eo.connect("redis://127.0.0.1:1"), Shop())
+    with pytest.raises(eo.ConfigurationError, match="keeps no notes, which sagas need"):
+        saga.run("o-1", ORDER)
+
+
+def test_a_result_that_cannot_be_stored_is_told_to_who_asks_for_it(store: eo.Store) -> None:
+    saga = eo.Saga("odd", store, input=Order)
+
+    @saga.step()
+    def one(order: Order) -> int:
+        return "no int"  # type: ignore[return-value]
+
+    @saga.step()
+    def two(order: Order, done: eo.Done) -> str:
+        with pytest.raises(eo.ResultNotStored):
+            done[one]
+        with pytest.raises(eo.ConfigurationError, match="two is not done"):
+            done[two]
+        with pytest.raises(eo.ConfigurationError, match="is no step of this saga"):
+            done["one"]  # type: ignore[index]
+        return "went on"
+
+    assert saga.run("o-1", ORDER)[two] == "went on"
+    with pytest.raises(eo.ResultNotStored):
+        saga.run("o-1", ORDER)[one]
+
+
+def test_a_private_store_hides_everything(tmp_path: Any) -> None:
+    shop = Shop()
+    with eo.connect(f"sqlite:///{tmp_path}/shop.db", private="a secret of some length") as store:
+        saga = order_saga(store, shop)
+        saga.start("order-of-ann", Order("ann@example.org"))
+        shop.at["charge"] = lambda: (_ for _ in ()).throw(eo.InDoubt("?"))
+        assert saga.resume() == Resumed(in_doubt=1)
+        saga.resolve("order-of-ann", "not_done")
+        assert saga.resume() == Resumed(failed=1)
+        with pytest.raises(eo.SagaFailed, match="an operator found that it did not happen"):
+            saga.run("order-of-ann", Order("ann@example.org"))
+    assert shop.effects == ["reserve", "release"]
+    everything = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"ann@example.org" not in everything
+    assert b"order-of-ann" not in everything
+
+
+def test_steps_compose_with_intents(store: eo.Store) -> None:
+    """A saga's own key is what the intent of a step is known by, so a step that runs again sends once."""
+    intents = eo.Intents(store, scope="billing")
+    sent: list[str] = []
+    saga = eo.Saga("order", store, input=Order)
+
+    @intents.operation("stripe", "charge")
+    def stripe(intent: eo.Intent[Order]) -> str:
+        sent.append(intent.key)
+        return "ch_1"
+
+    @saga.step()
+    def charge(order: Order) -> str:
+        receipt = stripe(order, key=eo.current().key)
+        runs.append(1)
+        if len(runs) == 1:
+            raise KeyboardInterrupt
+        return str(receipt)
+
+    runs: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        saga.run("o-1", ORDER)
+    assert saga.run("o-1", ORDER)[charge] == "ch_1"
+    assert (sent, len(runs)) == (["o-1/charge"], 2)
+
+
+def test_the_diagram_is_mermaid(store: eo.Store) -> None:
+    text = order_saga(store, Shop()).diagram()
+    assert text.splitlines()[0] == "flowchart LR"
+    for line in ('s0["reserve"]', "s0 --> s1", "s2 --> done", "s2 -. fails .-> us1", "us1 --> us0", "us0 --> failed"):
+        assert f"    {line}" in text.splitlines(), text
