@@ -535,9 +535,7 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     await _end(run, side, op, type(error).__name__)
 
 
-async def leave(
-    run: Run, side: Side, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
-) -> None:
+async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None) -> None:
     """End a run that did not raise and is not done either: free for the next delivery, or in doubt.
 
     ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.

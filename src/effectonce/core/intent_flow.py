@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from effectonce.errors import CorruptRecord, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, show
+from effectonce.errors import CorruptRecord, EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, show
 
 from .engine import Side
 from .flow import Run, abort, finish, leave
@@ -56,7 +56,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     def key(self, log: Log) -> str:
         """The key that goes to the provider. Another generation is another key."""
-        generation = str(log.generation + log.rounds)
+        generation = f"{log.generation}.{log.rounds}" if log.rounds else str(log.generation)
         return provider_key(self.provider, log.account, self.scope, self.operation, log.key, log.step, generation)
 
     def next(self, log: Log, now: int) -> Literal["send", "reconcile"]:
@@ -115,9 +115,10 @@ async def doubt(run: Run, side: Side, log: Log, why: str) -> None:
     )
 
 
-async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_after: float) -> None:
-    """It was sent, and nobody can tell. With a key it may be sent again; without one it is in doubt."""
-    if not terms.keyed and not terms.repeats:
+async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_after: float, askable: bool) -> None:
+    """It was sent, and nobody can tell. With a key it may be sent again; with a reconciler (``askable``) it can be looked
+    up; else it is in doubt."""
+    if not terms.keyed and not terms.repeats and not askable:
         await doubt(run, side, log, why)
     await leave(run, side, "free", why)
     raise OutcomeUnknown(
@@ -129,14 +130,23 @@ async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_
 
 async def turned_away(run: Run, side: Side, log: Log, why: str, retry_after: float) -> None:
     """Nothing happened, so the next send is a first one."""
-    log.begin_anew()
-    await leave(run, side, "free", why, hidden(run, _encode(log)))
+    await undo(run, side, log, why)
     raise NotExecuted(f"{_about(run, log)} was not executed: {why}; deliver it again later", retry_after)
 
 
-async def fail(run: Run, side: Side, error: Exception) -> None:
+class Refused(Exception):
+    """What is stored of a failure that is no exception of the operation's own."""
+
+
+async def fail(run: Run, side: Side, error: Exception | None, why: str) -> None:
     """It will never happen: that is recorded, and every duplicate is told."""
-    await abort(run, side, error)
+    await abort(run, side, Refused(why) if error is None or isinstance(error, EffectOnceError) else error)
+
+
+async def undo(run: Run, side: Side, log: Log, why: str) -> None:
+    """It did not leave after all: the next send is a first one."""
+    log.begin_anew()
+    await leave(run, side, "free", why, hidden(run, _encode(log)))
 
 
 async def complete(run: Run, side: Side, result: object) -> None:

@@ -1,0 +1,106 @@
+"""One outbox, one inbox and one table of effects per database; each test has a queue and a scope of its own in them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.outbox import Outbox, message_of
+from effectonce.outgoing import Outgoing
+from tests.inbox.kinds import Desk, Kind, Place, observers
+
+EFFECTS = "CREATE TABLE outbox_effects (scope VARCHAR(100), name VARCHAR(100))"
+COLUMNS = "seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time"
+
+
+def prepare(place: Place) -> Place:
+    schemas = [
+        eo.Inbox(scope="any", table="outbox_tests_inbox").schema_sql(place.dialect),
+        Outbox(to="any", table="outbox_tests").schema_sql(place.dialect),
+    ]
+    with place.connected() as run:
+        run(EFFECTS)
+        for schema in schemas:
+            bare = "\n".join(line.partition("--")[0] for line in schema.splitlines())
+            for statement in bare.split(";"):
+                if statement.strip():
+                    run(statement)
+    return place
+
+
+@pytest.fixture(scope="session")
+def outbox_in_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place("sqlite", f"sqlite:///{tmp_path_factory.mktemp('outbox') / 'shop.db'}")
+    place.query("PRAGMA journal_mode = WAL")
+    return prepare(place)
+
+
+@pytest.fixture(scope="session")
+def outbox_in_postgresql(postgres_url: str) -> Iterator[Place]:
+    yield from served(Place("postgresql", postgres_url))
+
+
+@pytest.fixture(scope="session")
+def outbox_in_mysql(mariadb_url: str) -> Iterator[Place]:
+    yield from served(Place("mysql", mariadb_url))
+
+
+def served(place: Place) -> Iterator[Place]:
+    """A server that the environment names keeps nothing of ours."""
+    yield prepare(place)
+    if place.url in observers:
+        observers.pop(place.url)[0].__exit__(None, None, None)
+    with place.connected() as run:
+        for table in ("outbox_effects", "outbox_tests", "outbox_tests_inbox", "outbox_tests_inbox_attempts"):
+            run(f"DROP TABLE {table}")
+
+
+class Office:
+    """An outbox and an inbox on one place, and desks of one kind."""
+
+    def __init__(self, place: Place, name: str, kind: Kind) -> None:
+        self.place = place
+        self.name = name
+        self.kind = kind
+        self.outbox = Outbox(to=name, table="outbox_tests")
+        self.inbox = eo.Inbox(scope=name, table="outbox_tests_inbox")
+        self.stack = AsyncExitStack()
+
+    async def desk(self) -> Desk:
+        """A new connection, with a transaction begun as its users begin one."""
+        desk: Desk = await self.stack.enter_async_context(self.kind.open(self.place))
+        await desk.begin()
+        return desk
+
+    def effect(self, name: str) -> str:
+        return f"INSERT INTO outbox_effects (scope, name) VALUES ('{self.name}', '{name}')"
+
+    @property
+    def effects(self) -> list[str]:
+        """Those that are committed."""
+        return sorted(name for (name,) in self._select("name", "outbox_effects", "scope"))
+
+    @property
+    def sent(self) -> list[eo.Message[Any]]:
+        """The messages whose rows are committed, in the order of their rows."""
+        rows = self._select(COLUMNS, "outbox_tests", "destination")
+        return [message_of(Outgoing(*row, 0)) for row in sorted(rows)]
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.id for message in self.sent]
+
+    def _select(self, columns: str, table: str, column: str) -> list[tuple[Any, ...]]:
+        return self.place.query(f"SELECT {columns} FROM {table} WHERE {column} = '{self.name}'")
+
+
+@pytest.fixture
+async def office(request: pytest.FixtureRequest, kind: Kind, unique_name: str) -> AsyncIterator[Office]:
+    place: Place = request.getfixturevalue(f"outbox_in_{kind.dialect}")
+    opened = Office(place, unique_name, kind)
+    yield opened
+    await opened.stack.aclose()

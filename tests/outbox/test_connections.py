@@ -1,0 +1,142 @@
+"""The outbox on every kind of connection, in both colours, against real servers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.contracts import Event
+from effectonce.outbox import Outbox
+from tests.inbox.kinds import KINDS, Kind, told
+from tests.outbox.conftest import Office
+from tests.relay.harness import FakeBroker
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def paid(id: str = "m1", **fields: Any) -> eo.Message[Any]:
+    return eo.Message(**{"type": "order.paid", "data": {"amount": 4200}, "id": id, **fields})
+
+
+async def test_a_message_is_there_with_the_commit_and_gone_with_a_rollback(office: Office) -> None:
+    """F33, F34."""
+    desk = await office.desk()
+    assert await told(office.outbox.send(desk.conn, paid("m1"))) is None
+    await desk.run(office.effect("one"))
+    assert office.ids == [], "not before the commit"
+    await desk.commit()
+    assert (office.ids, office.effects) == (["m1"], ["one"])
+    await desk.begin()
+    await told(office.outbox.send(desk.conn, paid("m2")))
+    await desk.run(office.effect("two"))
+    await desk.roll_back()
+    assert (office.ids, office.effects) == (["m1"], ["one"])
+
+
+async def test_a_message_is_stored_whole(office: Office) -> None:
+    """Nothing that a driver would escape, or a character set would change, is changed."""
+    strange = "ü → 😀 ' \" \\ % $1 :x ? ; -- \n {a}"
+    message = paid(
+        key=f"Order:42 {strange}",
+        type=strange,
+        ordering_key=strange,
+        headers={"a": strange, strange: "b"},
+        trace_id=strange,
+        source=strange,
+        time=datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=UTC),
+        data={"s": strange, "n": [1.5, None, True, 2**70], "e": {}},
+    )
+    others = [paid("m2", data=bytes(range(256))), paid("m3", data=None), paid("m4", data=b"")]
+    desk = await office.desk()
+    await told(office.outbox.send_many(desk.conn, [message, *others]))
+    await desk.commit()
+    assert office.sent == [message, *others]
+
+
+async def test_many_messages_keep_their_order(office: Office) -> None:
+    desk = await office.desk()
+    messages = [paid(f"m{n}", ordering_key=f"k{n % 3}" if n % 2 else None) for n in range(600)]
+    await told(office.outbox.send_many(desk.conn, iter(messages)))
+    await told(office.outbox.send_many(desk.conn, []))
+    await desk.commit()
+    assert office.sent == messages
+
+
+async def test_what_cannot_be_stored_is_refused_and_the_transaction_goes_on(office: Office) -> None:
+    desk = await office.desk()
+    await desk.run(office.effect("before"))
+    small = Outbox(to=office.name, table="outbox_tests", max_size=100)
+    with pytest.raises(eo.ConfigurationError, match="no JSON form"):
+        await told(office.outbox.send(desk.conn, paid(data=object())))
+    with pytest.raises(eo.PayloadTooLarge, match="send a reference"):
+        await told(small.send_many(desk.conn, [paid(), paid(data="x" * 100)]))
+    await told(small.send(desk.conn, paid("m2")))
+    await desk.commit()
+    assert (office.ids, office.effects) == (["m2"], ["before"])
+
+
+async def test_inbox_effect_and_outbox_are_one_commit_and_a_duplicate_sends_nothing_new(office: Office) -> None:
+    async def handle(order: eo.Message[Any]) -> bool:
+        desk = await office.desk()
+        first = await told(office.inbox.first(desk.conn, order))
+        if first:
+            await desk.run(office.effect(order.id))
+            await told(office.outbox.send(desk.conn, paid(f"paid-{order.id}")))
+        await desk.commit()
+        return bool(first)
+
+    order = eo.Message(type="order.placed", data={"order": 1}, id="o1")
+    assert [await handle(order) for _ in range(3)] == [True, False, False]
+    assert (office.ids, office.effects) == (["paid-o1"], ["o1"])
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.autocommit is not None])
+async def test_a_connection_that_commits_by_itself_is_refused(office: Office, kind: Kind) -> None:
+    assert kind.autocommit is not None
+    async with kind.autocommit(office.place) as desk:
+        with pytest.raises(eo.NotInTransaction, match="begin a transaction"):
+            await told(office.outbox.send(desk.conn, paid()))
+    assert office.ids == []
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.is_async])
+async def test_an_async_send_that_is_not_awaited_is_not_silent(office: Office) -> None:
+    """F71."""
+    desk = await office.desk()
+    with pytest.raises(eo.NotAwaited, match=r"await outbox\.send"):
+        bool(office.outbox.send(desk.conn, paid()))  # type: ignore[call-overload, unused-ignore]
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        office.outbox.send(desk.conn, paid())
+    await desk.commit()
+    assert office.ids == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in ("sqlite3", "psycopg", "pymysql")])
+async def test_what_the_first_delivery_wrote_still_leaves_after_the_second_was_skipped(
+    office: Office, unique_name: str
+) -> None:
+    """F52: the consumer died after its commit; its redelivery is skipped, and the message goes all the same."""
+    place = office.place
+    url = f"{place.url}{'&' if '?' in place.url else '?'}prefix={unique_name}"
+    table = f"{unique_name}_outbox"
+    events: list[Event] = []
+    with eo.connect(url, hooks=[events.append]) as store:
+        store.migrate()
+        outbox = Outbox(to="orders", table=table)
+        for expected in (True, False):
+            desk = await office.desk()
+            first = office.inbox.first(desk.conn, eo.Message(data=1, id="o1"))
+            assert first is expected
+            if first:
+                outbox.send(desk.conn, paid("paid-o1"))
+            await desk.commit()
+        broker = FakeBroker()
+        assert await eo.Relay(store, broker).drain() == 1  # type: ignore[arg-type, unused-ignore]
+        assert [packet.id for _, packet in broker.sent] == ["paid-o1"]
+        assert [(event.kind, event.scope, event.key) for event in events] == [("published", "orders", "paid-o1")]

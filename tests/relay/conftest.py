@@ -1,0 +1,42 @@
+"""One suite over three databases: each test gets an outbox of its own, in a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import effectonce as eo
+from tests.relay.harness import Database, FakeBroker
+
+DATABASES = ["sqlite", "postgres", "mariadb"]
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+    yield from opened(request.param, request, tmp_path, unique_name)
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+    yield from opened("postgres", request, tmp_path, unique_name)
+
+
+@pytest.fixture
+def mariadb(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+    yield from opened("mariadb", request, tmp_path, unique_name)
+
+
+def opened(name: str, request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+    server = f"sqlite:///{tmp_path}/shop.db" if name == "sqlite" else str(request.getfixturevalue(f"{name}_url"))
+    database = Database(name, server, unique_name)
+    with eo.connect(database.url) as store:
+        store.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
