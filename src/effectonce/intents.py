@@ -15,17 +15,18 @@ and goes on from there: it sends again while the provider keeps the key, looks t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from .core import intent_flow as flow
-from .core.codec import Codec
+from .core.codec import Codec, Unstorable
 from .core.drive import drive
-from .core.engine import log
-from .core.flow import Policy, Run
+from .core.engine import Side, log
+from .core.flow import Policy
 from .core.intent_flow import Log, Terms
 from .core.notes import note_in
 from .durations import Duration, micros, readable
@@ -57,6 +58,7 @@ class Recovered(Struct, frozen=True):
     failed: int = 0
     in_doubt: int = 0
     later: int = 0  # still unknown, turned away, or being run by another
+    broken: int = 0  # could not be gone on with: see the log
 
 
 class Intents:
@@ -164,25 +166,38 @@ class Intents:
     def recover(self, *, idle: Duration = "1m") -> Recovered:
         """Go on with every intent that nobody has touched for ``idle``. Safe to run several at once, and beside the
         workers. Operations that are async are left to `arecover`."""
-        counts = {"done": 0, "failed": 0, "in_doubt": 0, "later": 0}
-        for operation, run in self._left_behind(idle, is_async=False):
-            counts[drive(_came_to(operation._through(run, run.engine.sync_side())))] += 1
-        return Recovered(**counts)
+        return self._counted(
+            drive(self._gone_on(operation, record, self.store.engine.sync_side()))
+            for operation, record in self._left_behind(idle, is_async=False)
+        )
 
     async def arecover(self, *, idle: Duration = "1m") -> Recovered:
         """`recover`, for async operations."""
-        counts = {"done": 0, "failed": 0, "in_doubt": 0, "later": 0}
-        for operation, run in self._left_behind(idle, is_async=True):
-            counts[await _came_to(operation._through(run, run.engine.async_side()))] += 1
-        return Recovered(**counts)
+        side = self.store.engine.async_side()
+        found = self._left_behind(idle, is_async=True)
+        return self._counted([await self._gone_on(operation, record, side) for operation, record in found])
 
-    def _left_behind(self, idle: Duration, is_async: bool) -> Iterator[tuple[Operation[Any, Any], Run]]:
+    @staticmethod
+    def _counted(ends: Iterable[str]) -> Recovered:
+        return Recovered(**Counter(ends))
+
+    async def _gone_on(self, operation: Operation[Any, Any], record: Record, side: Side) -> str:
+        """What became of one intent: a name of `Recovered`. One that cannot be read keeps no other waiting."""
+        try:
+            return await _came_to(operation._through(operation._run(self.id_of(record), b""), side))
+        except Exception as error:
+            log.warning(
+                "an intent in %s could not be recovered: %s: %s", show(record.scope), type(error).__name__, error
+            )
+            return "broken"
+
+    def _left_behind(self, idle: Duration, is_async: bool) -> Iterator[tuple[Operation[Any, Any], Record]]:
         before = self.store.now() - micros(idle, "idle")
         for operation in self.operations.values():
             if operation._is_async is is_async:
                 for record in operation.unfinished():
                     if record.changed_at <= before:
-                        yield operation, operation._run(self.id_of(record), b"")
+                        yield operation, record
 
     def id_of(self, record: Record) -> str:
         """What a record's intent is known by; with ``private=`` that is not the record's key."""
@@ -194,12 +209,17 @@ class Intents:
         return flow.read(note_in(record, self.store.engine.privacy))
 
     def in_doubt(self, limit: int = 100) -> list[Record]:
-        """The intents that an operator has to decide, oldest operations first."""
-        return [
-            record
-            for scope in self.operations
-            for record in self.store.list(state="in_doubt", scope=scope, limit=limit).records
-        ][:limit]
+        """Up to ``limit`` intents that an operator has to decide."""
+        found: list[Record] = []
+        for scope in self.operations:
+            cursor: str | None = None
+            while len(found) < limit:
+                page = self.store.list(state="in_doubt", scope=scope, limit=limit - len(found), cursor=cursor)
+                found += page.records
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return found
 
     def resolve(
         self, id: str, outcome: Literal["done", "retry", "abandon"], *, result: Any = ..., who: str = ""
@@ -207,9 +227,16 @@ class Intents:
         """Decide an intent in doubt: it happened (``done``, with its result), send it again under a new key
         (``retry``), or give it up (``abandon``). `NotInDoubt` where it is not. That is an event and a line in the log,
         with ``who`` decided it."""
-        for scope in self.operations:
+        for scope, operation in self.operations.items():
             if self.store.get(scope, id) is not None:
-                self.store.resolve(scope, id, outcome, result=result)
+                policy = operation._policy
+                if result is not ...:
+                    try:
+                        policy.codec.encode(result)
+                    except Unstorable as error:
+                        raise ConfigurationError(f"this is no result of {operation!r}: {error}") from error
+                kept = policy.hold if outcome == "retry" else policy.retention
+                self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6)
                 log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
                 self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
                 return
@@ -217,10 +244,16 @@ class Intents:
 
     def check(self, redelivery: Duration) -> None:
         """`ConfigurationError` where a message may come again after its provider has dropped the key, and nobody can
-        look the effect up. ``redelivery``: how long the broker may still deliver it."""
+        look the effect up, or after the record is gone. ``redelivery``: how long the broker may still deliver it."""
         longest = micros(redelivery, "redelivery")
         for operation in self.operations.values():
-            terms = operation.terms
+            terms, kept = operation.terms, operation._policy.retention
+            operation.require_colour()
+            if kept < longest:
+                raise ConfigurationError(
+                    f"{operation!r} keeps what is done for {readable(kept)}, and messages may come again for "
+                    f"{readable(longest)}: it would be sent again; lengthen retention="
+                )
             if terms.keyed and terms.window - terms.margin < longest and not operation.has_reconciler:
                 raise ConfigurationError(
                     f"{terms.provider} keeps keys for {readable(terms.window)}, and messages may come again for "

@@ -12,7 +12,7 @@ from msgspec import Struct
 from .connections.callers import session_on
 from .contracts import Joinable, Session
 from .core import intent_flow as flow
-from .core.codec import json_decoder, to_json
+from .core.codec import Codec, Unstorable
 from .core.drive import Pending, drive
 from .core.engine import Side
 from .core.flow import Policy, Run, begin, completion_of, leave, prepare, running, stored_result
@@ -77,12 +77,7 @@ class Operation(Generic[Req, Res]):
         self.provider = provider
         self.terms = terms
         self._policy = policy
-        try:
-            self._read = json_decoder(request)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"a request of type {request} cannot be read back, so it cannot be frozen: {error}"
-            ) from error
+        self._requests = Codec(request, MAX_REQUEST)
 
     @property
     def scope(self) -> str:
@@ -113,15 +108,11 @@ class Operation(Generic[Req, Res]):
     def _written_down(self, request: Req, key: Key, account: str, step: str) -> Run:
         """The run of this intent, not begun; `ConfigurationError` where the request cannot be frozen."""
         try:
-            body = to_json(request)
-        except (TypeError, ValueError, NotImplementedError) as error:
+            body = self._requests.encode(request)
+        except Unstorable as error:
             raise ConfigurationError(f"this request cannot be written down: {error}; nothing was sent") from error
-        if len(body) > MAX_REQUEST:
-            raise ConfigurationError(
-                f"a request of {len(body)} bytes is over the limit of {MAX_REQUEST}; nothing was sent"
-            )
         name = encode_key(key)
-        run = self._run(self.terms.id(name, account, step), fingerprints(body))
+        run = self._run(self.terms.id(name, account, step), fingerprints(request))
         run.note = hidden(run, flow.frozen(Log(body, name, account, step)))
         return run
 
@@ -131,7 +122,16 @@ class Operation(Generic[Req, Res]):
             raise ConfigurationError(
                 f"{engine.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
             )
+        self.require_colour()
         return prepare(engine, self._policy, id, prints)
+
+    def require_colour(self) -> None:
+        """`WrongColour` where the reconciler of its provider is of another colour."""
+        reconcile = self._intents.reconcilers.get(self.provider.name)
+        if reconcile is not None and is_async(reconcile) != self._is_async:
+            raise WrongColour(
+                f"the reconciler of {self.provider.name} must be {_colour(self._is_async)}, as {self!r} is"
+            )
 
     def _go(self, run: Run, give: Callable[[Run, Any], Any]) -> Any:
         if self._is_async:
@@ -154,7 +154,7 @@ class Operation(Generic[Req, Res]):
         through a coroutine.
         """
         held = False
-        began = run.engine.monotonic()
+        began = run.sent_at = run.engine.monotonic()
         try:
             pending = begin(run, side)
             if pending is not None:
@@ -168,6 +168,9 @@ class Operation(Generic[Req, Res]):
             if verdict is None:
                 await flow.stamp(run, side, log, self.terms, began)
                 value, error = await self._called(self._function, run, side, log)
+                if isinstance(error, WrongColour):  # it gave something that nobody has run
+                    await flow.undo(run, side, log, "the operation is of the wrong colour")
+                    return None, error
                 verdict = self._judged(value if error is None else error, log)
             if verdict.kind == "success" and not complete:
                 held = True
@@ -185,15 +188,10 @@ class Operation(Generic[Req, Res]):
         if reconcile is None:
             why = "the provider keeps no keys" if not self.terms.keyed else "the provider may no longer keep its key"
             await flow.doubt(run, side, log, f"it went out before, and {why}")
-        if is_async(reconcile) != self._is_async:
-            raise WrongColour(
-                f"the reconciler of {self.provider.name} must be {_colour(self._is_async)}, as the operation"
-            )
         verdict, error = await self._called(reconcile, run, side, log)
         if error is not None:
-            await flow.unknown(
-                run, side, log, self.terms, f"the reconciler raised {type(error).__name__}: {error}", 1.0
-            )
+            why = f"the reconciler raised {type(error).__name__}: {error}"
+            await flow.unknown(run, side, log, self.terms, why, 1.0, self.has_reconciler)
         if not isinstance(verdict, Verdict):
             raise ConfigurationError(f"the reconciler of {self.provider.name} gave {verdict!r}, which is no Verdict")
         if verdict.kind == "not_executed":  # proven absent: begin anew, under another key
@@ -214,9 +212,11 @@ class Operation(Generic[Req, Res]):
             return value, None
         except Exception as error:
             return None, error
+        except GeneratorExit:  # nothing may be awaited any more: the lease ends by itself
+            raise
         except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
             try:
-                await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0)
+                await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
             except (Retryable, InDoubt):
                 pass
             raise
@@ -226,7 +226,8 @@ class Operation(Generic[Req, Res]):
         verdict = mine(outcome) if mine is not None else None
         if verdict is None:
             verdict = classify(self.provider, outcome)
-        if verdict.kind == "not_executed" and log.send_count > 1:
+        silent = verdict.kind == "not_executed" or (verdict.kind == "failure" and not self.terms.keyed)
+        if silent and log.send_count > 1:
             return Verdict.unknown(f"{verdict.why}, which says nothing about the send before", verdict.retry_after)
         return verdict
 
@@ -237,12 +238,12 @@ class Operation(Generic[Req, Res]):
             await flow.complete(run, side, verdict.result)
             return verdict.result, None
         if verdict.kind == "failure":
-            await flow.fail(run, side, error or Refused(verdict.why))
+            await flow.fail(run, side, error, verdict.why)
             return None, error or PermanentFailure(f"intent {run.key} failed for good: {verdict.why}", "refused")
         try:
             if verdict.kind == "not_executed":
                 await flow.turned_away(run, side, log, verdict.why, verdict.retry_after)
-            await flow.unknown(run, side, log, self.terms, verdict.why, verdict.retry_after)
+            await flow.unknown(run, side, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
         except (Retryable, InDoubt) as told:
             told.__cause__ = error
             return None, told
@@ -256,7 +257,7 @@ class Operation(Generic[Req, Res]):
             account=log.account,
             key=log.key,
             step=log.step,
-            request=self._read(log.request),
+            request=self._requests.decode(log.request),
             provider_key=self.terms.key(log) if self.terms.keyed else run.key,
             send_count=log.send_count,
         )
@@ -334,6 +335,7 @@ class Sent(Generic[Res]):
         if not rows:
             raise LeaseLost(f"intent {run.key}: its lease ended and another goes on with it: roll this back")
         self._completed = True
+        run.engine.leased.discard(run)  # a renewal would be refused once this commits
 
     # -- the block
 
@@ -370,10 +372,6 @@ class Sent(Generic[Res]):
         run.ended()
 
 
-class Refused(Exception):
-    """What is stored of a failure that the operation did not raise."""
-
-
 def _value(run: Run, value: Any) -> Any:
     return value
 
@@ -390,8 +388,11 @@ def request_type(function: Any) -> Any:
     """``Req`` of a first parameter that is annotated ``Intent[Req]``; Any where it is not."""
     try:
         hints = typing.get_type_hints(function)
-    except NameError:
-        return Any
+    except NameError as error:
+        raise ConfigurationError(
+            f"the annotations of {name_of(function)} name something that is not there yet ({error}); define the type "
+            "of its requests before it"
+        ) from error
     hints.pop("return", None)
     first = next(iter(hints.values()), Any)
     found = typing.get_args(first)

@@ -74,7 +74,7 @@ def test_what_is_open_and_what_is_in_doubt_is_listed(billing: None, run: Run) ->
 
 def test_recovery_goes_on_with_what_was_left(billing: None, run: Run) -> None:
     done = run("intents", "recover", "billing:intents", "--idle", "1ms", "--json")
-    assert json.loads(done.stdout) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 0}
+    assert json.loads(done.stdout) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 0, "broken": 0}
     assert [row["state"] for row in listed(run)] == ["in doubt"]
 
 

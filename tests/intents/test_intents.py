@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -164,7 +166,7 @@ def test_the_frozen_request_and_the_stamp_are_committed_before_it_is_sent(
 
     bank.before = look
     charge(PAYMENT, key="pay_1")
-    assert found == [(b'{"id":"pay_1","amount":4200}', 1, True)]
+    assert found == [(b'1{"id":"pay_1","amount":4200}', 1, True)]
 
 
 def test_a_resend_uses_the_request_as_it_was_frozen(clock: ManualClock, store: Store, bank: Bank) -> None:
@@ -246,8 +248,15 @@ def test_turned_away_on_a_resend_says_nothing_about_the_first(
 
 
 def test_what_never_left_is_not_executed(charge: Any, bank: Bank) -> None:
-    bank.before = raising(ConnectionRefusedError())
+    bank.before = raising(httpx.ConnectError("refused"))
     with pytest.raises(eo.NotExecuted):
+        charge(PAYMENT, key="pay_1")
+
+
+def test_a_refused_connection_to_something_else_says_nothing(charge: Any, bank: Bank) -> None:
+    """An audit database that is down, after the charge."""
+    bank.after = raising(ConnectionRefusedError())
+    with pytest.raises(eo.OutcomeUnknown):
         charge(PAYMENT, key="pay_1")
 
 
@@ -478,7 +487,7 @@ def test_a_request_that_cannot_be_frozen_is_refused_before_anything_happens(
     with pytest.raises(eo.ConfigurationError, match="cannot be written down"):
         charge(object(), key="k")
     with pytest.raises(eo.ConfigurationError, match="over the limit"):
-        charge("x" * 300_000, key="k")
+        charge(Payment("x" * 300_000, 1), key="k")
     with pytest.raises(eo.MissingKey):
         charge(PAYMENT, key="")
     assert bank.seen == []
@@ -488,3 +497,150 @@ def test_a_request_that_cannot_be_frozen_is_refused_before_anything_happens(
 def test_two_operations_of_one_name_are_refused(intents: Intents, charge: Any) -> None:
     with pytest.raises(eo.ConfigurationError, match="already"):
         intents.operation("stripe", "charge")(lambda intent: None)
+
+
+# -- what a hostile reader found
+
+
+def test_an_operators_word_is_kept_as_long_as_the_operation_says(clock: ManualClock, intents: Intents) -> None:
+    sent = []
+
+    @intents.operation("ses", "mail", keyless="at-most-once", retention="90d")
+    def mail(intent: Intent[str]) -> None:
+        sent.append(intent.request)
+        raise TimeoutError
+
+    for outcome in ("done", "retry"):
+        with pytest.raises(eo.InDoubt):
+            mail("hello", key=outcome)
+    for record in intents.in_doubt():
+        intents.resolve(record.key, "done" if intents.log(record).key == "done" else "retry", result=...)
+    clock.advance("60d")
+    intents.store.purge()
+    with pytest.raises(eo.ResultNotStored) if mail._policy.codec.discards is False else nullcontext():
+        mail("hello", key="done")
+    assert sent.count("hello") == 2
+    assert intents.recover().in_doubt == 1, "what is to be retried waits for it"
+
+
+def test_every_doubt_is_listed_however_many_others_there_are(intents: Intents, mail: Any) -> None:
+    for number in range(7):
+        with pytest.raises(eo.InDoubt):
+            mail("lost reply", key=f"m{number}")
+    assert len(intents.in_doubt(limit=5)) == 5
+    assert len(intents.in_doubt()) == 7
+
+
+@pytest.mark.parametrize("request_", [{"rate": float("nan")}, (1, 2), {5: "five"}])
+def test_a_request_that_would_change_by_being_frozen_is_refused(intents: Intents, request_: Any) -> None:
+    @intents.operation("stripe", "untyped")
+    def untyped(intent: Intent[Any]) -> None:
+        raise AssertionError("nothing may be sent")
+
+    with pytest.raises(eo.ConfigurationError, match="cannot be written down"):
+        untyped(request_, key="k")
+
+
+def test_the_order_of_a_requests_members_is_no_other_request(intents: Intents) -> None:
+    """F22."""
+
+    @intents.operation("stripe", "untyped")
+    def untyped(intent: Intent[Any]) -> int:
+        return 1
+
+    untyped({"a": 1, "b": 2}, key="k")
+    assert untyped.call({"b": 2, "a": 1}, key="k").replayed
+
+
+def test_a_refusal_of_a_keyless_resend_does_not_settle_the_first(intents: Intents) -> None:
+    answers: list[Exception] = [TimeoutError(), Answer(400)]
+
+    @intents.operation("twilio", "message", keyless="at-least-once")
+    def message(intent: Intent[str]) -> None:
+        raise answers.pop(0)
+
+    for _ in range(2):
+        with pytest.raises(eo.OutcomeUnknown):
+            message("hello", key="m")
+
+
+def test_one_unreadable_record_does_not_keep_the_others_waiting(
+    clock: ManualClock, store: Store, intents: Intents, charge: Any, bank: Bank
+) -> None:
+    bank.after = raising(TimeoutError())
+    for number in range(3):
+        with pytest.raises(eo.OutcomeUnknown):
+            charge(PAYMENT, key=f"p{number}")
+    bank.after = lambda: None
+    log = intents.log
+
+    def unreadable(record: Any) -> Any:
+        if log(record).key == "p0":
+            raise eo.CorruptRecord("a row that somebody edited")
+        return log(record)
+
+    intents.log = unreadable  # type: ignore[method-assign]
+    clock.advance("2m")
+    assert (intents.recover().done, intents.recover().broken) == (2, 1)
+
+
+def test_a_reconciler_of_another_colour_is_refused_before_anything_happens(
+    intents: Intents, charge: Any, bank: Bank
+) -> None:
+    @intents.reconcile("stripe")
+    async def look_up(intent: Intent[Payment]) -> Verdict:
+        return Verdict.unknown("")
+
+    with pytest.raises(eo.WrongColour):
+        charge(PAYMENT, key="k")
+    with pytest.raises(eo.WrongColour):
+        intents.check("1h")
+    assert bank.seen == []
+
+
+def test_a_retention_shorter_than_the_redelivery_is_refused(intents: Intents) -> None:
+    """F25."""
+
+    @intents.operation("ses", "send", keyless="at-most-once", retention="1h")
+    def send(intent: Intent[str]) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="lengthen retention="):
+        intents.check("14d")
+
+
+async def test_a_coroutine_that_is_awaited_late_is_sent(clock: ManualClock, intents: Intents) -> None:
+    sent = []
+
+    @intents.operation("ses", "send", keyless="at-most-once")
+    async def send(intent: Intent[str]) -> None:
+        sent.append(intent.request)
+
+    later = send("hello", key="m")
+    clock.advance("31s")
+    await later
+    assert sent == ["hello"]
+
+
+def test_without_keys_a_reconciler_is_asked_before_it_is_in_doubt(intents: Intents, mail: Any) -> None:
+    @intents.reconcile("ses")
+    def look_up(intent: Intent[str]) -> Verdict:
+        return Verdict.success(None)
+
+    with pytest.raises(eo.OutcomeUnknown):
+        mail("lost reply", key="m1")
+    mail("lost reply", key="m1")
+    assert mail.sent == ["lost reply"]
+
+
+def test_an_operators_result_must_be_one(intents: Intents) -> None:
+    @intents.operation("ses", "send", keyless="at-most-once")
+    def send(intent: Intent[str]) -> int:
+        raise TimeoutError
+
+    with pytest.raises(eo.InDoubt):
+        send("hello", key="m")
+    (record,) = intents.in_doubt()
+    with pytest.raises(eo.ConfigurationError, match="no result of"):
+        intents.resolve(record.key, "done", result="ch_1")
+    intents.resolve(record.key, "done", result=7)
+    assert send("hello", key="m") == 7

@@ -122,5 +122,5 @@ def _facts(found: Intents, record: Record) -> dict[str, Any]:
         "key": show(about.key, 40),
         "sent": about.send_count,
         "first_sent": datetime.fromtimestamp(sent_at / 1e6, UTC).isoformat(" ", "seconds") if sent_at else "never",
-        "request": show(about.request.decode("utf-8", "replace"), 120),
+        "request": show(about.request[1:].decode("utf-8", "replace"), 120),
     }

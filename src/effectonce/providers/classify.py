@@ -7,6 +7,7 @@ Both are read by what they carry (a status, a code, headers), so that no SDK is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from inspect import iscoroutine
 from typing import Any, Final
 
 from effectonce.errors import show
@@ -14,14 +15,16 @@ from effectonce.errors import show
 from .registry import Provider
 from .verdicts import Verdict
 
-#: What HTTP clients raise before a byte of the request has left.
+#: What HTTP clients raise, or have as the reason of what they raise, before a byte of the request has left.
 NEVER_LEFT: Final = frozenset(
     (
-        *("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"),
+        *("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL"),
         *("ConnectTimeoutError", "NewConnectionError", "NameResolutionError", "EndpointConnectionError"),
-        *("ConnectionRefusedError", "gaierror"),
+        *("ClientConnectorError", "ConnectionRefusedError", "gaierror"),
     )
 )
+#: Whose errors those are. The same from anywhere else, a database say, may have come after the effect.
+CLIENTS: Final = frozenset(("httpx", "httpcore", "requests", "urllib3", "urllib", "aiohttp", "botocore", "stripe"))
 
 
 def classify(provider: Provider, outcome: Any) -> Verdict:
@@ -37,38 +40,50 @@ def classify(provider: Provider, outcome: Any) -> Verdict:
         return _without_answer(outcome) if raised else Verdict.success(outcome)
     codes = frozenset(_codes(outcome, response))
     named = f" {show(min(codes), 60)}" if codes else ""
-    why, wait = f"{provider.name} answered {status}{named}", _retry_after(response)
+    why, wait = f"{provider.name} answered {status}{named}", _retry_after(outcome, response)
     if codes & provider.in_use:
         return Verdict.unknown(f"{why}: a request with this key is still running", wait)
     if codes & provider.mismatch:
         return Verdict.unknown(f"{why}: this key was used with another request", wait)
     if 200 <= status < 300:
         return Verdict.success(outcome)
-    if status in (401, 429):
+    if status in (401, 429) or codes & provider.turned_away:
+        if _retried(outcome, response):
+            return Verdict.unknown(f"{why}, after the client had sent it before", wait)
         return Verdict.not_executed(why, wait)
     if status in (408, 409, 425) or status >= 500 or status < 400:
         return Verdict.unknown(why, wait)
-    if provider.transient and str(_header(response, provider.transient)).lower() == "true":
+    if provider.transient and str(_header(provider.transient, outcome, response)).lower() == "true":
         return Verdict.unknown(why, wait)
     return Verdict.failure(f"{why}: {show(_text(outcome), 200)}" if raised else why)
 
 
 def _without_answer(error: BaseException) -> Verdict:
-    """Nobody answered. Only what failed before the request left has surely not been executed."""
-    link: BaseException | None = error
+    """Nobody answered. Only what an HTTP client could not send has surely not been executed."""
+    link: BaseException | None = error if type(error).__module__.partition(".")[0] in CLIENTS else None
     for _ in range(8):
         if link is None:
             break
         if any(kind.__name__ in NEVER_LEFT for kind in type(link).__mro__):
             return Verdict.not_executed(f"it was not sent: {type(link).__name__}: {show(_text(link), 200)}")
-        reason = getattr(link, "reason", None)
-        link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
+        inner = (getattr(link, "reason", None), link.__cause__, *link.args[:1])
+        link = next((each for each in inner if isinstance(each, BaseException)), None)
     return Verdict.unknown(f"{type(error).__name__}: {show(_text(error), 200)}")
+
+
+def _retried(*sources: Any) -> bool:
+    """Whether botocore says that it had sent the request before this answer."""
+    return any(
+        _within(source, "ResponseMetadata", "RetryAttempts") for source in sources if isinstance(source, Mapping)
+    )
 
 
 def _status(*sources: Any) -> int | None:
     for source in sources:
-        for name in ("status_code", "http_status", "status"):
+        names = (
+            ("status_code", "http_status", "status") if hasattr(source, "headers") else ("status_code", "http_status")
+        )
+        for name in names:  # of plain objects, "status" may mean anything
             found = getattr(source, name, None)
             if isinstance(found, int) and 100 <= found <= 599:
                 return found
@@ -91,9 +106,8 @@ def _codes(*sources: Any) -> Iterator[str]:
 
 
 def _codes_within(body: Mapping[Any, Any]) -> Iterator[str]:
-    errors = body.get("errors")
-    first = errors[0] if isinstance(errors, list) and errors else None
-    for place in (body, body.get("error"), body.get("Error"), first):
+    lists = [each for each in (body.get("errors"), body.get("details")) if isinstance(each, list)]
+    for place in (body, body.get("error"), body.get("Error"), *(first for each in lists for first in each[:5])):
         if isinstance(place, Mapping):
             for name in ("code", "Code", "type", "errorCode", "name", "issue"):
                 found = place.get(name)
@@ -109,9 +123,13 @@ def _body(source: Any) -> Any:
     read = getattr(source, "json", None)
     if callable(read):
         try:
-            return read()
+            found = read()
         except Exception:  # no JSON, or not read yet: then its status has to do
             return None
+        if iscoroutine(found):  # of an async client
+            found.close()
+            return None
+        return found
     return None
 
 
@@ -122,19 +140,19 @@ def _within(source: Mapping[Any, Any], *path: str) -> Any:
     return found
 
 
-def _header(response: Any, name: str) -> str | None:
-    headers = getattr(response, "headers", None)
-    if not isinstance(headers, Mapping):
-        return None
-    found = headers.get(name)
-    if found is None:
-        found = next((value for header, value in headers.items() if str(header).lower() == name.lower()), None)
-    return None if found is None else str(found)
+def _header(name: str, *sources: Any) -> str | None:
+    for source in sources:
+        headers = getattr(source, "headers", None)
+        if isinstance(headers, Mapping):
+            for header, value in headers.items():
+                if str(header).lower() == name.lower():
+                    return str(value)
+    return None
 
 
-def _retry_after(response: Any) -> float:
+def _retry_after(*sources: Any) -> float:
     try:
-        return min(3600.0, max(0.0, float(_header(response, "Retry-After") or 1.0)))
+        return min(3600.0, max(0.0, float(_header("Retry-After", *sources) or 1.0)))
     except ValueError:  # a date: later will do
         return 60.0
 

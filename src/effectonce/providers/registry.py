@@ -33,6 +33,8 @@ class Provider(Struct, frozen=True, kw_only=True):
     in_use: frozenset[str] = frozenset()
     #: … that say: this key was used with another request.
     mismatch: frozenset[str] = frozenset()
+    #: … that say: it was turned away before anything could happen, whatever the status.
+    turned_away: frozenset[str] = frozenset()
     #: A header that is ``true`` on errors that may be sent again; without it a 4xx is final.
     transient: str = ""
 
@@ -44,6 +46,14 @@ class Provider(Struct, frozen=True, kw_only=True):
         """How long a key of ``operation`` is kept."""
         return self.windows.get(operation, self.window)
 
+
+_AWS: Final = frozenset(
+    (
+        *("Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException"),
+        *("RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceededException", "RequestThrottled"),
+        *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException"),
+    )
+)
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
     provider.name: provider
@@ -90,12 +100,20 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             field="ClientToken",
             limit=64,
             mismatch=frozenset(("IdempotentParameterMismatch",)),
+            turned_away=_AWS,
         ),
         Provider(
-            name="dynamodb-transactions", carrier="body", field="ClientRequestToken", limit=36, window=600_000_000
+            name="dynamodb-transactions",
+            carrier="body",
+            field="ClientRequestToken",
+            limit=36,
+            window=600_000_000,
+            in_use=frozenset(("TransactionInProgressException",)),
+            mismatch=frozenset(("IdempotentParameterMismatchException",)),
+            turned_away=_AWS,
         ),
         Provider(name="resend", limit=256, window=DAY),
-        Provider(name="ses", carrier="none", field="", limit=0),
+        Provider(name="ses", carrier="none", field="", limit=0, turned_away=_AWS),
         Provider(name="twilio", carrier="none", field="", limit=0),
     )
 }
