@@ -1,0 +1,12 @@
+"""The client's side: a key for every call that changes something, kept over its retries.
+
+    client = httpx.Client(transport=IdempotentTransport())        # effectonce.http.client.for_httpx
+    session.mount("https://", IdempotentAdapter())                # effectonce.http.client.for_requests
+
+In a guarded handler the key is `current().provider_key(…)`: the same when the handler runs again. Elsewhere it is a new
+UUID for each call. A call that carries an Idempotency-Key keeps it.
+"""
+
+from .calls import Settings, step
+
+__all__ = ["Settings", "step"]

@@ -1,0 +1,221 @@
+"""One logical call to an API that keeps idempotency keys: its key, its tries, and what the answer means."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+from effectonce.core.flow import Run, running
+from effectonce.durations import Duration, micros
+from effectonce.errors import (
+    ConfigurationError,
+    EffectOnceError,
+    InDoubt,
+    InProgress,
+    LeaseLost,
+    PayloadMismatch,
+    PermanentFailure,
+    ResultNotStored,
+    show,
+)
+from effectonce.policies import choice
+
+METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
+#: Answers after which the same call, under the same key, may succeed.
+AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
+FIRST_PAUSE: Final = 0.2
+
+
+class Reply(Protocol):
+    """What every client library's response has."""
+
+    status_code: int
+
+    @property
+    def headers(self) -> Any: ...
+
+
+R = TypeVar("R", bound=Reply)
+
+_step: ContextVar[str] = ContextVar("effectonce_step", default="")
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Calls inside are another effect than those outside, though they go to the same address.
+
+    A handler that calls one address twice, for two effects, says so; else the second call would pass for a retry of the
+    first: ``for item in items: with step(item.id): client.post("/mails", …)``.
+    """
+    token = _step.set(name)
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How calls are made.
+
+    - ``methods``: which get a key; GET and the other safe ones never do.
+    - ``retries``: how often a call is tried again, after a lost connection, a 409 that says when, a 408, 425, 429, 502,
+      503 or 504. A body that can be sent only once is never sent again.
+    - ``max_wait``: how long all of that may take; a Retry-After beyond it is not waited for.
+    - ``provider``, ``account``: what a key made in a handler is bound to, beside the address; the provider is the host,
+      unless told otherwise.
+    - ``errors="raise"``: a problem of this protocol is raised as `InProgress`, `InDoubt`, `PayloadMismatch`,
+      `ResultNotStored` or `PermanentFailure`; with ``"return"`` it is a response like any other.
+    """
+
+    methods: tuple[str, ...] = METHODS
+    retries: int = 3
+    max_wait: Duration = "30s"
+    provider: str = ""
+    account: str = ""
+    errors: Literal["raise", "return"] = "raise"
+
+    def __post_init__(self) -> None:
+        micros(self.max_wait, "max_wait")
+        choice("errors", self.errors, "return", "raise")
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
+
+
+class Port(Protocol[R]):
+    """How a client library sends one call; of a sync one nothing here suspends."""
+
+    #: What `send` raises when nobody knows whether the call arrived.
+    unsure: tuple[type[Exception], ...]
+
+    async def send(self) -> R: ...
+
+    async def body(self, response: R) -> bytes: ...
+
+    async def close(self, response: R) -> None: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Call:
+    """One logical call. Its key is settled before the first try, and never changes."""
+
+    def __init__(self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None):
+        self._settings = settings
+        self._repeatable = body is not None
+        self._run: Run | None = None
+        self._digest = hashlib.sha256(body or b"").digest()
+        self._deadline = time.monotonic() + micros(settings.max_wait, "max_wait") / 1e6
+        run = running.get()
+        if key is not None:
+            self.key = key
+        elif run is None or not run.active or not run.key:
+            self.key = str(uuid.uuid4())
+        else:
+            operation = f"{method} {target}"
+            provider = settings.provider or host
+            self.key = run.provider_key(provider, account=settings.account, operation=operation, step=_step.get())
+            self._run = run
+            self._refuse_another(run, operation)
+
+    def _refuse_another(self, run: Run, operation: str) -> None:
+        """Under one key two effects would be one, so a second call must be a retry: the same, after a failure."""
+        if run.calls is None:
+            run.calls = {}
+        earlier = run.calls.get(self.key)
+        if earlier is not None and not (self._repeatable and earlier == self._digest):
+            raise ConfigurationError(
+                f"this handler calls {show(operation)} a second time, which the API would take for a retry of the "
+                "first; if it is another effect, say so: `with effectonce.http.client.step(name):`"
+            )
+        run.calls[self.key] = b""
+
+    def _failed(self) -> None:
+        """It may be called again."""
+        if self._run is not None and self._run.calls is not None:
+            self._run.calls[self.key] = self._digest
+
+    async def exchange(self, port: Port[R]) -> R:
+        """Send it, again where that may help, and give the answer; raise what the answer means where asked to."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                response = await port.send()
+            except BaseException as error:
+                pause = self._pause(tries, None) if isinstance(error, port.unsure) else None
+                if pause is None:
+                    self._failed()
+                    raise
+            else:
+                status, retry_after = response.status_code, seconds(response.headers.get("retry-after", ""))
+                again = status in AGAIN or (status == 409 and retry_after is not None)
+                pause = self._pause(tries, retry_after) if again else None
+                if pause is None:
+                    if again:
+                        self._failed()
+                    if status in (409, 422) and self._settings.errors == "raise":
+                        await self._raise_meaning(port, response, retry_after)
+                    return response
+                await port.close(response)
+            await port.sleep(pause)
+
+    def _pause(self, tries: int, retry_after: float | None) -> float | None:
+        """Seconds until the next try; None where there is none."""
+        if tries > self._settings.retries or not self._repeatable:
+            return None
+        pause = random.uniform(0.5, 1) * FIRST_PAUSE * 2 ** (tries - 1)
+        if retry_after is not None:
+            pause = max(pause, retry_after)
+        return pause if time.monotonic() + pause < self._deadline else None
+
+    async def _raise_meaning(self, port: Port[R], response: R, retry_after: float | None) -> None:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        error = _meant(await port.body(response), retry_after) if kind == "application/problem+json" else None
+        if error is not None:
+            await port.close(response)
+            raise error
+
+
+def seconds(retry_after: str) -> float | None:
+    """What a Retry-After header says, in seconds from now; None where it says nothing that can be read."""
+    text = retry_after.strip()
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return float(text)
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+
+
+_MEANINGS: dict[str, type[EffectOnceError]] = {
+    kind.code: kind for kind in (InProgress, LeaseLost, InDoubt, PayloadMismatch, ResultNotStored, PermanentFailure)
+}
+
+
+def _meant(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
+    """The error that a problem of this protocol stands for."""
+    try:
+        told: Any = msgspec.json.decode(problem)
+        kind = _MEANINGS.get(str(told["code"]))
+        text = f"{told.get('title')}: {told.get('detail')}"
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
+        return None
+    if kind is None:
+        return None
+    message = f"the API answered: {show(text, 300)}"
+    if kind is InProgress or kind is LeaseLost:  # of the API's attempt, not of ours
+        return InProgress(message, retry_after or 1.0)
+    return kind(message)

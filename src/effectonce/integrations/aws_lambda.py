@@ -1,0 +1,82 @@
+"""AWS Lambda on SQS: each record of a batch on its own, and only those that failed are delivered again.
+
+    @eo.once(store, key="order_id", max_attempts=5)
+    def charge(order_id: str, amount: int) -> None: ...
+
+    handler = sqs_batch(charge, read=lambda record: charge_arguments(record["body"]))
+
+The event source mapping needs ``ReportBatchItemFailures``: without it Lambda takes the answer for success, and what
+failed is lost. SQS itself moves a message to the dead-letter queue after its ``maxReceiveCount``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from effectonce.core.drive import drive
+from effectonce.core.retry import Retry
+from effectonce.errors import ConfigurationError, show
+from effectonce.guard import Guarded
+
+from .loops import Ack, Verdict, dispatcher
+
+log = logging.getLogger("effectonce")
+
+Record = Mapping[str, Any]
+
+
+def from_json(record: Record) -> Any:
+    """The body of a record, as JSON."""
+    return msgspec.json.decode(record["body"])
+
+
+def sqs_batch(
+    handler: Guarded[..., Any], *, read: Callable[[Record], Any] = from_json, retry: Retry | None = None
+) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
+    """A Lambda handler for SQS events that calls ``handler``, which is under `once`, with each record.
+
+    ``read`` makes its argument of a record; a tuple is taken for several. The key must come from the producer: SQS
+    gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler failed, is
+    reported as failed and comes again. On a FIFO queue all that stand behind it in its group are, too, so that their
+    order is kept. Should this raise, the whole batch comes again, and what was done is skipped.
+    """
+    dispatch: Any = dispatcher(handler, retry=retry)
+    is_async = inspect.iscoroutinefunction(handler)
+
+    async def one(record: Record) -> Verdict:
+        given = read(record)
+        answer = dispatch(*(given if isinstance(given, tuple) else (given,)))
+        return await answer if is_async else answer  # type: ignore[no-any-return]
+
+    async def batch(records: list[Record]) -> dict[str, Any]:
+        failed: list[dict[str, str]] = []
+        stopped: set[str] = set()
+        for record in records:
+            group = record.get("attributes", {}).get("MessageGroupId")
+            if group is None or group not in stopped:
+                try:
+                    answer = await one(record)
+                    if isinstance(answer, Ack):
+                        continue
+                    error = answer.error
+                except ConfigurationError:
+                    raise
+                except Exception as unreadable:
+                    error = unreadable
+                log.warning("SQS record %s failed: %s", show(record["messageId"]), show(repr(error), 300))
+            if group is not None:
+                stopped.add(group)
+            failed.append({"itemIdentifier": record["messageId"]})
+        return {"batchItemFailures": failed}
+
+    def handle(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        answer = batch(event["Records"])
+        return asyncio.run(answer) if is_async else drive(answer)
+
+    return handle

@@ -1,0 +1,64 @@
+"""Celery: a task base for guarded functions, which tells a duplicate what to do.
+
+    @app.task(base=OnceTask)
+    @eo.once(store, key="payment_id")
+    def charge(payment_id: str, amount: int) -> str: ...
+
+A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks go on. One
+that arrives while the first runs, or while the store does not answer, is retried later, without using up
+``max_retries``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed
+(``reject_on_worker_lost``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Task
+
+from effectonce.durations import readable
+from effectonce.errors import ConfigurationError, ResultNotStored, Retryable, show
+from effectonce.guard import Guarded
+
+log = logging.getLogger("effectonce")
+
+#: How long a transport keeps a message from others before it delivers it again, in seconds, unless told otherwise.
+VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
+
+
+class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
+    """The base of tasks whose function is under `once`; see the module."""
+
+    abstract = True
+    acks_late = True
+    reject_on_worker_lost = True
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """`ConfigurationError` where the guard is missing, or its lease could outlast the broker's patience."""
+        function = vars(cls).get("run")
+        if isinstance(function, staticmethod):
+            function = function.__func__
+        if not isinstance(function, Guarded):
+            raise ConfigurationError(f"{cls.name} has the base OnceTask, but its function is not under @once")
+        transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
+        options = app.conf.broker_transport_options or {}
+        visible = options.get("visibility_timeout", VISIBILITY.get(transport))
+        lease = function._plan.settings["lease"]
+        if visible is not None and lease >= visible * 1_000_000:
+            raise ConfigurationError(
+                f"{cls.name} has a lease of {readable(lease)}, and the broker delivers a task again after "
+                f"{readable(round(visible * 1e6))} (visibility_timeout): a killed worker's task would come back before "
+                "its lease is over; shorten lease=, which a heartbeat renews, or raise the visibility timeout"
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.run(*args, **kwargs)
+        except Retryable as error:
+            self.request.retries -= 1  # not a failure of its own: it is told to come back, and `retry` counts that
+            raise self.retry(exc=error, countdown=max(error.retry_after, 0.1)) from error
+        except ResultNotStored as error:
+            log.warning("task %s: %s", show(self.name), error)
+            return None

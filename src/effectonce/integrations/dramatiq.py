@@ -1,0 +1,96 @@
+"""Dramatiq: a middleware that guards the actors which ask for it.
+
+    broker.add_middleware(Idempotency(store))
+
+    @dramatiq.actor(once="payment_id")          # the key: a path from a parameter; or `once=True`: the message's id
+    def charge(payment_id: str, amount: int): ...
+
+A duplicate gives the first one's result, so that pipelines, groups and callbacks go on. One that arrives while the
+first runs, or while the store does not answer, is retried after the time that the error says. What no retry can mend
+(in doubt, another payload under one key, failed for good) goes to the dead letters at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from dramatiq.errors import Retry
+from dramatiq.middleware import Middleware
+
+from effectonce.errors import (
+    InDoubt,
+    InvalidKey,
+    MissingKey,
+    PayloadMismatch,
+    PermanentFailure,
+    ResultNotStored,
+    Retryable,
+)
+from effectonce.guard import once
+from effectonce.store import Store
+
+#: What another attempt will not mend.
+DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey)
+
+_message_id: ContextVar[str | None] = ContextVar("effectonce_dramatiq_message", default=None)
+
+
+class Idempotency(Middleware):
+    """Guards every actor with ``once=``: a key, ``True`` for the message's id, or a dict of the options of `once`.
+
+    ``defaults`` are options of `once` for all of them. The scope is the actor's queue and name, unless told otherwise.
+    """
+
+    def __init__(self, store: Store, **defaults: Any) -> None:
+        self._store = store
+        self._defaults = defaults
+
+    @property
+    def actor_options(self) -> set[str]:
+        return {"once"}
+
+    def before_declare_actor(self, broker: Any, actor: Any) -> None:
+        asked = actor.options.get("once")
+        if not asked:
+            return
+        options = dict(asked) if isinstance(asked, dict) else {} if asked is True else {"key": asked}
+        options = {"scope": f"{actor.queue_name}:{actor.actor_name}", **self._defaults, **options}
+        actor.fn = self._guarded(actor.fn, options)
+        throws = actor.options.get("throws") or ()
+        actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *DEAD)
+
+    def _guarded(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        call: Callable[..., Any]
+        if "key" in options:
+            call = once(self._store, **options)(function)
+        else:
+
+            def by_id(message_id: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                return function(*args, **kwargs)
+
+            guarded = once(self._store, key="message_id", **options)(by_id)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return guarded(_message_id.get(), args, kwargs)
+
+        @functools.wraps(function)
+        def guard(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(*args, **kwargs)
+            except Retryable as error:
+                raise Retry(str(error), delay=max(100, round(error.retry_after * 1000))) from error
+            except ResultNotStored:
+                return None
+
+        return guard
+
+    def before_process_message(self, broker: Any, message: Any) -> None:
+        _message_id.set(message.message_id)
+
+    def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
+        _message_id.set(None)
+
+    after_skip_message = after_process_message

@@ -1,0 +1,148 @@
+"""Flask: a decorator for one view, inside of whatever authenticates its caller.
+
+    @app.post("/charges")
+    @login_required
+    @idempotent(store, scope=lambda: current_user.id, required=True)
+    def charge(): ...
+
+A request that may not run is answered as problem+json; with ``errors="raise"`` it raises `InProgress`,
+`PayloadMismatch` and so on, for the application's own error handlers. Where authentication is itself a WSGI middleware,
+`effectonce.http.wsgi` inside of it does the same for all routes at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec
+
+from flask import Response, current_app, request
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from effectonce.core.drive import drive
+from effectonce.core.flow import running
+from effectonce.errors import EffectOnceError, PayloadTooLarge
+from effectonce.fingerprint import canonical
+from effectonce.http import protocol, wsgi
+from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
+from effectonce.http.routes import Plan, Route, plan
+from effectonce.http.streams import Watched
+from effectonce.policies import choice
+from effectonce.store import Store
+
+P = ParamSpec("P")
+
+METHODS = ("POST", "PATCH", "PUT", "DELETE")
+
+
+def idempotent(
+    store: Store,
+    *,
+    scope: Callable[[], Principal] | str,
+    errors: Literal["respond", "raise"] = "respond",
+    service: str = "http",
+    docs: str = protocol.DRAFT,
+    **settings: Any,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Run the view once for each key of a caller, and replay its response to every retry.
+
+    ``scope`` tells whose request this is: a user or tenant id; or `GLOBAL`. ``settings`` are those of `http.Route`.
+    What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
+    may be `def` or `async def`.
+    """
+    settings.setdefault("methods", METHODS)
+    guard, guarded, whose = Guard(store, service, docs), plan(Route(**settings), service), principals(scope)
+    raises = choice("errors", errors, "raise", "respond")
+
+    def refuse(error: EffectOnceError) -> Response:
+        if raises:
+            raise error
+        return _response(guard.refusal(error, request.method, wsgi.path_of(request.environ)))
+
+    def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
+        @functools.wraps(view)
+        def once(*args: P.args, **kwargs: P.kwargs) -> Any:
+            run_view = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
+            keyed = "HTTP_IDEMPOTENCY_KEY" in request.environ
+            if request.method not in guarded.methods or not (keyed or guarded.required):
+                return run_view()
+            try:
+                claimed = _claimed(guard, guarded, whose)
+            except EffectOnceError as error:
+                return refuse(error)
+            if isinstance(claimed, protocol.Response):
+                return _response(claimed)
+            response = _answered(claimed, run_view)
+            unrecorded = _record(claimed, response)
+            return response if unrecorded is None else refuse(unrecorded)
+
+        return once
+
+    return decorate
+
+
+def _claimed(guard: Guard, guarded: Plan, whose: Callable[[], Any]) -> Recording | protocol.Response:
+    """The request, claimed, or the response that is stored for it."""
+    environ, path = request.environ, wsgi.path_of(request.environ)
+    values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
+    key = key_in(guarded, values) or ""
+    principal = whose()
+    state = protocol.fingerprint_state(request.method, path.encode("utf-8", "surrogateescape"), request.query_string)
+    state.update(_body(guarded.max_body))
+    run = guard.prepare(guarded, request.method, path, key, principal, protocol.fingerprint(state))
+    side = run.engine.sync_side()
+    return drive(claim(run, side)) or Recording(guarded, run, side, guard.docs)
+
+
+def _body(cap: int) -> bytes:
+    """The body, which the view can read all the same; of a form that somebody has read already, what was in it."""
+    if request.__dict__.get("form") or request.__dict__.get("files"):
+        files = [(name, file.filename, file.read()) for name, file in request.files.items(multi=True)]
+        for file in request.files.values():
+            file.seek(0)
+        data = canonical([list(request.form.items(multi=True)), files])
+    else:
+        request.max_content_length = min(cap, request.max_content_length or cap)
+        try:
+            data = request.get_data()
+        except RequestEntityTooLarge as error:
+            raise PayloadTooLarge(f"the body is over max_body={cap}") from error
+    if len(data) > cap:
+        raise PayloadTooLarge(f"the body is over max_body={cap}")
+    return data
+
+
+def _answered(recording: Recording, view: Callable[[], Any]) -> Response:
+    """The view's response, or what the application's error handlers answer to its exception."""
+    running.set(recording.run)
+    try:
+        try:
+            return current_app.make_response(view())
+        except Exception as error:
+            return current_app.make_response(current_app.handle_user_exception(error))
+    except BaseException as error:
+        drive(recording.fail(error))
+        recording.run.ended()
+        raise
+
+
+def _record(recording: Recording, response: Response) -> EffectOnceError | None:
+    """Settle the response, at once or when its stream ends; the error, where it must not be sent."""
+    recording.start(response.status_code, response.headers.items())
+    response.headers.extend(recording.published)
+    if response.is_streamed or response.direct_passthrough:
+        response.direct_passthrough = False
+        response.response = Watched(recording, response.iter_encoded(), getattr(response.response, "close", None))
+        return None
+    recording.add(response.get_data())
+    try:
+        return drive(recording.conclude())
+    finally:
+        recording.run.ended()
+
+
+def _response(response: protocol.Response) -> Response:
+    made = Response(response.body, response.status)
+    made.headers.clear()
+    made.headers.extend(response.headers)
+    return made

@@ -1,0 +1,47 @@
+"""taskiq: what becomes of a duplicate that may not run now.
+
+    broker = RedisStreamBroker(url).with_middlewares(IdempotencyMiddleware())
+
+    @broker.task
+    @eo.once(store, key="payment_id")
+    async def charge(payment_id: str, amount: int) -> str: ...
+
+The guard stands below ``@broker.task``. A duplicate of a finished task gives the first one's result. One that arrives
+while the first runs, or while the store does not answer, has failed in taskiq's eyes, and would be lost: this
+middleware sends it again, under the same task id, after the time that the error says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from taskiq import NoResultError, TaskiqMiddleware
+from taskiq.kicker import AsyncKicker
+
+from effectonce.errors import Retryable
+
+#: How often a task was sent again.
+LABEL = "effectonce_again"
+
+
+class IdempotencyMiddleware(TaskiqMiddleware):
+    """Sends a task again that another delivery is running, or whose store did not answer.
+
+    ``longest`` bounds a single pause, in seconds. It waits here, since not every broker can delay a message: should
+    this process be killed meanwhile, an unacked message comes again by itself (with taskiq's ``ack_type`` at
+    ``when_executed`` or ``when_saved``).
+    """
+
+    def __init__(self, longest: float = 5.0) -> None:
+        super().__init__()
+        self._longest = longest
+
+    async def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
+        if not isinstance(exception, Retryable):
+            return
+        await asyncio.sleep(min(max(exception.retry_after, 0.1), self._longest))
+        labels = {**message.labels, LABEL: int(message.labels.get(LABEL, 0)) + 1}
+        kicker: AsyncKicker[Any, Any] = AsyncKicker(task_name=message.task_name, broker=self.broker, labels=labels)
+        await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
+        result.error = NoResultError()  # its result is what the next delivery gives

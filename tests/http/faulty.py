@@ -1,0 +1,61 @@
+"""A memory store that fails as a test says, before or after an operation is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import effectonce as eo
+from effectonce.contracts import Capabilities
+from effectonce.record import Batchable, Claim, Reply
+from effectonce.stores.memory import MemoryBackend, MemoryPort
+from effectonce.testing import ManualClock
+
+Fault = Callable[[Batchable], Exception | None]
+
+
+def fine(op: Batchable) -> None:
+    return None
+
+
+def down(op: Batchable) -> Exception:
+    return eo.StoreUnavailable("the store does not answer")
+
+
+class FaultyPort(MemoryPort):
+    def _faulted(self, apply: Callable[[Any], Reply], op: Any) -> Reply:
+        faulty: FaultyBackend = self._backend  # type: ignore[assignment]
+        error = faulty.before(op)
+        if error is None:
+            reply = apply(op)
+            error = faulty.after(op)
+        if error is not None:
+            raise error
+        return reply
+
+    def claim(self, op: Any) -> Reply:
+        return self._faulted(super().claim, op)
+
+    def settle(self, op: Any) -> Reply:
+        return self._faulted(super().settle, op)
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        return [self.claim(op) if isinstance(op, Claim) else self.settle(op) for op in batch]
+
+
+class FaultyBackend(MemoryBackend):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.before: Fault = fine
+        self.after: Fault = fine
+
+    def sync_port(self) -> FaultyPort:
+        return FaultyPort(self)
+
+    async_port = sync_port
+
+
+class GroupedBackend(FaultyBackend):
+    """Reached through the groups that servers are reached through."""
+
+    capabilities = Capabilities(name="grouped memory", lanes=3, durable=False, shared=False, creates_schema=True)

@@ -1,0 +1,283 @@
+"""Flask: the decorator inside of authentication, and the WSGI middleware around the application."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, Response, abort, g, request, send_file
+from werkzeug.test import TestResponse
+
+import effectonce as eo
+from effectonce.http import Route
+from effectonce.http.wsgi import IdempotencyMiddleware
+from effectonce.integrations.flask import idempotent
+from effectonce.testing import ManualClock
+
+from .faulty import FaultyBackend, down
+
+
+@pytest.fixture
+def app() -> Flask:
+    app = Flask("shop")
+    app.testing = True
+
+    @app.before_request
+    def authenticate() -> None:
+        g.user = request.headers.get("X-User")
+        if g.user is None:
+            abort(401)
+
+    return app
+
+
+def user() -> str:
+    name: str = g.user
+    return name
+
+
+def send(
+    app: Flask, path: str = "/charges", key: str | None = "k", user: str | None = "alice", **more: Any
+) -> TestResponse:
+    headers = {"X-User": user, "Idempotency-Key": key, **more.pop("headers", {})}
+    more.setdefault("json", {} if "data" not in more else None)
+    return app.test_client().post(path, headers={n: v for n, v in headers.items() if v is not None}, **more)
+
+
+def replayed(response: TestResponse) -> bool:
+    return response.headers.get("Idempotent-Replayed") == "true"
+
+
+def code(response: TestResponse) -> str:
+    assert response.content_type == "application/problem+json"
+    return str((response.get_json(force=True))["code"])
+
+
+@pytest.fixture
+def charges(app: Flask, store: eo.Store) -> list[Any]:
+    made: list[Any] = []
+
+    @app.post("/charges")
+    @idempotent(store, scope=user)
+    def charge() -> Any:
+        made.append((g.user, request.get_json(), eo.current().attempt))
+        response = app.make_response(({"number": len(made)}, 201))
+        response.set_cookie("session", "secret")
+        response.headers["Location"] = f"/charges/{len(made)}"
+        return response
+
+    return made
+
+
+def test_a_retry_gets_the_first_response(app: Flask, charges: list[Any]) -> None:
+    first, again = send(app, json={"amount": 7}), send(app, json={"amount": 7})
+    assert (first.status_code, first.get_json()) == (201, {"number": 1})
+    assert (again.status_code, again.data, again.headers["Location"]) == (201, first.data, "/charges/1")
+    assert ("Set-Cookie" in first.headers, "Set-Cookie" in again.headers) == (True, False)
+    assert (replayed(first), replayed(again)) == (False, True)
+    assert charges == [("alice", {"amount": 7}, 1)]
+
+
+def test_each_caller_has_its_own_keys_and_authentication_comes_first(
+    app: Flask, charges: list[Any], events: list[Any]
+) -> None:
+    """F63 and line 7."""
+    assert [send(app, user=name).get_json() for name in ("alice", "bob", "alice")] == [
+        {"number": 1}, {"number": 2}, {"number": 1},
+    ]  # fmt: skip
+    events.clear()
+    assert (send(app, user=None).status_code, events) == (401, [])
+
+
+def test_refusals_are_problems(app: Flask, store: eo.Store, charges: list[Any]) -> None:
+    @app.post("/small")
+    @idempotent(store, scope=user, required=True, max_body=5)
+    def small() -> str:
+        return "ok"
+
+    send(app, json={"amount": 7})
+    answers = [send(app, json={"amount": 8}), send(app, key='"'), send(app, "/small", key=None, data=b"1")]
+    answers += [send(app, "/small", data=b"123456"), send(app, "/small", user="")]
+    assert [(each.status_code, code(each)) for each in answers] == [
+        (422, "payload-mismatch"), (400, "invalid-key"), (400, "missing-key"), (413, "payload-too-large"),
+        (401, "missing-principal"),
+    ]  # fmt: skip
+    assert len(charges) == 1
+
+
+def test_the_errors_can_be_raised_for_the_applications_own_handlers(app: Flask, store: eo.Store) -> None:
+    @app.errorhandler(eo.PayloadMismatch)
+    def mismatch(error: eo.PayloadMismatch) -> tuple[str, int]:
+        return f"ours: {error.code}", 418
+
+    @app.post("/typed")
+    @idempotent(store, scope=user, errors="raise")
+    def typed() -> str:
+        return "ok"
+
+    send(app, "/typed", json={"amount": 7})
+    refused = send(app, "/typed", json={"amount": 8})
+    assert (refused.status_code, refused.text) == (418, "ours: payload-mismatch")
+
+
+def test_what_the_view_aborts_with_or_an_error_handler_answers_is_its_response(app: Flask, store: eo.Store) -> None:
+    runs: list[str] = []
+
+    class CardDeclined(Exception):
+        pass
+
+    @app.errorhandler(CardDeclined)
+    def declined(error: CardDeclined) -> tuple[str, int]:
+        return "declined", 402
+
+    @app.post("/pay/<how>")
+    @idempotent(store, scope=user)
+    def pay(how: str) -> str:
+        runs.append(how)
+        if how == "abort":
+            abort(404)
+        raise CardDeclined if how == "declined" else ZeroDivisionError
+
+    assert [(send(app, "/pay/abort").status_code, replayed(send(app, "/pay/abort")))] == [(404, True)]
+    assert [(send(app, "/pay/declined").text, replayed(send(app, "/pay/declined")))] == [("declined", True)]
+    with pytest.raises(ZeroDivisionError):
+        send(app, "/pay/broken")
+    assert code(send(app, "/pay/broken")) == "in-doubt"
+    assert runs == ["abort", "declined", "broken"]
+
+
+def test_forms_and_files_also_where_somebody_has_read_them_before(app: Flask, store: eo.Store) -> None:
+    runs: list[Any] = []
+
+    @app.before_request
+    def peek() -> None:
+        if request.path == "/peeked":
+            assert request.form
+
+    def upload() -> str:
+        runs.append(request.form["amount"])
+        return str(len(request.files["slip"].read()))
+
+    for path in ("/form", "/peeked"):
+        app.post(path, endpoint=path)(idempotent(store, scope=user)(upload))
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="amount"\r\n\r\n7\r\n--b\r\nContent-Disposition: form-data; '
+        b'name="slip"; filename="s"\r\n\r\n' + b"x" * 1000 + b"\r\n--b--\r\n"
+    )
+    for path in ("/form", "/peeked"):
+        about: dict[str, Any] = {"data": body, "content_type": "multipart/form-data; boundary=b"}
+        assert [send(app, path, **about).text for _ in range(2)] == ["1000", "1000"]
+        other = {**about, "data": body.replace(b"xxx", b"yyy", 1)}
+        assert send(app, path, **other).status_code == 422
+    assert runs == ["7", "7"]
+
+
+def test_streams_files_and_async_views(app: Flask, store: eo.Store) -> None:
+    runs: list[str] = []
+
+    @app.post("/stream")
+    @idempotent(store, scope=user)
+    def stream() -> Response:
+        runs.append("stream")
+
+        def lines() -> Iterator[str]:
+            for number in range(3):
+                yield f"{number}\n"
+
+        return Response(lines())
+
+    @app.post("/file")
+    @idempotent(store, scope=user)
+    def file() -> Response:
+        runs.append("file")
+        return send_file(io.BytesIO(b"\x00pdf"), mimetype="application/pdf")
+
+    @app.post("/async")
+    @idempotent(store, scope=user)
+    async def asynchronous() -> str:
+        runs.append(f"async {eo.current().attempt}")
+        return "awaited"
+
+    for path, expected in (("/stream", b"0\n1\n2\n"), ("/file", b"\x00pdf"), ("/async", b"awaited")):
+        for again in (False, True):
+            answer = send(app, path)
+            assert (answer.data, replayed(answer)) == (expected, again)
+    assert runs == ["stream", "file", "async 1"]
+
+
+def test_a_response_that_could_not_be_recorded_is_not_sent(app: Flask, clock: ManualClock) -> None:
+    """Line 20."""
+    backend = FaultyBackend(clock)
+    store = eo.Store(backend, sweep_every=None)
+
+    @app.post("/charges")
+    @idempotent(store, scope=user)
+    def charge() -> str:
+        return "receipt"
+
+    backend.before = lambda op: down(op) if getattr(op, "state", "") == "done" else None
+    refused = send(app)
+    assert (refused.status_code, code(refused), refused.headers["Retry-After"]) == (503, "store-unavailable", "1")
+
+
+def test_other_methods_and_requests_without_a_key_pass(app: Flask, store: eo.Store) -> None:
+    runs: list[str] = []
+
+    @app.route("/either", methods=["GET", "POST"])
+    @idempotent(store, scope=user)
+    def either() -> str:
+        runs.append(request.method)
+        return "ok"
+
+    for _ in range(2):
+        app.test_client().get("/either", headers={"X-User": "alice", "Idempotency-Key": "k"})
+        send(app, "/either", key=None)
+    assert runs == ["GET", "POST"] * 2
+
+
+def test_five_at_once_are_one(app: Flask) -> None:
+    """F15; django-idempotency-key let go of its lock before the view ran: five requests, five executions."""
+    runs: list[int] = []
+    store = eo.connect("memory://")
+    everyone = threading.Barrier(5)
+
+    @app.post("/charges")
+    @idempotent(store, scope=user, wait="30s")
+    def charge() -> str:
+        runs.append(1)
+        return "receipt"
+
+    answers: list[str] = []
+
+    def post() -> None:
+        everyone.wait(30)
+        answers.append(send(app).text)
+
+    threads = [threading.Thread(target=post) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (runs, answers) == ([1], ["receipt"] * 5)
+
+
+def test_the_wsgi_middleware_guards_a_whole_application(store: eo.Store) -> None:
+    app = Flask("shop")
+    runs: list[Any] = []
+
+    @app.post("/charges")
+    def charge() -> tuple[dict[str, int], int]:
+        runs.append(request.get_json())
+        return {"number": len(runs)}, 201
+
+    app.wsgi_app = IdempotencyMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, store, scope=lambda environ: environ.get("HTTP_X_USER"), routes={"/charges": Route(required=True)}
+    )
+    first, again = send(app, json={"amount": 7}), send(app, json={"amount": 7})
+    assert (first.data, replayed(again), again.data) == (b'{"number":1}\n', True, first.data)
+    assert again.headers["Content-Length"] == first.headers["Content-Length"]
+    assert code(send(app, key=None)) == "missing-key"
+    assert runs == [{"amount": 7}]

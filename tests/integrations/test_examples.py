@@ -1,0 +1,151 @@
+"""The examples of the task frameworks, on real brokers: a duplicate, one beside the first, a killed worker."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+import effectonce as eo
+from tests.harness.process import ROOT
+from tests.harness.web import Program, program
+
+EXAMPLES = ROOT / "examples"
+
+
+def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+    return value
+
+
+def lines(worker: Program, name: str = "bank.txt") -> list[str]:
+    book = Path(worker.dir, name)
+    return book.read_text().splitlines() if book.exists() else []
+
+
+@pytest.fixture
+def store_url(redis_url: str, unique_name: str) -> str:
+    return f"{redis_url}?namespace={unique_name}"
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[eo.Store]:
+    with eo.connect(store_url) as store:
+        yield store
+
+
+def loaded(folder: str, module: str, monkeypatch: pytest.MonkeyPatch, **variables: str) -> Any:
+    """The example's module, in this process: what a producer imports."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    return __import__(module)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow  # Celery looks every ten seconds for what a killed worker has left
+def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"BROKER": redis_url, "EFFECTONCE_STORE": store_url, "VISIBILITY": "3", "BANK_SECONDS": "60"}
+    tasks = loaded("celery", "tasks", monkeypatch, **variables)
+    queue = f"q{time.time_ns()}"
+    command = ("-m", "celery", "-A", "tasks", "worker", "-Q", queue, "-l", "INFO", "-c", "4")
+    options = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    variables["PYTHONPATH"] = str(EXAMPLES / "celery")
+
+    def send(payment: str) -> Any:
+        charge = tasks.charge.s(payment, 4200).set(queue=queue)
+        return (charge | tasks.thank.s().set(queue=queue)).apply_async()
+
+    with program(*command, *options, ready="ready.", variables=variables) as worker:
+        first = send("p1")
+        until(lambda: lines(worker))
+        worker.kill()
+        worker.variables["BANK_SECONDS"] = "0.3"
+        worker.restart()
+        with pytest.raises(eo.InDoubt):
+            first.parent.get(timeout=60)
+        assert lines(worker) == ["p1 4200"]
+        together = [send("p2") for _ in range(4)]
+        assert {result.get(timeout=60) for result in together} == {"thanks for the receipt for p2"}
+        assert lines(worker) == ["p1 4200", "p2 4200"]
+        assert lines(worker, "thanks.txt") == ["receipt for p2"] * 4
+    (doubted,) = store.list(state="in_doubt").records
+    assert doubted.key == "p1"
+
+
+def amqp(url: str) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.URLParameters(url))
+
+
+@pytest.mark.chaos
+def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
+    tasks = loaded("dramatiq", "tasks", monkeypatch, **variables)
+    command = ("-m", "dramatiq", "--path", str(EXAMPLES / "dramatiq"), "--processes", "1", "--threads", "4", "tasks")
+    with program(*command, ready="Worker process is ready for action", variables=variables) as worker:
+        message = tasks.charge.message("p1", 4200)
+        tasks.broker.enqueue(message)
+        until(lambda: lines(worker))
+        tasks.broker.enqueue(message)
+        worker.kill()
+        worker.variables["BANK_SECONDS"] = "0.3"
+        worker.restart()
+        until(lambda: store.list(state="in_doubt").records)
+        for _ in range(4):
+            tasks.charge.send("p2", 4200)
+        tasks.charge.send("p3", 4200)
+        until(lambda: len(lines(worker)) == 3)
+        with amqp(rabbitmq_url) as connection:
+            channel = connection.channel()
+
+            def counted(queue: str) -> int:
+                return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+            until(lambda: counted("default") == counted("default.DQ") == 0 and counted("default.XQ") == 2)
+            channel.queue_purge("default.XQ")
+        assert sorted(lines(worker)) == ["p1 4200", "p2 4200", "p3 4200"]
+    tasks.broker.close()
+    assert [record.key for record in store.list(state="in_doubt").records] == ["p1"]
+
+
+@pytest.mark.chaos
+def test_faststream(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faststream.rabbit import RabbitBroker
+
+    variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
+
+    def publish(*payments: str) -> None:
+        async def send() -> None:
+            async with RabbitBroker(rabbitmq_url) as broker:
+                for payment in payments:
+                    await broker.publish({"amount": 4200}, "payments", headers={"payment-id": payment}, persist=True)
+
+        asyncio.run(send())
+
+    with program(
+        str(EXAMPLES / "faststream" / "app.py"), ready="FastStream app started", variables=variables
+    ) as worker:
+        publish("p1")
+        until(lambda: lines(worker))
+        publish("p1")
+        worker.kill()
+        worker.variables["BANK_SECONDS"] = "0.3"
+        worker.restart()
+        until(lambda: store.list(state="in_doubt").records)
+        publish("p2", "p2", "p2", "p3")
+        until(lambda: len(lines(worker)) == 3)
+        with amqp(rabbitmq_url) as connection:
+            channel = connection.channel()
+            until(lambda: channel.queue_declare("payments", passive=True).method.message_count == 0)
+        until(lambda: len(store.list(state="done").records) == 2)
+        assert sorted(lines(worker)) == ["p1 4200", "p2 4200", "p3 4200"]
