@@ -1,4 +1,4 @@
-"""``python -m benchmarks [guard] [--part NAME …] [--json FILE] [--plots FOLDER] [--scale 0.1]``"""
+"""``python -m benchmarks [SUITE …] [--part NAME …] [--json FILE] [--plots FOLDER] [--scale 0.1]``"""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import guard, plot
+from . import guard, http, plot, relay, sagas, transactional, worker
 from .measure import Result, progress_to_stderr, run, show
 
-SUITES = {"guard": guard.PARTS}
+SUITES = {
+    "guard": guard.PARTS,
+    "transactional": transactional.PARTS,
+    "relay": relay.PARTS,
+    "http": http.PARTS,
+    "sagas": sagas.PARTS,
+    "worker": worker.PARTS,
+}
 
 
 def main() -> int:

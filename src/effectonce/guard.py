@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import sys
-import types
 from collections.abc import Callable, Coroutine
 from types import FunctionType, MethodType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
@@ -19,12 +18,14 @@ from .core.flow import Policy, Run, abort, begin, finish, prepare, running, unpr
 from .durations import Duration
 from .errors import ConfigurationError, MissingKey, WrongColour
 from .handlers import (
+    LAZY,
     NO_CLASSMETHOD,
     default_scope,
     fingerprint_of,
     is_async,
     message_key,
     name_of,
+    refuse_lazy,
     refuse_unguardable,
     return_type,
 )
@@ -223,8 +224,8 @@ class _Sync(Guarded[P, R]):
             running.set(run)
             try:
                 value = plan.function(*args, **kwargs)
-                if type(value) in _LAZY or hasattr(value, "__await__"):
-                    _refuse_lazy(plan.function, value)
+                if type(value) in LAZY or hasattr(value, "__await__"):
+                    refuse_lazy(plan.function, value)
             except BaseException as error:
                 run_through(abort(run, side, error))
                 raise
@@ -285,18 +286,6 @@ def _value(run: Run, value: Any) -> Any:
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:
     return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
-
-
-_LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
-
-
-def _refuse_lazy(function: Any, value: Any) -> None:
-    if inspect.iscoroutine(value):
-        value.close()
-    raise WrongColour(
-        f"{name_of(function)} is a plain `def` that returned {type(value).__name__}, so nothing had happened yet when "
-        "it returned; make it `async def` and await inside, or do the work before you return"
-    )
 
 
 class Once:

@@ -8,9 +8,9 @@ import sys
 import types
 import typing
 import warnings
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, WrongColour
 from .fingerprint import fingerprints
 from .keys import Extract, Key, extractor
 from .message import Message
@@ -41,6 +41,20 @@ def refuse_unguardable(function: Any) -> None:
         raise ConfigurationError(f"{name} does not tell its parameters ({error}); wrap it in a function") from error
     if parameters[:1] == ["cls"] and "." in getattr(function, "__qualname__", ""):
         raise ConfigurationError(NO_CLASSMETHOD.format(name))
+
+
+#: Results of a plain `def` that have not happened yet, beside awaitables.
+LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+
+
+def refuse_lazy(function: Any, value: Any) -> NoReturn:
+    """`WrongColour`: a plain `def` gave something that still has to be awaited or run through."""
+    if inspect.iscoroutine(value):
+        value.close()
+    raise WrongColour(
+        f"{name_of(function)} is a plain `def` that returned {type(value).__name__}, so nothing had happened yet when "
+        "it returned; make it `async def` and await inside, or do the work before you return"
+    )
 
 
 def is_async(function: Any) -> bool:

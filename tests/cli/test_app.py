@@ -30,7 +30,9 @@ def test_help_lists_every_command(run: Run) -> None:
         done = run(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
         commands = done.stdout.split("Commands:")[1].split("\n")
-        assert [line.split()[0] for line in commands if line.strip()] == ["demo", "migrate", "check"]
+        assert [line.split()[0] for line in commands if line.strip()] == [
+            "demo", "lint", "migrate", "check", "run", "verify", "relay", "dlq", "intents", "sagas", "outbox",
+        ]  # fmt: skip
 
 
 def test_version(run: Run) -> None:

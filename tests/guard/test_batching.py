@@ -17,8 +17,9 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
-from effectonce.core.batching import AsyncGroup, ThreadGroup, exchange, pause_thread
+from effectonce.core.batching import AsyncGroup, exchange, pause_thread
 from effectonce.core.drive import drive
+from effectonce.core.thread_group import ThreadGroup
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
 
 from .grouped import GroupedBackend

@@ -1,7 +1,7 @@
 """The `effectonce` command.
 
-`effectonce demo` needs nothing that `effectonce` itself does not need. Every other command is in `app`, on typer
-(the extra ``cli``), which is imported only when one of them is asked for.
+`effectonce demo` and `effectonce lint` need nothing that `effectonce` itself does not need. Every other command is in
+`app`, on typer (the extra ``cli``), which is imported only when one of them is asked for.
 
 Exit codes: 0 it is so; 1 it was looked at and is not so (a check that found something, a demo whose count is
 wrong); 2 it could not be done. An error of ours is one line on stderr, ``effectonce: [code] message``, never a
@@ -22,9 +22,10 @@ Usage: effectonce COMMAND [OPTIONS]
 
   effectonce demo           One payment, delivered twice, charged once
   effectonce demo --crash   The same with the worker killed in between, all modes side by side
+  effectonce lint PATHS     Find the consumer that will charge twice, before it does
   effectonce --version
 
-The other commands (migrate, check) need a library more: pip install 'effectonce[cli]'
+All other commands (migrate, check, run, relay …) need a library more: pip install 'effectonce[cli]'
 """
 
 
@@ -59,6 +60,10 @@ def run(arguments: list[str]) -> int:
         from .demo import main as demo
 
         return demo(arguments[1:])
+    if arguments[:1] == ["lint"]:
+        from effectonce.lint.cli import main as lint
+
+        return lint(arguments[1:])
     if arguments in (["--version"], ["-V"]):
         from effectonce import __version__
 
@@ -71,7 +76,8 @@ def run(arguments: list[str]) -> int:
             print(BARE_HELP, end="")
             return 0
         raise MissingDriver(
-            "this command needs typer: pip install 'effectonce[cli]' (`effectonce demo` runs without it)"
+            "this command needs typer: pip install 'effectonce[cli]' (`effectonce demo` and `effectonce lint` run "
+            "without it)"
         ) from None
     from .app import run as run_app
 

@@ -14,7 +14,13 @@ from effectonce import __version__
 from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.store import ENVIRONMENT, Store, connect
 
+from .dlq import dlq
+from .intents import intents
+from .relay import outbox, relay
+from .sagas import sagas
 from .terminal import error_line, redacted, without_secrets
+from .verify import verify
+from .worker import run as run_worker
 
 #: typer keeps its own copy of click in newer versions, so the base of its errors is found, not imported.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
@@ -83,6 +89,15 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def lint(context: typer.Context) -> None:
+    """Find the consumer that will charge twice, before it does."""
+    # As for the demo: `main` has dispatched it before it gets here.
+    from effectonce.lint.cli import main
+
+    raise typer.Exit(main(context.args))
+
+
 @app.command()
 def migrate(
     url: Url,
@@ -113,6 +128,15 @@ def check(url: Url, as_json: Json = False) -> None:
                 print(error_line(error, [url]), file=sys.stderr)
             raise typer.Exit(1) from None
     report(as_json, f"{shown} can keep its promise", store=shown, ok=True)
+
+
+app.command("run")(run_worker)
+app.add_typer(dlq, name="dlq")
+app.command()(verify)
+app.add_typer(intents, name="intents")
+app.add_typer(sagas, name="sagas")
+app.command()(relay)
+app.add_typer(outbox, name="outbox")
 
 
 def print_schema(store: Store, url: str, as_json: bool) -> None:

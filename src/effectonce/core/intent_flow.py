@@ -116,8 +116,8 @@ async def doubt(run: Run, side: Side, log: Log, why: str) -> None:
 
 
 async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_after: float, askable: bool) -> None:
-    """It was sent, and nobody can tell. With a key it may be sent again; with a reconciler (``askable``) it can be looked
-    up; else it is in doubt."""
+    """It was sent, and nobody can tell. With a key it may be sent again; with a reconciler (``askable``) it can be
+    looked up; else it is in doubt."""
     if not terms.keyed and not terms.repeats and not askable:
         await doubt(run, side, log, why)
     await leave(run, side, "free", why)

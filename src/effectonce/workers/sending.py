@@ -1,0 +1,41 @@
+"""F52: what a handler sends on. Kept in its record, sent after that, and acked last.
+
+A worker that dies before the sending finds the messages in the record when its own comes again, and sends the same
+ones, with the same ids. So none is lost, and whoever receives one twice can tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.core.codec import Unstorable
+from effectonce.errors import ConfigurationError
+from effectonce.message import Message
+
+from .jobs import Job
+
+
+def handle(job: Job) -> Any:
+    """Run a handler whose result is sent on."""
+    return _async(job) if job.route.is_async else _keep(job, job.route.function(job.message))
+
+
+async def _async(job: Job) -> None:
+    _keep(job, await job.route.function(job.message))
+
+
+def _keep(job: Job, value: Any) -> Any:
+    if hasattr(value, "__await__"):
+        return value  # of a plain `def`; the slot refuses it
+    name = job.route.name
+    messages = [] if value is None else [value] if isinstance(value, Message) else value
+    if not isinstance(messages, list) or not all(isinstance(each, Message) for each in messages):
+        raise ConfigurationError(f"{name} has to=, so it returns a Message, a list of them or None, not {value!r:.100}")
+    try:
+        job.result = job.route.policy.codec.encode(messages)
+    except Unstorable as error:
+        raise ConfigurationError(
+            f"what {name} sends on cannot be kept: {error}; its data must be plain JSON values, and not too large"
+        ) from error
+    job.outgoing = messages
+    return None

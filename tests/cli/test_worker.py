@@ -1,0 +1,171 @@
+"""`effectonce run` and `effectonce dlq`, as processes on a module of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import effectonce as eo
+from effectonce.cli import main
+
+SHOP = """\
+import os
+import effectonce as eo
+
+broker = eo.connect_broker("sqlite:///queue.db?ack_window=2s")
+store = eo.connect("sqlite:///store.db")
+worker = eo.Worker(broker, store=store, name="billing", drain="5s")
+
+@worker.handler("orders", type="order.paid", retry=eo.Retry(1))
+def charge(message: eo.Message[dict[str, int]]) -> None:
+    if os.path.exists("broken"):
+        raise ValueError("the shop is broken")
+    with open("charged", "a") as out:
+        print(message.data["order"], file=out)
+"""
+
+
+class Shop:
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        (folder / "shop.py").write_text(SHOP)
+        self.broker = eo.connect_broker(f"sqlite:///{folder}/queue.db?ack_window=2s")
+        self.broker.declare("orders", group="billing")
+
+    def send(self, *orders: int) -> None:
+        self.broker.publish(
+            "orders", [eo.Message(type="order.paid", data={"order": order}, id=f"o{order}") for order in orders]
+        )
+
+    def charged(self) -> list[int]:
+        path = self.folder / "charged"
+        return sorted(map(int, path.read_text().split())) if path.exists() else []
+
+    def work(self, until: Any) -> tuple[int, str, str]:
+        """Run the worker until ``until()``, then end it as an orchestrator does."""
+        command = [sys.executable, "-m", "effectonce", "run", "shop:worker"]
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while not until() and process.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        return process.returncode, out, err
+
+    def dead(self) -> int:
+        return eo.DeadLetterQueue(self.broker, "orders", group="billing").count()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, environment: dict[str, str]) -> Shop:
+    return Shop(tmp_path, environment)
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command in this process, in the shop's folder: a process for each would take most of the time."""
+    monkeypatch.chdir(shop.folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments: str) -> Done:
+        sys.modules.pop("shop", None)
+        importlib.invalidate_caches()
+        code = main(arguments)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def test_run_consumes_until_sigterm(shop: Shop) -> None:
+    shop.send(1, 2, 3, 2)
+    code, out, err = shop.work(lambda: len(shop.charged()) == 3)
+    assert (code, err) == (0, "")
+    assert out == ("[worker] billing: orders, type order.paid: shop:charge, 16 at once\n[worker] billing has stopped\n")
+    assert shop.charged() == [1, 2, 3]
+
+
+def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) -> None:
+    (shop.folder / "broken").touch()
+    shop.send(1, 2)
+    _, _, err = shop.work(lambda: shop.dead() == 2)
+    assert err.count("a message goes to the dead letters, attempts-exhausted: the shop is broken") == 2
+
+    listed = run("dlq", "list", "shop:worker", "orders")
+    assert listed.returncode == 0
+    assert "attempts-exhausted" in listed.stdout
+    assert listed.stdout.endswith("2 of 2 dead letters\n")
+    facts = [json.loads(line) for line in run("dlq", "list", "shop:worker", "orders", "--json").stdout.splitlines()]
+    facts.sort(key=lambda each: str(each["key"]))
+    assert [(each["key"], each["why"], each["text"]) for each in facts] == [
+        ("o1", "attempts-exhausted", "the shop is broken"),
+        ("o2", "attempts-exhausted", "the shop is broken"),
+    ]
+    shown = json.loads(run("dlq", "show", "shop:worker", "orders", facts[0]["id"], "--json").stdout)
+    assert json.loads(shown["body"])["data"] == {"order": 1}
+    assert "worker       billing\n" in run("dlq", "show", "shop:worker", "orders", facts[0]["id"]).stdout
+
+    dry = run("dlq", "redrive", "shop:worker", "orders", "--dry-run", "--json")
+    assert [json.loads(line)["fate"] for line in dry.stdout.splitlines()] == ["resume", "resume"]
+    assert shop.dead() == 2
+    assert run("dlq", "redrive", "shop:worker", "orders", "--key", "o1").stdout.endswith("1 of 1 sent\n")
+    (shop.folder / "broken").unlink()
+    shop.work(lambda: shop.charged() == [1])
+    assert (shop.charged(), shop.dead()) == ([1], 1)
+
+    refused = run("dlq", "purge", "shop:worker", "orders")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--all" in refused.stderr
+    assert run("dlq", "purge", "shop:worker", "orders", "--why", "poison").stdout == "0 were removed\n"
+    assert run("dlq", "purge", "shop:worker", "orders", "--all").stdout == "1 were removed\n"
+    assert run("dlq", "list", "shop:worker", "orders").stdout == "queue orders has no such dead letters\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "shop"], "is no MODULE:NAME"),
+        (["run", "shop:nobody"], "was not found"),
+        (["run", "nowhere:worker"], "was not found"),
+        (["run", "shop:broker"], "is Broker, not a Worker"),
+        (["dlq", "list", "shop:worker", "invoices"], "no handler for queue 'invoices'"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(shop: Shop, run: Run, arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_run_check_only_checks(shop: Shop, run: Run) -> None:
+    done = run("run", "shop:worker", "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("can keep their promise\n")
+    (shop.folder / "shop.py").write_text(SHOP.replace("retry=eo.Retry(1)", "lease='1h'"))
+    done = run("run", "shop:worker", "--check")
+    assert (done.returncode, "set lease= below that" in done.stderr) == (2, True)

@@ -1,0 +1,145 @@
+"""A workbench for workers: queues and records in memory, on one clock that may be moved by hand, all of it watched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import structs
+
+import effectonce as eo
+from effectonce.brokers.memory import MemoryBackend as QueueBackend
+from effectonce.contracts import Clock, Delivery, Packet
+from effectonce.stores.memory import MemoryBackend as StoreBackend
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    """Wait for ``condition``; a machine that is busy may take its time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not condition():
+        assert loop.time() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def serving(*workers: eo.Worker) -> AsyncIterator[None]:
+    """The workers at work; stopped, and what ended them raised, at the end."""
+    tasks = [asyncio.create_task(worker.serve()) for worker in workers]
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        await asyncio.wait_for(asyncio.gather(*tasks), 20)
+
+
+class Watched:
+    """A consumer of the memory broker that notes what is asked of it, and may be told to fail."""
+
+    def __init__(self, bench: Bench, inner: Any) -> None:
+        self._bench = bench
+        self._inner = inner
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        if self._bench.broken:
+            raise self._bench.broken.pop(0)
+        found: Sequence[Delivery] = await self._inner.receive(limit, min(wait, 0.05))
+        if not self._bench.backend.capabilities.counts_attempts:
+            for delivery in found:
+                delivery.attempt = 0
+        return found
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        self._bench.note("ack", deliveries)
+        answers: Sequence[bool] = await self._inner.ack(deliveries)
+        return answers
+
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        self._bench.note("nack", deliveries, delay)
+        answers: Sequence[bool] = await self._inner.nack(deliveries, delay)
+        return answers
+
+    async def dead_letter(self, delivery: Delivery, headers: Any) -> bool:
+        answer: bool = await self._inner.dead_letter(delivery, headers)
+        self._bench.note("dead", [delivery])
+        return answer
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        self._bench.note("extend", deliveries)
+        answers: Sequence[bool] = await self._inner.extend(deliveries, seconds)
+        return answers
+
+    async def flush(self) -> None:
+        await self._inner.flush()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Backend(QueueBackend):
+    """The memory broker with watched consumers."""
+
+    bench: Bench
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        return Watched(self.bench, super().consumer(queue, group=group, prefetch=prefetch))
+
+
+class Bench:
+    """One broker, one store, and what happened between them. ``on_ack`` sees every delivery as it is acked."""
+
+    def __init__(self, clock: Clock | None = None, **options: Any) -> None:
+        self.backend = Backend(clock=clock, **options)
+        self.backend.bench = self
+        self.broker = eo.Broker(self.backend)
+        self.store = eo.Store(StoreBackend(clock=clock), sweep_every=None)
+        self.events: list[eo.Event] = []
+        self.store.add_hook(self.events.append)
+        self.noted: list[tuple[str, str, float]] = []  # what, message id, delay
+        self.on_ack: Callable[[Delivery], None] = lambda delivery: None
+        self.broken: list[Exception] = []
+
+    def count_nothing(self) -> None:
+        """As by Kafka: the broker does not say how often it has delivered a message."""
+        self.backend.capabilities = structs.replace(self.backend.capabilities, counts_attempts=False)
+
+    def note(self, what: str, deliveries: Sequence[Delivery], delay: float = 0.0) -> None:
+        for delivery in deliveries:
+            if what == "ack":
+                self.on_ack(delivery)
+            self.noted.append((what, delivery.packet.id, delay))
+
+    def count(self, what: str) -> int:
+        return sum(each == what for each, _, _ in self.noted)
+
+    def delays(self) -> list[float]:
+        return [delay for what, _, delay in self.noted if what == "nack"]
+
+    def worker(self, **options: Any) -> eo.Worker:
+        return eo.Worker(self.broker, **{"store": self.store, "name": "billing", "drain": "5s", **options})
+
+    async def send(self, queue: str, *messages: eo.Message[Any]) -> None:
+        await self.broker.apublish(queue, messages)
+
+    async def send_unordered(self, queue: str, *messages: eo.Message[Any]) -> None:
+        """As by a broker that keeps no order: all are delivered, whatever their ordering keys."""
+        packets = [structs.replace(self.broker.envelope.encode(message), ordering_key=None) for message in messages]
+        await self.backend.publisher().publish(queue, packets)
+
+    async def send_raw(self, queue: str, body: bytes, **headers: str) -> None:
+        packet = Packet(body=body, headers=headers, id="raw")
+        await self.backend.publisher().publish(queue, [packet])
+
+    def left(self, queue: str, group: str = "billing") -> int:
+        """What the queue still holds, delivered or not."""
+        return len(self.backend.room.queue(queue).groups[group].items)
+
+    def dead(self, worker: eo.Worker, queue: str) -> eo.DeadLetterQueue:
+        return eo.DeadLetterQueue(worker, queue)
+
+
+def paid(number: int = 1, **options: Any) -> eo.Message[dict[str, Any]]:
+    return eo.Message(**{"type": "order.paid", "data": {"order": number}, **options})

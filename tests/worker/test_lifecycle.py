@@ -1,0 +1,368 @@
+"""Starting, stopping, and what is lost in between: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.contracts import BrokerCapabilities
+
+from .bench import Bench, Watched, paid, serving, until
+
+# -- what a worker refuses to start with
+
+
+def with_handler(worker: eo.Worker, **options: Any) -> eo.Worker:
+    @worker.handler("orders", **options)
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    return worker
+
+
+def capable(bench: Bench, **capabilities: Any) -> None:
+    bench.backend.capabilities = BrokerCapabilities(name="slow", **capabilities)
+
+
+async def test_f25_a_retention_shorter_than_the_last_possible_duplicate_is_refused() -> None:
+    bench = Bench()
+    capable(bench, redelivery_horizon=14 * 86400.0)
+    with pytest.raises(eo.ConfigurationError, match=r"for 10d, but a duplicate may come after 14d .* set retention="):
+        await with_handler(bench.worker(), retention="10d").check()
+    await with_handler(bench.worker(name="b")).check()
+    with pytest.raises(eo.ConfigurationError, match="redrive_within"):
+        await with_handler(bench.worker(name="c", redrive_within="7d")).check()
+    retry = eo.Retry(40, first="1h", cap="1d")
+    with pytest.raises(eo.ConfigurationError, match="of retries"):
+        await with_handler(bench.worker(name="d"), retry=retry).check()
+
+
+async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
+    bench = Bench(ack_window=20.0)
+    with pytest.raises(eo.ConfigurationError, match=r"lease of 20s, and memory delivers again after 20s"):
+        await with_handler(bench.worker(), lease="20s").check()
+    worker = with_handler(bench.worker(name="b"))
+    await worker.check()
+    assert worker.routes[0].policy.lease == 10_000_000, "a lease that nobody has set fits itself"
+
+
+def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:
+    worker = Bench().worker()
+    handler = worker.handler("orders")
+    with pytest.raises(eo.ConfigurationError, match=r"must take \(message\)"):
+        handler(lambda: None)
+    with pytest.raises(eo.ConfigurationError, match="must take"):
+        handler(lambda connection, message: None)
+    with pytest.raises(eo.ConfigurationError, match="write Message\\[int\\]"):
+
+        @worker.handler("orders")
+        def wrong(message: int) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="generator"):
+
+        @worker.handler("orders")
+        def generates(message: eo.Message[Any]) -> Any:
+            yield
+
+    with pytest.raises(eo.InvalidOption, match="no name for a queue"):
+        worker.handler("orders; drop")(lambda message: None)
+    with pytest.raises(eo.ConfigurationError, match="concurrency"):
+        worker.handler("orders", concurrency=0)(lambda message: None)
+
+
+def test_one_message_has_one_handler() -> None:
+    worker = with_handler(Bench().worker())
+    with pytest.raises(eo.ConfigurationError, match="has a handler for messages of other types already"):
+        with_handler(worker, scope="another")
+
+
+async def test_a_worker_without_handlers_or_that_serves_already_says_so() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    with pytest.raises(eo.ConfigurationError, match="no handlers"):
+        await worker.serve()
+    async with serving(with_handler(worker)):
+        await asyncio.sleep(0)
+        with pytest.raises(eo.ConfigurationError, match="serving already"):
+            await worker.serve()
+
+
+async def test_a_store_that_cannot_keep_its_promise_is_refused_and_one_that_is_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    answers: list[Exception] = [eo.StoreUnavailable("refused"), eo.UnsafeStore("it evicts")]
+
+    def check() -> None:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(bench.store, "check", check)
+    with caplog.at_level(logging.WARNING, "effectonce"), pytest.raises(eo.UnsafeStore):
+        await with_handler(bench.worker()).serve()
+    assert "refused; nothing is acked, trying again" in caplog.text
+
+
+async def test_a_worker_that_waits_for_its_broker_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    async def away(queue: str, *, group: str) -> None:
+        raise eo.BrokerUnavailable("nobody is there")
+
+    monkeypatch.setattr(bench.backend, "declare", away)
+    worker = with_handler(bench.worker())
+    task = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0.05)
+    worker.stop()
+    await asyncio.wait_for(task, 10)
+
+
+# -- F58
+
+
+async def test_f58_stopping_lets_what_runs_end_and_gives_the_rest_back() -> None:
+    bench = Bench()
+    worker = bench.worker(prefetch=10)
+    running = asyncio.Event()
+    go = asyncio.Event()
+    done: list[str] = []
+
+    @worker.handler("orders", concurrency=2)
+    async def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        await go.wait()
+        done.append(message.id)
+
+    await bench.send("orders", *(paid(number) for number in range(20)))
+    task = asyncio.create_task(worker.serve())
+    await running.wait()
+    worker.stop()
+    await until(lambda: bench.count("nack") > 0 or task.done())
+    assert not task.done(), "it waits for its handlers"
+    go.set()
+    await asyncio.wait_for(task, 10)
+    assert (len(done), bench.count("ack"), bench.left("orders")) == (2, 2, 18)
+    counts = bench.store.stats().counts
+    assert (counts["claimed"], counts["free"], counts["done"]) == (0, 0, 2), "what never started is no attempt"
+    async with serving(again(bench, done)):
+        await until(lambda: len(done) == 20)
+
+
+def again(bench: Bench, done: list[str]) -> eo.Worker:
+    worker = bench.worker()
+    worker.store = eo.Store(bench.store.engine.backend, sweep_every=None)
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        done.append(message.id)
+
+    return worker
+
+
+async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_given_back() -> None:
+    bench = Bench()
+    worker = bench.worker(drain="50ms")
+    running = asyncio.Event()
+    cancelled: list[str] = []
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(message.id)
+            raise
+
+    message = paid()
+    await bench.send("orders", message)
+    task = asyncio.create_task(worker.serve())
+    await running.wait()
+    worker.stop()
+    await asyncio.wait_for(task, 10)
+    assert (cancelled, bench.count("ack"), bench.left("orders")) == ([message.id], 0, 1)
+    record = bench.store.get("orders/*/billing", message.id)
+    assert record is not None
+    assert record.state == "free"
+    assert bench.store.engine.leased == set()
+
+
+async def test_f58_a_thread_that_outlasts_the_drain_keeps_its_lease() -> None:
+    """It cannot be cancelled, so nobody may run beside it; its success is recorded if the process lives to see it."""
+    bench = Bench()
+    worker = bench.worker(drain="50ms")
+    running, go = threading.Event(), threading.Event()
+
+    @worker.handler("orders")
+    def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        go.wait(10)
+
+    message = paid()
+    await bench.send("orders", message)
+    task = asyncio.create_task(worker.serve())
+    await asyncio.to_thread(running.wait, 10)
+    worker.stop()
+    await asyncio.wait_for(task, 10)
+    record = bench.store.get("orders/*/billing", message.id)
+    assert record is not None
+    assert (record.state, bench.left("orders"), bench.count("ack")) == ("claimed", 1, 0)
+    go.set()
+    await until(lambda: bench.store.stats().counts["done"] == 1)
+
+
+async def test_a_second_stop_does_not_wait() -> None:
+    bench = Bench()
+    worker = bench.worker(drain="1h")
+    running = asyncio.Event()
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    await bench.send("orders", paid())
+    task = asyncio.create_task(worker.serve())
+    await running.wait()
+    worker.stop()
+    worker.stop()
+    await asyncio.wait_for(task, 10)
+    assert bench.left("orders") == 1
+
+
+def test_f58_run_drains_on_sigterm() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    done: list[str] = []
+
+    @worker.handler("orders")
+    def charge(message: eo.Message[Any]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        done.append(message.id)
+
+    bench.broker.publish("orders", paid())
+    worker.run()
+    assert (len(done), bench.count("ack")) == (1, 1)
+
+
+async def test_a_companion_runs_beside_the_handlers_and_is_stopped_with_them() -> None:
+    bench = Bench()
+    worker = with_handler(bench.worker())
+    told: list[str] = []
+
+    class Relay:
+        def __init__(self) -> None:
+            self.end = asyncio.Event()
+
+        async def serve(self) -> None:
+            told.append("serving")
+            await self.end.wait()
+            told.append("stopped")
+
+        def stop(self) -> None:
+            self.end.set()
+
+    worker.add(Relay())
+    async with serving(worker):
+        await until(lambda: told == ["serving"])
+    assert told == ["serving", "stopped"]
+
+
+async def test_a_companion_that_fails_ends_the_worker() -> None:
+    worker = with_handler(Bench().worker())
+
+    class Broken:
+        async def serve(self) -> None:
+            raise eo.SchemaMissing("no outbox here")
+
+        def stop(self) -> None: ...
+
+    worker.add(Broken())
+    with pytest.raises(eo.SchemaMissing):
+        await worker.serve()
+
+
+# -- F54, F59
+
+
+async def test_f54_what_is_in_hand_is_extended_and_what_is_lost_is_not_started_and_not_acked() -> None:
+    bench = Bench(ack_window=0.3)
+    worker = bench.worker()
+    release = asyncio.Event()
+    ran: list[str] = []
+
+    @worker.handler("orders", concurrency=1, lease="100ms")
+    async def charge(message: eo.Message[Any]) -> None:
+        ran.append(message.id)
+        await release.wait()
+
+    first, second = paid(1), paid(2)
+    async with serving(worker):
+        await bench.send("orders", first, second)
+        await until(lambda: len(ran) == 1)
+        await until(lambda: bench.count("extend") >= 12)
+        assert bench.left("orders") == 2
+        assert ran == [first.id], "three windows long, and it is still ours"
+        group = bench.backend.room.queue("orders").groups["billing"]
+        for item in group.items.values():
+            item.token = None  # both are somebody else's now
+        extended = bench.count("extend")
+        await until(lambda: bench.count("extend") >= extended + 2)
+        release.set()
+        await asyncio.sleep(0.05)
+        assert (ran, bench.count("ack")) == ([first.id], 0)
+        await until(lambda: bench.count("ack") == 2)  # both come again when their window ends
+    assert ran == [first.id, second.id]
+
+
+async def test_f59_a_lost_connection_is_said_once_and_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.broken = [eo.BrokerUnavailable("reset by peer") for _ in range(3)]
+    worker = with_handler(bench.worker())
+    with caplog.at_level(logging.WARNING, "effectonce"):
+        async with serving(worker):
+            await bench.send("orders", paid())
+            await until(lambda: bench.count("ack") == 1)
+    assert caplog.text.count("reset by peer; nothing is acked, trying again") == 1
+    assert "it answers again, after 3 tries" in caplog.text
+
+
+async def test_wrong_credentials_end_the_worker_at_once() -> None:
+    bench = Bench()
+    bench.broken = [eo.ConfigurationError("the password is wrong")]
+    with pytest.raises(eo.ConfigurationError, match="password"):
+        await asyncio.wait_for(with_handler(bench.worker()).serve(), 10)
+
+
+async def test_what_is_decided_while_others_are_being_sent_is_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delays that were decided during a nack of the same delay were forgotten once: a message nobody settled."""
+    bench = Bench()
+    worker = bench.worker()
+    first, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("orders", concurrency=4, retry=eo.Retry(9, first="1ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        if message.attempt < 3:
+            raise eo.StoreUnavailable("not yet", 0.05)
+
+    nack = Watched.nack
+
+    async def slow(self: Watched, deliveries: Any, delay: float = 0.0) -> Any:
+        first.set()
+        await go.wait()
+        return await nack(self, deliveries, delay)
+
+    monkeypatch.setattr(Watched, "nack", slow)
+    async with serving(worker):
+        await bench.send("orders", *(paid(number) for number in range(12)))
+        await first.wait()
+        await asyncio.sleep(0.05)
+        go.set()
+        await until(lambda: bench.count("ack") == 12)

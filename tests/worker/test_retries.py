@@ -1,0 +1,237 @@
+"""How often, how long in between, and what is written on a message that is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.core.retry import Retry
+
+from .bench import Bench, paid, serving, until
+
+
+def longest(low: float, high: float) -> float:
+    return high
+
+
+def test_the_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:
+    retry = Retry(10, first="1s", cap="10s")
+    error = ValueError()
+    assert [retry.after(error, attempt, longest) for attempt in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    delays = [retry.after(error, 3) for _ in range(2000)]
+    assert all(delay is not None and 0 <= delay <= 4 for delay in delays)
+    assert min(d for d in delays if d is not None) < 0.5
+    assert max(d for d in delays if d is not None) > 3.5
+
+
+def test_after_the_last_attempt_there_is_none() -> None:
+    assert Retry(3).after(ValueError(), 2) is not None
+    assert Retry(3).after(ValueError(), 3) is None
+    assert Retry(None).after(ValueError(), 10_000, longest) == 300
+
+
+def test_the_nearest_class_decides_about_an_error() -> None:
+    retry = Retry(5, on={OSError: Retry(2, first="7s"), ConnectionError: "dead", LookupError: Retry(None, first="1m")})
+    assert retry.after(OSError(), 1, longest) == 7
+    assert retry.after(OSError(), 2) is None
+    assert retry.after(ConnectionResetError(), 1) is None
+    assert retry.refuses(ConnectionResetError())
+    assert retry.after(KeyError(), 1, longest) == 60
+    assert retry.after(ValueError(), 1, longest) == 1
+
+
+def test_an_error_that_says_when_to_come_back_is_believed() -> None:
+    assert Retry(5).after(eo.InProgress("busy", 42.0), 1, longest) == 42
+
+
+def test_the_horizon_is_the_longest_time_that_retries_can_take() -> None:
+    assert Retry(1).horizon == 0
+    assert Retry(5, first="1s", cap="5m").horizon == 1 + 2 + 4 + 8
+    assert Retry(10, first="1m", cap="5m").horizon == 60 + 120 + 240 + 6 * 300
+    assert Retry(2, on={OSError: Retry(3, first="1h", cap="1h")}).horizon == 7200
+    assert Retry(None).horizon == float("inf")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_attempts": 0}, {"max_attempts": True}, {"first": "0s"}, {"first": "2m", "cap": "1m"}, {"max_crashes": 0},
+     {"on": {ValueError: "later"}}, {"on": {"ValueError": "dead"}}],
+)  # fmt: skip
+def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(eo.InvalidOption):
+        Retry(**options)
+
+
+async def test_a_handler_that_raises_is_tried_again_and_then_given_up_with_its_whole_story() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    attempts: list[int] = []
+
+    @worker.handler("orders", retry=Retry(3, first="20ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        attempts.append(eo.current().attempt)
+        raise ValueError(f"no such order: {message.data['order']}")
+
+    message = paid(7)
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("dead") == 1)
+    assert attempts == [1, 2, 3]
+    assert all(0 <= delay <= 0.02 * 2**number for number, delay in enumerate(bench.delays()))
+    (dead,) = await bench.dead(worker, "orders").alist()
+    cause = dead.cause
+    assert (cause.why, cause.attempts, cause.error) == ("attempts-exhausted", 3, "builtins:ValueError")
+    assert (cause.text, cause.worker, cause.queue) == ("no such order: 7", "billing", "orders")
+    assert (cause.scope, cause.key) == ("orders/*/billing", message.id)
+    assert cause.handler.endswith(":test_a_handler_that_raises_is_tried_again_and_then_given_up_with_its_whole_story"
+                                  ".<locals>.charge")  # fmt: skip
+    assert 0 < cause.first <= cause.last
+    assert dead.packet.body == bench.broker.envelope.encode(message).body
+    assert dead.message is not None
+    assert (dead.message.data, dead.message.headers) == ({"order": 7}, {})
+    assert [event.kind for event in bench.events].count("dead_lettered") == 1
+
+
+async def test_an_error_that_is_refused_is_not_tried_again() -> None:
+    bench = Bench()
+    worker = bench.worker()
+
+    @worker.handler("orders", retry=Retry(5, on={KeyError: "dead"}))
+    async def charge(message: eo.Message[Any]) -> None:
+        raise KeyError("order")
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("dead") == 1)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert (dead.cause.why, dead.cause.attempts, bench.count("nack")) == ("refused", 1, 0)
+
+
+async def test_a_duplicate_of_an_exhausted_message_does_not_run() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    runs = 0
+
+    @worker.handler("orders", retry=Retry(2, first="10ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        nonlocal runs
+        runs += 1
+        raise ValueError
+
+    message = paid()
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("dead") == 1)
+        await bench.send("orders", message)
+        await until(lambda: bench.count("dead") == 2)
+    assert runs == 2
+    assert [dead.cause.attempts for dead in await bench.dead(worker, "orders").alist()] == [2, 2]
+
+
+async def test_mode_s_counts_by_the_broker() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    runs = 0
+
+    @worker.handler("orders", mode="seen", retry=Retry(3, first="10ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        nonlocal runs
+        runs += 1
+        assert message.attempt == runs
+        raise ValueError
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("dead") == 1)
+    assert runs == 3
+
+
+async def test_where_the_broker_does_not_count_the_worker_does() -> None:
+    bench = Bench()
+    bench.count_nothing()
+    worker = bench.worker()
+    attempts: list[int] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(3, first="10ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        attempts.append(message.attempt)
+        raise ValueError
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("dead") == 1)
+    assert attempts == [1, 2, 3]
+
+
+# -- order
+
+
+async def test_one_ordering_key_runs_one_after_another_and_others_beside_it() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    order: list[tuple[str | None, int]] = []
+    running: set[str | None] = set()
+    most = 0
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        nonlocal most
+        assert message.ordering_key not in running
+        running.add(message.ordering_key)
+        most = max(most, len(running))
+        await asyncio.sleep(0.002)
+        running.discard(message.ordering_key)
+        order.append((message.ordering_key, message.data["order"]))
+
+    async with serving(worker):
+        await bench.send_unordered("orders", *(paid(n, ordering_key=f"k{n % 3}") for n in range(30)))
+        await until(lambda: bench.count("ack") == 30)
+    for key in ("k0", "k1", "k2"):
+        numbers = [number for each, number in order if each == key]
+        assert numbers == sorted(numbers)
+    assert most == 3
+
+
+async def test_what_is_behind_a_delayed_message_comes_after_it_and_other_keys_do_not_wait() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    order: list[tuple[str | None, int]] = []
+    failed = asyncio.Event()
+
+    @worker.handler("orders", retry=Retry(5, first="1ms"))
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        if message.data["order"] == 0 and message.attempt == 1:
+            failed.set()
+            raise eo.StoreUnavailable("not yet", 0.3)
+        order.append((message.ordering_key, message.data["order"]))
+
+    async with serving(worker):
+        await bench.send_unordered("orders", *(paid(n, ordering_key="bad") for n in range(4)))
+        await failed.wait()
+        await until(lambda: bench.count("nack") == 4)
+        await bench.send_unordered(
+            "orders", paid(4, ordering_key="bad"), *(paid(n, ordering_key="good") for n in range(5, 8))
+        )
+        await until(lambda: bench.count("ack") == 8)
+    assert order[:3] == [("good", number) for number in range(5, 8)], "one bad key does not stop the others"
+    assert [number for key, number in order if key == "bad"] == [0, 1, 2, 3, 4]
+
+
+async def test_a_dead_letter_lets_those_behind_it_go_on() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    done: list[int] = []
+
+    @worker.handler("orders", retry=Retry(1))
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        if message.data["order"] == 0:
+            raise ValueError
+        done.append(message.data["order"])
+
+    async with serving(worker):
+        await bench.send_unordered("orders", *(paid(n, ordering_key="k") for n in range(4)))
+        await until(lambda: bench.count("ack") == 3)
+    assert (done, bench.count("dead")) == ([1, 2, 3], 1)

@@ -1,0 +1,331 @@
+"""Mode T: the row, the effect and the ack, in this order; both or neither."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import effectonce as eo
+from effectonce.contracts import Delivery
+
+from .bench import Bench, paid, serving, until
+
+
+class Database:
+    """A table of effects and an inbox beside it, and a worker on them."""
+
+    def __init__(self, connect: Callable[[], Any], query: Callable[[str], list[tuple[Any, ...]]], name: str) -> None:
+        self.bench = Bench()
+        self.connect = connect
+        self.query = query
+        self.table = name
+        self.inbox = eo.Inbox(scope="billing", table=f"{name}_inbox")
+
+    def worker(self, **options: Any) -> eo.Worker:
+        return self.bench.worker(store=None, inbox=self.inbox, connect=self.connect, **options)
+
+    def effects(self) -> list[int]:
+        return sorted(int(row[0]) for row in self.query(f"SELECT number FROM {self.table}"))
+
+    def rows(self) -> int:
+        return int(self.query(f"SELECT count(*) FROM {self.table}_inbox")[0][0])
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    path = tmp_path / "shop.db"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=10)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def query(sql: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(path, timeout=10)) as connection:
+            return connection.execute(sql).fetchall()
+
+    database = Database(connect, query, "effects")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA journal_mode = WAL; CREATE TABLE effects (number INTEGER)")
+        connection.executescript(database.inbox.schema_sql("sqlite"))
+    return database
+
+
+@pytest.fixture
+def postgres(postgres_url: str, unique_name: str) -> Iterator[Database]:
+    with psycopg.connect(postgres_url, autocommit=True) as observer:
+
+        def query(sql: str) -> list[tuple[Any, ...]]:
+            return observer.execute(sql).fetchall()
+
+        database = Database(lambda: psycopg.AsyncConnection.connect(postgres_url), query, unique_name)
+        observer.execute(f"CREATE TABLE {unique_name} (number int)")
+        observer.execute(database.inbox.schema_sql("postgresql"))
+        yield database
+        observer.execute(f"DROP TABLE {unique_name}")
+
+
+def inserting(database: Database, worker: eo.Worker, **options: Any) -> list[int]:
+    """A handler that writes each number; what is in ``failing`` fails after it was written."""
+    failing: list[int] = []
+
+    @worker.handler("orders", **options)
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        connection.execute("INSERT INTO effects VALUES (?)", (number,))
+        assert eo.current().key == message.key
+        if number in failing:
+            raise ValueError("after its effect")
+
+    return failing
+
+
+def inserting_async(database: Database, worker: eo.Worker, **options: Any) -> list[int]:
+    failing: list[int] = []
+
+    @worker.handler("orders", **options)
+    async def insert(connection: Any, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        await connection.execute(f"INSERT INTO {database.table} VALUES (%s)", (number,))
+        assert eo.current().key == message.key
+        if number in failing:
+            raise ValueError("after its effect")
+
+    return failing
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_the_effect_happens_once_and_is_acked_after_its_commit(sqlite: Database, batch: bool) -> None:
+    """F05, for a transaction each and for one of many."""
+    worker = sqlite.worker()
+    inserting(sqlite, worker, batch=batch)
+    messages = [paid(number) for number in range(30)]
+    committed: list[bool] = []
+
+    def check(delivery: Delivery) -> None:
+        rows = sqlite.query(f"SELECT 1 FROM effects_inbox WHERE key = '{delivery.packet.id}'")
+        committed.append(bool(rows))
+
+    sqlite.bench.on_ack = check
+    async with serving(worker):
+        await sqlite.bench.send("orders", *messages, *messages[::3])
+        await until(lambda: len(committed) == 40)
+    assert all(committed)
+    assert (sqlite.effects(), sqlite.rows()) == (list(range(30)), 30)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_on_an_async_driver_too(postgres: Database, batch: bool) -> None:
+    worker = postgres.worker()
+    inserting_async(postgres, worker, batch=batch)
+    messages = [paid(number) for number in range(60)]
+    async with serving(worker):
+        await postgres.bench.send("orders", *messages, *messages[:20])
+        await until(lambda: postgres.bench.count("ack") == 80)
+    assert (postgres.effects(), postgres.rows()) == (list(range(60)), 60)
+
+
+async def test_if_one_of_a_batch_fails_each_stands_or_falls_alone(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    failing = inserting(sqlite, worker, batch=True, retry=eo.Retry(2, first="5ms"))
+    failing.append(7)
+    async with serving(worker):
+        await sqlite.bench.send("orders", *(paid(number) for number in range(20)))
+        await until(lambda: sqlite.bench.count("dead") == 1 and sqlite.bench.count("ack") == 19)
+    assert sqlite.effects() == [number for number in range(20) if number != 7]
+    (dead,) = await sqlite.bench.dead(worker, "orders").alist()
+    assert (dead.cause.why, dead.cause.attempts, dead.cause.text) == ("attempts-exhausted", 2, "after its effect")
+    assert dead.cause.scope == "orders/*/billing"
+
+
+async def test_if_one_of_a_batch_fails_on_an_async_driver(postgres: Database) -> None:
+    worker = postgres.worker()
+    failing = inserting_async(postgres, worker, batch=True, retry=eo.Retry(1))
+    failing.append(3)
+    async with serving(worker):
+        await postgres.bench.send("orders", *(paid(number) for number in range(10)))
+        await until(lambda: postgres.bench.count("dead") == 1 and postgres.bench.count("ack") == 9)
+    assert postgres.effects() == [number for number in range(10) if number != 3]
+
+
+async def test_one_ordering_key_shares_a_transaction_in_its_order(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    order: list[tuple[str | None, int]] = []
+    sizes: list[int] = []
+
+    @worker.handler("orders", batch=True, concurrency=1, retry=eo.Retry(3, first="5ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        connection.execute("INSERT INTO effects VALUES (?)", (number,))
+        sizes.append(connection.total_changes)
+        if number == 4 and not failed:
+            failed.append(number)
+            raise ValueError
+        order.append((message.ordering_key, number))
+
+    failed: list[int] = []
+    async with serving(worker):
+        await sqlite.bench.send_unordered("orders", *(paid(n, ordering_key=f"k{n % 2}") for n in range(12)))
+        await until(lambda: sqlite.bench.count("ack") == 12)
+    assert sqlite.effects() == list(range(12))
+    rows = [int(row[0]) for row in sqlite.query("SELECT number FROM effects ORDER BY rowid")]
+    assert [number for number in rows if number % 2] == [1, 3, 5, 7, 9, 11]
+    assert [number for number in rows if not number % 2] == [0, 2, 4, 6, 8, 10], "those behind it waited with it"
+
+
+async def test_one_key_with_another_payload_is_a_dead_letter_and_its_batch_mates_are_not(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    inserting(sqlite, worker, batch=True)
+    await sqlite.bench.send("orders", paid(1, id="one"))
+    async with serving(worker):
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        await sqlite.bench.send("orders", paid(2, id="one"), *(paid(number) for number in range(3, 8)))
+        await until(lambda: sqlite.bench.count("dead") == 1 and sqlite.bench.count("ack") == 6)
+    assert sqlite.effects() == [1, 3, 4, 5, 6, 7]
+    (dead,) = await sqlite.bench.dead(worker, "orders").alist()
+    assert dead.cause.why == "payload-mismatch"
+
+
+async def test_a_missing_table_is_said_before_anything_is_received(sqlite: Database) -> None:
+    sqlite.query("DROP TABLE effects_inbox")
+    worker = sqlite.worker()
+    inserting(sqlite, worker)
+    with pytest.raises(eo.SchemaMissing):
+        await worker.serve()
+
+
+async def test_a_database_that_may_lose_commits_is_refused(sqlite: Database) -> None:
+    def careless() -> sqlite3.Connection:
+        connection = sqlite3.connect(sqlite.query("PRAGMA database_list")[0][2])
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    sqlite.connect = careless
+    worker = sqlite.worker()
+    inserting(sqlite, worker)
+    with pytest.raises(eo.UnsafeStore, match="synchronous"):
+        await worker.serve()
+
+
+async def test_a_database_that_is_away_is_waited_for_and_no_attempt_is_counted(sqlite: Database) -> None:
+    away = asyncio.Event()
+    connect = sqlite.connect
+
+    def flaky() -> Any:
+        if away.is_set():
+            raise (
+                eo.StoreUnavailable("it is away") if False else sqlite3.OperationalError("unable to open database file")
+            )
+        return connect()
+
+    sqlite.connect = flaky
+    worker = sqlite.worker()
+    inserting(sqlite, worker, retry=eo.Retry(1))
+    async with serving(worker):
+        await asyncio.sleep(0.05)
+        away.set()
+        await sqlite.bench.send("orders", paid(1))
+        await asyncio.sleep(0.5)
+        assert sqlite.bench.noted == []
+        away.clear()
+        await until(lambda: sqlite.bench.count("ack") == 1)
+    assert sqlite.effects() == [1]
+
+
+class Killed(BaseException):
+    pass
+
+
+async def test_f20_poison_in_a_transaction_is_parked_before_the_third_process(sqlite: Database) -> None:
+    """A start that ended without a word stays counted; one that raised does not."""
+    message = paid(3)
+    starts = 0
+    loop = asyncio.get_running_loop()
+    for life in range(3):
+        worker = sqlite.worker()
+        died = asyncio.Event()
+
+        @worker.handler("orders")
+        def insert(
+            connection: sqlite3.Connection, message: eo.Message[dict[str, int]], died: asyncio.Event = died
+        ) -> None:
+            nonlocal starts
+            starts += 1
+            loop.call_soon_threadsafe(died.set)
+            raise Killed  # the row of the count stays as after kill -9
+
+        if life == 0:
+            await sqlite.bench.send("orders", message)
+        task = asyncio.create_task(worker.serve())
+        if life < 2:
+            await died.wait()
+            with pytest.raises(Killed):
+                await task
+        else:
+            await until(lambda: sqlite.bench.count("dead") == 1)
+            worker.stop()
+            await task
+    assert starts == 2
+    (dead,) = await sqlite.bench.dead(worker, "orders").alist()
+    assert dead.cause.why == "poison"
+
+
+async def test_f51_redriving_in_mode_t(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    failing = inserting(sqlite, worker, retry=eo.Retry(1))
+    failing += [1, 2]
+    dlq = sqlite.bench.dead(worker, "orders")
+    async with serving(worker):
+        await sqlite.bench.send("orders", paid(1, id="a"), paid(2, id="b"))
+        await until(lambda: sqlite.bench.count("dead") == 2)
+        failing.clear()
+        await sqlite.bench.send("orders", paid(2, id="b"))
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        report = await dlq.aredrive(dry_run=True)
+        assert {each.dead.packet.id: each.fate for each in report} == {"a": "execute", "b": "no-op"}
+        assert sqlite.effects() == [2]
+        assert [each.sent for each in await dlq.aredrive()] == [True, True]
+        await until(lambda: sqlite.bench.count("ack") == 3)
+    assert sqlite.effects() == [1, 2]
+
+
+def test_mode_t_takes_a_connection_and_knows_no_leases(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    with pytest.raises(eo.ConfigurationError, match=r"must take \(connection, message\)"):
+        worker.handler("orders")(lambda message: None)
+    with pytest.raises(eo.ConfigurationError, match="nothing is leased"):
+        worker.handler("orders", on_error="doubt")(lambda connection, message: None)
+    with pytest.raises(eo.ConfigurationError, match="go together"):
+        sqlite.bench.worker(store=None, inbox=sqlite.inbox)
+    with pytest.raises(eo.ConfigurationError, match="either store="):
+        sqlite.bench.worker(inbox=sqlite.inbox, connect=sqlite.connect)
+    with pytest.raises(eo.ConfigurationError, match="needs inbox="):
+        sqlite.bench.worker().handler("orders", batch=True)(lambda message: None)
+
+
+async def test_where_the_broker_does_not_count_the_first_that_come_may_have_come_before(sqlite: Database) -> None:
+    """What the last process left behind runs alone and counted; what follows shares transactions again."""
+    sqlite.bench.count_nothing()
+    worker = sqlite.worker(prefetch=10)
+    sizes: list[int] = []
+
+    @worker.handler("orders", batch=True, concurrency=1, retry=eo.Retry(2, first="5ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        if message.data["order"] == 70:
+            raise ValueError
+        connection.execute("INSERT INTO effects VALUES (?)", (message.data["order"],))
+        sizes.append(connection.total_changes)
+
+    async with serving(worker):
+        await sqlite.bench.send("orders", *(paid(number) for number in range(80)))
+        await until(lambda: sqlite.bench.count("ack") == 79 and sqlite.bench.count("dead") == 1)
+    assert sqlite.effects() == [number for number in range(80) if number != 70]
+    assert max(sizes) > 4, "in one transaction with others"
+    assert sqlite.query("SELECT count(*) FROM effects_inbox_attempts") == [(0,)]
