@@ -1,0 +1,327 @@
+"""A run: which files, what is known of them already, and the rest side by side in several processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import msgspec
+from msgspec import Struct
+
+from . import designs
+from .config import SKIPPED, Config
+from .findings import Finding, Ignore, LintError, Place
+from .python.analysis import analysed, may_consume
+from .python.modules import LARGEST, Project, Unreadable, digest, parse
+from .rules import RULES, selected
+from .suppress import hidden, ignores_in
+
+_PAYS = 600_000
+"""Bytes that one process looks through in the time that a second one needs to start."""
+_BATCH = 250_000
+_MOST_TREES = 300
+
+
+class Entry(Struct, kw_only=True):
+    """What a look at one file gave, and what that depends on."""
+
+    digest: str
+    lines: int = 0
+    findings: list[Finding] = []
+    ignores: tuple[Ignore, ...] = ()
+    used: dict[str, str] = {}
+    """Other files that were followed, by digest."""
+    asked: list[tuple[str, str, str]] = []
+    """Imports that were looked for: from which folder, what, and which file that was."""
+    foreign: dict[str, tuple[Ignore, ...]] = {}
+    """Comments of other files in which something was found."""
+
+
+class Report(Struct, kw_only=True):
+    """What a run found."""
+
+    findings: list[Finding] = []
+    files: int = 0
+    lines: int = 0
+    looked_at: int = 0
+    """How many of the files were not in the cache."""
+
+    @property
+    def unreadable(self) -> bool:
+        return any(each.rule == "EO900" for each in self.findings)
+
+
+def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True) -> Report:
+    """Look at all files under ``paths``; raises `LintError` for a path that is not there."""
+    files = list(_files(paths, config))
+    named = frozenset(os.path.abspath(path) for path in paths)
+    roots = _roots(paths)
+    store = Cache(config.cache_dir) if cache else None
+    known = store.load() if store is not None else {}
+    project = Project(roots)
+    entries: dict[str, Entry] = {}
+    todo: list[tuple[str, int]] = []
+    digests: dict[str, str] = {}
+    for path in files:
+        content = _content(path)
+        if isinstance(content, Entry):
+            entries[path] = content
+            continue
+        digests[path] = _known_by(content, path in named)
+        entry = known.get(path)
+        if entry is None or entry.digest != digests[path]:
+            todo.append((path, len(content)))
+    for path in files:
+        entry = known.get(path)
+        if entry is not None and path not in entries and entry.digest == digests.get(path):
+            if _still_holds(entry, digests, project):
+                entries[path] = entry
+            else:
+                todo.append((path, os.path.getsize(path)))
+    entries.update(_looked(todo, roots, named, jobs or os.cpu_count() or 1))
+    if store is not None and todo:
+        store.save({**known, **{path: entry for path, entry in entries.items() if entry.digest}})
+    return _report(files, entries, config, len(todo))
+
+
+def _report(files: list[str], entries: dict[str, Entry], config: Config, looked_at: int) -> Report:
+    select, ignore = tuple(config.select), tuple(config.ignore)
+    distinct: dict[tuple[object, ...], Finding] = {}
+    ignores: dict[str, tuple[Ignore, ...]] = {}
+    for path in files:
+        entry = entries[path]
+        ignores[path] = entry.ignores
+        for other, comments in entry.foreign.items():
+            ignores.setdefault(other, comments)
+        for finding in entry.findings:
+            distinct.setdefault((finding.rule, finding.place), finding)
+    inside = set(files)
+    found = hidden(list(distinct.values()), ignores, select, ignore)
+    found = [each for each in found if each.rule != "EO901" or each.place.path in inside]
+    findings = [
+        each
+        for each in found
+        if each.rule == "EO900" or selected(each.rule, select, (*ignore, *config.ignored_in(each.place.path)))
+    ]
+    findings.sort(key=lambda each: (*each.place.at, each.rule))
+    lines = sum(entries[path].lines for path in files)
+    return Report(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
+
+
+# -- which files
+
+
+def _files(paths: Sequence[str], config: Config) -> Iterator[str]:
+    seen: set[str] = set()
+    for given in paths:
+        start = os.path.abspath(given)
+        try:
+            mode = os.stat(start).st_mode
+        except OSError as error:
+            raise LintError(f"cannot look at {given}: {error.strerror}") from None
+        if stat.S_ISDIR(mode):
+            found: Iterator[str] = _under(start, config)
+        elif stat.S_ISREG(mode):
+            found = iter((start,))
+        else:
+            raise LintError(f"cannot look at {given}: neither a file nor a folder")
+        for path in found:
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                yield path
+
+
+def _under(start: str, config: Config) -> Iterator[str]:
+    for folder, folders, names in os.walk(start):  # does not follow links, so no circle
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in SKIPPED
+            and not name.endswith(".egg-info")
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+            and not config.excludes(os.path.join(folder, name))
+        )
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            wanted = name.endswith(".py") or (config.designs and designs.is_design(name))
+            if wanted and not config.excludes(path) and os.path.isfile(path):
+                yield path
+
+
+def _roots(paths: Sequence[str]) -> tuple[str, ...]:
+    """Where imports may begin: the folders that were named, and the one we are in."""
+    folders = [os.path.abspath(path) for path in paths if os.path.isdir(path)]
+    return tuple(dict.fromkeys([*folders, os.getcwd()]))
+
+
+def _content(path: str) -> bytes | Entry:
+    try:
+        if os.path.getsize(path) > LARGEST:
+            return _unreadable(path, f"larger than {LARGEST // 1024 // 1024} MiB, so not looked at")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        return _unreadable(path, f"cannot be read: {error.strerror}")
+
+
+def _unreadable(path: str, message: str, line: int = 1, column: int = 1, known: str = "") -> Entry:
+    place = Place(path, line, column, line, column + 1)
+    finding = Finding(rule="EO900", severity=RULES["EO900"].severity, place=place, message=message)
+    return Entry(digest=known, findings=[finding])
+
+
+# -- one file
+
+
+def _known_by(content: bytes, asked_for: bool) -> str:
+    """What a file is known by in the cache; one that is asked for by name is looked at more strictly."""
+    return digest(content) + ("!" if asked_for else "")
+
+
+def look(project: Project, path: str, asked_for: bool) -> Entry:
+    """Look at one file. Never raises for what is in it."""
+    content = _content(path)
+    if isinstance(content, Entry):
+        return content
+    python = path.endswith((".py", ".pyw", ".pyi")) or not designs.is_design(os.path.basename(path))
+    try:
+        if python:
+            entry = _look_at_code(project, path, content)
+        else:
+            entry = Entry(digest="", findings=designs.analysed(path, content, asked_for=asked_for))
+    except Unreadable as error:
+        entry = _unreadable(path, error.message, error.line, error.column)
+    except (RecursionError, MemoryError):
+        entry = _unreadable(path, "nested too deeply to be looked at")
+    except Exception as error:  # a defect of ours must not hide what is in the other files
+        entry = _unreadable(path, f"the checker failed on it ({type(error).__name__}: {error}); please report this")
+    entry.digest = _known_by(content, asked_for)
+    entry.lines = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
+    entry.ignores = ignores_in(content, python)
+    return entry
+
+
+def _look_at_code(project: Project, path: str, content: bytes) -> Entry:
+    if not may_consume(content):
+        parse(content)
+        return Entry(digest="")
+    project.forget(_MOST_TREES)
+    project.begin()
+    findings = analysed(project, project.add(path, content))
+    used = {other: known for other, known in project.used.items() if other != path}
+    foreign = {}
+    for other in {place for each in findings for place in _paths(each)} - {path}:
+        module = project.load(other)
+        if module is not None:
+            foreign[other] = ignores_in(module.content, True)
+    asked = [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
+    return Entry(digest="", findings=findings, used=used, asked=asked, foreign=foreign)
+
+
+def _paths(finding: Finding) -> set[str]:
+    return {finding.place.path, *(label.place.path for label in finding.labels)}
+
+
+def _still_holds(entry: Entry, digests: dict[str, str], project: Project) -> bool:
+    """Whether what was followed then is still there, and as it was."""
+    for path, known in entry.used.items():
+        if path not in digests:
+            content = _content(path)
+            digests[path] = "" if isinstance(content, Entry) else digest(content)
+        if digests[path].rstrip("!") != known:
+            return False
+    return all(project.still_so(folder, dotted, path) for folder, dotted, path in entry.asked)
+
+
+# -- many files
+
+
+def _looked(
+    todo: list[tuple[str, int]], roots: tuple[str, ...], named: frozenset[str], jobs: int
+) -> Iterator[tuple[str, Entry]]:
+    total = sum(size for _, size in todo)
+    if jobs < 2 or total < _PAYS:
+        project = Project(roots)
+        for path, _ in todo:
+            yield path, look(project, path, path in named)
+        return
+    batches: list[list[str]] = [[]]
+    size = 0
+    for path, length in todo:
+        batches[-1].append(path)
+        size += length
+        if size > _BATCH:
+            batches.append([])
+            size = 0
+    # A forked child has all modules loaded; where that is not to be had, a fresh one loads them.
+    method = "fork" if sys.platform == "linux" else None
+    with ProcessPoolExecutor(jobs, mp_context=get_context(method), initializer=_begin, initargs=(roots, named)) as pool:
+        for result in pool.map(_look_at_all, [batch for batch in batches if batch]):
+            yield from msgspec.msgpack.decode(result, type=list[tuple[str, Entry]])
+
+
+_project: Project | None = None
+_named: frozenset[str] = frozenset()
+
+
+def _begin(roots: tuple[str, ...], named: frozenset[str]) -> None:
+    global _project, _named
+    _project, _named = Project(roots), named
+
+
+def _look_at_all(paths: list[str]) -> bytes:
+    assert _project is not None
+    return msgspec.msgpack.encode([(path, look(_project, path, path in _named)) for path in paths])
+
+
+# -- the cache
+
+
+class Cache:
+    """What was found before, in one file. A cache of another version, or a broken one, is an empty one."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.abspath(folder)
+        self._path = os.path.join(self._folder, "lint.msgpack")
+        self._version = _version()
+
+    def load(self) -> dict[str, Entry]:
+        try:
+            with open(self._path, "rb") as file:
+                version, entries = msgspec.msgpack.decode(file.read(), type=tuple[str, dict[str, Entry]])
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return {}
+        return entries if version == self._version else {}
+
+    def save(self, entries: dict[str, Entry]) -> None:
+        """Keep ``entries``; where that is not possible, the next run is slower and nothing else."""
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            marker = os.path.join(self._folder, ".gitignore")
+            if not os.path.exists(marker):
+                with open(marker, "w", encoding="ascii") as file:
+                    file.write("*\n")
+            scratch = f"{self._path}.{os.getpid()}"
+            with open(scratch, "wb") as file:
+                file.write(msgspec.msgpack.encode((self._version, entries)))
+            os.replace(scratch, self._path)
+        except OSError:
+            pass
+
+
+def _version() -> str:
+    """Of the checker itself: another one may find other things."""
+    here = os.path.dirname(__file__)
+    parts = [sys.version]
+    for folder, folders, names in os.walk(here):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith(".py"):
+                status = os.stat(os.path.join(folder, name))
+                parts.append(f"{name}{status.st_size}{status.st_mtime_ns}")
+    return digest("".join(parts).encode())

@@ -1,0 +1,95 @@
+"""Applying fixes: all edits of a file at once, none that overlap, and a diff of what they do."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tokenize
+
+from .findings import Edit, Finding, LintError
+from .output.paths import shown
+
+
+def fixed(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
+    """By path: what the file was, what it becomes, and how many findings that mends. Nothing is written."""
+    by_file: dict[str, list[tuple[Edit, ...]]] = {}
+    for each in findings:
+        if each.fix is not None and each.fix.edits:
+            by_file.setdefault(each.fix.edits[0].place.path, []).append(each.fix.edits)
+    out = {}
+    for path, fixes in by_file.items():
+        before = _read(path)
+        after, count = _applied(before, fixes)
+        if after != before:
+            out[path] = (before, after, count)
+    return out
+
+
+def _read(path: str) -> str:
+    try:
+        with tokenize.open(path) if path.endswith(".py") else open(path, encoding="utf-8", newline="") as file:
+            encoding = file.encoding
+        with open(path, encoding=encoding, newline="") as file:
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise LintError(f"cannot mend {shown(path)}: {error}") from None
+
+
+def write(path: str, text: str) -> None:
+    """Put ``text`` in the place of a file, whole or not at all."""
+    try:
+        with tokenize.open(path) if path.endswith(".py") else open(path, encoding="utf-8") as file:
+            encoding = file.encoding
+        scratch = f"{path}.effectonce-{os.getpid()}"
+        with open(scratch, "w", encoding=encoding, newline="") as file:
+            file.write(text)
+        os.chmod(scratch, os.stat(path).st_mode & 0o7777)
+        os.replace(scratch, path)
+    except OSError as error:
+        raise LintError(f"cannot write {shown(path)}: {error.strerror}") from None
+
+
+def _applied(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def offset(line: int, column: int) -> int:
+        return starts[line - 1] + column - 1 if line - 1 < len(lines) else len(text)
+
+    taken: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int, str]] = []
+    count = 0
+    for edits in fixes:
+        spans = [
+            (offset(each.place.line, each.place.column), offset(each.place.end_line, each.place.end_column), each.text)
+            for each in edits
+        ]
+        if (spans[0][0], spans[0][1], spans[0][2]) in chosen:
+            count += 1
+            continue
+        if any(start < other_end and other_start < end for start, end, _ in spans for other_start, other_end in taken):
+            continue
+        chosen += spans
+        taken += [(start, end) for start, end, _ in spans]
+        count += 1
+    for start, end, new in sorted(chosen, key=lambda each: each[0], reverse=True):
+        if not new:  # a comment that goes takes the blanks before it along
+            while start > 0 and text[start - 1] in " \t":
+                start -= 1
+        elif start == end and new.startswith(", ") and re.match(r"\s*,", text[end:]):
+            # the call has a trailing comma: go in before it
+            pass
+        text = text[:start] + new + text[end:]
+    return text, count
+
+
+def diff(path: str, before: str, after: str) -> str:
+    """A unified diff, as `patch` takes it."""
+    name = shown(path)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -1,0 +1,56 @@
+"""A Python file, looked at: its consumers, what they do, and what is wrong with that."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from effectonce.lint.findings import Finding
+
+from .consumers import Scanner
+from .entry import walked
+from .judge import judged
+from .modules import Module, Project
+
+_DEEPEST = 6000
+"""Python's own limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
+
+_MAY_CONSUME = re.compile(
+    rb"celery|dramatiq|faststream|taskiq|\barq\b|\brq\b|procrastinate|\bhuey\b|\bpika\b|aio_pika|kombu|kafka|\bsqs\b|receive_message"
+    rb"|\[.Records|\bRecords\b|\.records\b|\bnats\b|xread|brpop|blpop|blmove|pubsub|servicebus|pulsar|[wW]eb_?[hH]ook|construct_event"
+    rb"|@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route)\b|shared_task|effectonce|babelqueue"
+    rb"|basic_consume|compensat|[Ii]dempoten|cloud_event|event_handler|azure\.functions|paho|\[[\"']detail[\"']\]|csrf_exempt"
+    rb"|class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin)\b"
+)
+
+
+def may_consume(content: bytes) -> bool:
+    """Whether a file mentions anything that a consumer needs; if not, there is nothing in it to be found."""
+    return _MAY_CONSUME.search(content) is not None
+
+
+def analysed(project: Project, module: Module) -> list[Finding]:
+    """All findings of the consumers that ``module`` defines or registers."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _DEEPEST))
+    try:
+        scanner = Scanner(project, module)
+        findings: list[Finding] = []
+        for consumer in scanner.scan():
+            try:
+                findings += judged(consumer, walked(project, consumer), scanner.settings)
+            except RecursionError:
+                continue
+    except RecursionError:
+        return []
+    finally:
+        sys.setrecursionlimit(before)
+    return _distinct(findings)
+
+
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Without those that two consumers led to: the same rule at the same place."""
+    out: dict[tuple[object, ...], Finding] = {}
+    for each in findings:
+        out.setdefault((each.rule, each.place), each)
+    return sorted(out.values(), key=lambda each: (*each.place.at, each.rule))

@@ -1,0 +1,305 @@
+"""Which functions and loops of a module a message is delivered to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from effectonce.lint.findings import Place
+
+from .calls import Call
+from .library import brokers, guards
+from .library.frameworks import SIGNED, WEBHOOK, by_ancestry, by_decorator, is_django_webhook, is_lambda, is_route
+from .modules import Class, Module, Project
+from .statements import Walker
+from .values import NOTHING, Consumer, Function, Op, Scope, Trace, Val
+from .walk import Exhausted
+
+FUEL = 8_000
+"""Expressions that are looked at in one function, in search of consumers."""
+MOST = 120_000
+"""The same for a whole file."""
+DEEPEST = 3
+"""Calls inside calls that are followed: enough for a helper that opens a channel."""
+
+_LOOKS = re.compile(
+    rb"basic_consume|\bconsume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|subscribe\(|xread|xautoclaim|brpop|blpop"
+    rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
+    rb"|\.listen\(|get_message|process_partial_response|\.pull\(|\n\s+@|\.task\(|register_task|\.register\(|compensat"
+    rb"|basic_get|\bpath\("
+    rb"|\bfor\s[^\n]*\sin\s[^\n]*(?:consumer|receiver|messages?|queue|subscri|stream|events?|records|iterator|listen\w*"
+    rb"|\bc\b|\bit\b)\b"
+)
+"""What a function has to hold for a walk through it to find a registration, or a loop that receives."""
+_RETRIES = re.compile(rb"retry|retries|attempt|backoff|range\(")
+
+
+class Scanner(Walker):
+    """Finds the consumers of one module. ``settings`` is what its own code sets on an application's configuration."""
+
+    def __init__(self, project: Project, module: Module) -> None:
+        super().__init__(project, FUEL)
+        self.deepest = DEEPEST
+        self.scanned = module
+        self.found: list[Consumer] = []
+        self.left = MOST
+        self.settings: dict[str, tuple[Val, Place]] = {}
+        self.scope = Scope(module)
+        self._is_django = b"django" in module.content
+
+    def scan(self) -> list[Consumer]:
+        self._through(None)
+        self.settings = self.trace.settings
+        for cls in self.scanned.classes.values():
+            self._begin()
+            try:
+                self._class(cls)
+            except Exhausted:
+                continue
+        for function in self._functions():
+            segment = self._source(function.node)
+            if _LOOKS.search(segment):
+                self._through(function)
+            self._by_shape(function, segment)
+        return _distinct(self.found)
+
+    def _functions(self) -> list[Function]:
+        out = [
+            Function(binding.node, self.scanned)
+            for bindings in self.scanned.bindings.values()
+            for binding in bindings
+            if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for cls in self.scanned.classes.values():
+            out += [Function(method, self.scanned, owner=cls) for method in cls.methods.values()]
+        return out
+
+    def _source(self, node: ast.AST) -> bytes:
+        """The lines of a function or class, decorators included."""
+        first = min([each.lineno for each in getattr(node, "decorator_list", ())], default=getattr(node, "lineno", 1))
+        return b"".join(self.scanned.lines[first - 1 : getattr(node, "end_lineno", first)])
+
+    def _add(self, kind: str, function: Function | None, *, at: Place | None = None, **more: Any) -> None:
+        """Note a consumer; where it is a function, it stands at the function's name."""
+        module = function.module if function is not None else self.scanned
+        name = function.qualname if function is not None else "the module"
+        if at is None:
+            assert function is not None
+            node = function.node
+            at = module.place(node) if isinstance(node, ast.Lambda) else module.name_place(node)
+        more.setdefault("registered_in", self.module)
+        if function is not None:
+            more.setdefault("guard", function.guard)
+        self.found.append(Consumer(kind=kind, name=name, at=at, module=module, function=function, **more))
+
+    # -- by what code does
+
+    def _begin(self) -> None:
+        """As if nothing had been walked yet."""
+        self.trace = Trace()
+        self.fuel = min(FUEL, self.left)
+        self.held, self.conditions, self.transactions = [], [], []
+        self.stack, self.active, self.unique_tries = [], [], []
+        self.arms, self.tries, self.handlers, self.loops = (), (), (), ()
+        self.frames, self.trail = (0,), ()
+        self.muted = self.retrying = self.deferred = self.locks = 0
+        self.scope = Scope(self.scanned)
+
+    def _through(self, function: Function | None) -> None:
+        """Walk through one function, or the module's own code, and see what it registers and receives."""
+        self._begin()
+        try:
+            if function is None:
+                self.block(self.scanned.tree.body)
+            else:
+                self.invoke(function, (), {}, function.node)
+        except Exhausted:
+            pass
+        self.left -= FUEL - max(self.fuel, 0)
+        nearest: dict[str, Op] = {}
+        for op in self.trace.ops:
+            if op.kind == "receive" and (op.store not in nearest or len(op.trail) < len(nearest[op.store].trail)):
+                nearest[op.store] = op
+        for family, op in nearest.items():
+            source = op.key or Val()
+            settings = {**_made_with(source.base or source), **(source.fields or {})}
+            call = op.node if isinstance(op.node, ast.Call) else None
+            self._add(
+                brokers.KINDS.get(family, "loop"),
+                function,
+                at=op.at,
+                acks="explicit",
+                family=family,
+                receive=op.at,
+                settings=settings,
+                registration=call,
+                registered_in=op.module,
+            )
+
+    def register(
+        self,
+        family: str,
+        kind: str,
+        callback: Val,
+        call: Call | None,
+        *,
+        acks: str = "return",
+        tags: tuple[tuple[int, str], ...] = (),
+    ) -> None:
+        if callback.function is None or self.muted:
+            return
+        self._add(
+            kind,
+            callback.function,
+            acks=acks,
+            family=family,
+            tags=tags,
+            settings=dict(call.keywords) if call is not None else {},
+            registration=call.node if call is not None else None,
+            only=frozenset({"EO402"}) if family == "saga" else NOTHING,
+        )
+
+    def register_route(self, call: Call, view: Val) -> None:
+        path = next((each.string for each in call.args if each.string is not None), "")
+        if view.function is not None and not self.muted and WEBHOOK.search(path or ""):
+            self._endpoint(view.function, path or "")
+
+    # -- by decorator
+
+    def defined(self, function: Function) -> None:
+        node = function.node
+        if isinstance(node, ast.Lambda) or self.muted or function.module is not self.scanned:
+            return
+        for decorator in node.decorator_list:
+            with self.quietly():
+                self._decorated(function, decorator)
+
+    def _decorated(self, function: Function, decorator: ast.expr) -> None:
+        call = decorator if isinstance(decorator, ast.Call) else None
+        target = self.value(call.func if call is not None else decorator)
+        settings = {each.arg: self.value(each.value) for each in call.keywords if each.arg} if call is not None else {}
+        family, kind = by_decorator(target, set(settings))
+        if family:
+            base = self._base_guard(settings.get("base"), function.node)
+            bound = family == "celery" and "bind" in settings and settings["bind"].literal is True
+            self._add(
+                kind,
+                function,
+                family=family,
+                tags=((0, "celery.self"),) if bound else (),
+                settings=settings,
+                registration=call,
+                guard=base or guards.of_framework(self, target, call, settings),
+            )
+        elif call is not None and is_route(target):
+            self._route(function, target, call, settings)
+
+    def _base_guard(self, base: Val | None, node: ast.AST) -> Op | None:
+        """`@app.task(base=QueueOnce)`: a class that makes a task run once."""
+        if base is None:
+            return None
+        names = [base.cls.name, *self.ancestry(base.cls)] if base.cls is not None else [base.ref or base.text]
+        return self._tool(guards.base_guards(names), node)
+
+    def _tool(self, name: str, node: ast.AST) -> Op | None:
+        return Op("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
+
+    def _route(self, function: Function, target: Val, call: ast.Call, settings: dict[str, Val]) -> None:
+        if target.attr in ("route", "api_route"):
+            methods = settings.get("methods")
+            names = [each.literal for each in methods.items] if methods is not None else []
+            if not any(isinstance(name, str) and name.upper() in ("POST", "PUT", "PATCH") for name in names):
+                return
+        path = self.value(call.args[0]) if call.args else settings.get("path") or settings.get("rule") or Val()
+        made_with = (target.base.fields if target.base is not None else None) or {}
+        prefix = made_with.get("prefix") or made_with.get("url_prefix") or Val()
+        self._endpoint(function, (prefix.string or "") + (path.string or ""))
+
+    def _endpoint(self, function: Function, path: str) -> None:
+        """A webhook is a consumer. Any other endpoint is none, but its dual writes are as bad."""
+        node, module = function.node, function.module
+        segment = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
+        webhook = WEBHOOK.search(path) or WEBHOOK.search(function.qualname) or SIGNED.search(segment)
+        middleware = b"IdempotencyMiddleware" in self.scanned.content + module.content
+        self._add(
+            "webhook" if webhook else "endpoint",
+            function,
+            family="webhook",
+            guard=self._tool("IdempotencyMiddleware" if middleware else "", node),
+            only=NOTHING if webhook else frozenset({"EO401"}),
+        )
+
+    # -- by class and by shape
+
+    def _class(self, cls: Class) -> None:
+        decorated = [method for method in cls.methods.values() if method.decorator_list]
+        if decorated:
+            receiver = self.instance_of(cls, (), {}, "self")
+            with self.within(Scope(self.scanned, owner=cls)):
+                for method in decorated:
+                    self.defined(Function(method, self.scanned, owner=cls, receiver=receiver))
+        if cls.node.bases and cls.methods.keys() & {"run", "perform", "post"}:
+            self._derived(cls)
+        functions = cls.attributes.get("functions")
+        if functions is not None and b"arq" in self.scanned.content and isinstance(functions[0], ast.List | ast.Tuple):
+            for each in functions[0].elts:
+                inner = each.args[0] if isinstance(each, ast.Call) and each.args else each
+                with self.quietly():
+                    job = self.value(inner)
+                self.register("arq", "arq job", job, None)
+
+    def _derived(self, cls: Class) -> None:
+        """A task, an actor or a webhook's view by what it derives from."""
+        ancestors = self.ancestry(cls)
+        family, kind, name = by_ancestry(ancestors, set(cls.methods))
+        if not family or (
+            family == "webhook" and not (WEBHOOK.search(cls.name) or SIGNED.search(self._source(cls.node)))
+        ):
+            return
+        settings = {}
+        for key, (value, _) in cls.attributes.items():
+            if value is not None:
+                with self.quietly():
+                    settings[key] = self.value(value)
+        receiver = self.instance_of(cls, (), {}, "self")
+        self._add(
+            kind,
+            Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver),
+            family=family,
+            settings=settings,
+            guard=self._tool(guards.base_guards(ancestors), cls.node),
+        )
+
+    def _by_shape(self, function: Function, segment: bytes) -> None:
+        """What has no decorator of its own: a Lambda handler, a Django view, a function that retries by itself."""
+        node = function.node
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        if function.owner is None and is_lambda(names, segment):
+            self._add("Lambda handler", function, family="lambda", tags=((0, "lambda.event"),))
+        elif function.owner is None and self._is_django and is_django_webhook(function.name, names, segment):
+            self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
+        if b"dempoten" in segment and _RETRIES.search(segment):
+            self._add("retried function", function, only=frozenset({"EO304"}))
+
+
+def _made_with(source: Val) -> dict[str, Val]:
+    """What a consumer object was made with: keywords, or a dict of settings."""
+    out = dict(source.fields or {})
+    for each in source.items:
+        out.update(each.fields or {})
+    if source.base is not None and source.base.tag:
+        out = {**_made_with(source.base), **out}
+    return out
+
+
+def _distinct(found: list[Consumer]) -> list[Consumer]:
+    """Each once: a webhook before a plain endpoint, one with settings before one without."""
+    best: dict[tuple[object, ...], Consumer] = {}
+    for each in found:
+        key = (each.at.at, each.family if not each.only else "", each.name if each.receive is not None else "")
+        old = best.get(key)
+        if old is None or (old.only and not each.only) or (not old.settings and each.settings):
+            best[key] = each
+    strict = {each.at.at for each in best.values() if not each.only}
+    return [each for each in best.values() if not each.only or each.at.at not in strict]

@@ -1,0 +1,242 @@
+"""What an expression gives, and what a value inherits from what it is made of."""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from dataclasses import replace
+
+from .resolve import Names
+from .values import UNKNOWN, Function, Op, Val
+from .walk import Exhausted, origins, taints
+
+_CONTAINERS = {ast.List: "list", ast.Tuple: "tuple", ast.Set: "set"}
+
+
+class Expressions(Names):
+    """Turns syntax into values."""
+
+    def value(self, node: ast.expr) -> Val:
+        """Evaluate ``node`` here."""
+        self.fuel -= 1
+        if self.fuel < 0:
+            raise Exhausted
+        match node:
+            case ast.Name():
+                return self.name(node.id)
+            case ast.Attribute():
+                return self.attribute(self.value(node.value), node.attr)
+            case ast.Call():
+                return self.call(node)
+            case ast.Constant():
+                return Val(text=repr(node.value)[:80], literal=node.value)
+            case ast.Subscript():
+                return self.item(self.value(node.value), self.value(node.slice))
+            case ast.Await() | ast.Starred():
+                return self.value(node.value)
+            case ast.JoinedStr():
+                return self._formatted(node)
+            case ast.Compare():
+                return self._compared(node)
+            case ast.Dict():
+                return self._dict(node)
+            case ast.List() | ast.Tuple() | ast.Set():
+                return self._sequence(node)
+            case ast.BoolOp():
+                return self._boolean(node)
+            case ast.BinOp():
+                return self._binary(node)
+            case ast.UnaryOp():
+                return self._unary(node)
+            case ast.IfExp():
+                return self._either(node)
+            case ast.NamedExpr():
+                return self._named(node)
+            case ast.Lambda():
+                function = Function(node, self.module, scope=self.scope, owner=self.scope.owner)
+                return Val(text="<lambda>", function=function)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node)
+            case ast.Yield():
+                return self.yielded(node)
+            case _:
+                return self._of_parts(node)
+
+    def _of_parts(self, node: ast.expr) -> Val:
+        """A value of a kind that nothing more is known of: it depends on what it is made of."""
+        parts = [self.value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return Val(text=f"<{type(node).__name__.lower()}>", taint=taints(*parts), origin=origins(*parts))
+
+    # -- literals and what is built of others
+
+    def _formatted(self, node: ast.JoinedStr) -> Val:
+        parts, shape, texts = [], [], []
+        for each in node.values:
+            if isinstance(each, ast.Constant):
+                shape.append(str(each.value))
+                texts.append(str(each.value))
+            elif isinstance(each, ast.FormattedValue):
+                value = self.value(each.value)
+                parts.append(value)
+                shape.append(value.literal if isinstance(value.literal, str) else "{}")
+                texts.append("{" + value.text + "}")
+        return Val(text=self.text("f", *texts), literal="".join(shape), taint=taints(*parts), origin=origins(*parts))
+
+    def _binary(self, node: ast.BinOp) -> Val:
+        left, right = self.value(node.left), self.value(node.right)
+        literal: object = UNKNOWN
+        if isinstance(node.op, ast.Add) and (left.string is not None or right.string is not None):
+            literal = (left.string if left.string is not None else "{}") + (
+                right.string if right.string is not None else "{}"
+            )
+        elif isinstance(node.op, ast.Mod) and left.string is not None:
+            literal = left.string
+        elif _number(left) and _number(right):
+            literal = _arithmetic(node.op, left.literal, right.literal)
+        items = (*left.items, *right.items) if isinstance(node.op, ast.Add) else ()
+        if isinstance(node.op, ast.BitOr) and left.ref and right.literal is None:
+            return left
+        value = Val(
+            text=self.text(left.text, type(node.op).__name__, right.text),
+            literal=literal,
+            items=items,
+            taint=taints(left, right),
+            origin=origins(left, right),
+        )
+        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult) and ("django.F" in (left.tag, right.tag)):
+            value.tag = "django.F+"
+        return value
+
+    def _boolean(self, node: ast.BoolOp) -> Val:
+        parts = [self.value(each) for each in node.values]
+        if isinstance(node.op, ast.Or):
+            # `message.id or uuid4()`: what it is as a rule, not what it is for want of better
+            first = next((each for each in parts if each.known() or each.taint), parts[0])
+            return replace(first, origin=origins(*parts))
+        return Val(text=self.text(*(each.text for each in parts)), taint=taints(*parts), origin=origins(*parts))
+
+    def _either(self, node: ast.IfExp) -> Val:
+        test = self.value(node.test)
+        number = self.number()
+        values = []
+        for arm, part in enumerate((node.body, node.orelse)):
+            before = self.arms
+            self.arms = (*before, (number, arm))
+            self.conditions.append(test.origin)
+            values.append(self.value(part))
+            self.conditions.pop()
+            self.arms = before
+        found = next((each for each in values if each.known() and each.literal is not None), values[0])
+        return replace(found, taint=values[0].taint, origin=origins(test, *values))
+
+    def _compared(self, node: ast.Compare) -> Val:
+        left = self.value(node.left)
+        rights = [self.value(each) for each in node.comparators]
+        found = origins(left, *rights)
+        if isinstance(node.ops[0], ast.In | ast.NotIn):
+            found += self.looked_up_in(rights[0], left, node)
+        return Val(
+            text=self.text(left.text, "~", *(each.text for each in rights)), taint=taints(left, *rights), origin=found
+        )
+
+    def looked_up_in(self, container: Val, key: Val, node: ast.expr) -> tuple[Op, ...]:
+        """`id in seen`: a check on what this process remembers."""
+        if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN:
+            return ()
+        if not self.outlives(container):
+            return ()
+        return (self.emit("read", node, text=f"in {container.text}", store="memory", location=container.text, key=key),)
+
+    def outlives(self, container: Val) -> bool:
+        """Whether a container is there from one message to the next: it is not a local of the handler."""
+        name = container.text.partition(".")[0].partition("[")[0]
+        return self.scope.names.get(name) is None or name == "self"
+
+    def _unary(self, node: ast.UnaryOp) -> Val:
+        operand = self.value(node.operand)
+        literal: object = UNKNOWN
+        if isinstance(node.op, ast.USub) and isinstance(operand.literal, int | float):
+            literal = -operand.literal
+        return Val(text=self.text("~", operand.text), literal=literal, taint=operand.taint, origin=operand.origin)
+
+    def _named(self, node: ast.NamedExpr) -> Val:
+        value = self.value(node.value)
+        self.scope.names[node.target.id] = value
+        return value
+
+    def _dict(self, node: ast.Dict) -> Val:
+        fields: dict[str, Val] = {}
+        values = []
+        for key, each in zip(node.keys, node.values, strict=True):
+            value = self.value(each)
+            values.append(value)
+            name = self.value(key) if key is not None else None
+            if name is None:
+                fields.update(value.fields or {})
+            elif isinstance(name.literal, str):
+                fields[name.literal] = value
+            else:
+                fields[f"<{name.text}>"] = value
+        return Val(text="{…}", tag="dict", fields=fields, taint=taints(*values), origin=origins(*values))
+
+    def _sequence(self, node: ast.List | ast.Tuple | ast.Set) -> Val:
+        items = tuple(self.value(each) for each in node.elts)
+        text = self.text("(", ",".join(each.text for each in items), ")")
+        return Val(text=text, tag=_CONTAINERS[type(node)], items=items, taint=taints(*items), origin=origins(*items))
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Val:
+        before = dict(self.scope.names)
+        loops = self.loops
+        conditions = len(self.conditions)
+        for generator in node.generators:
+            self.assign(generator.target, self.element(self.value(generator.iter), generator.iter))
+            self.loops = (*self.loops, self.number())
+            for test in generator.ifs:
+                self.conditions.append(self.value(test).origin)
+        if isinstance(node, ast.DictComp):
+            parts = [self.value(node.key), self.value(node.value)]
+        else:
+            parts = [self.value(node.elt)]
+        del self.conditions[conditions:]
+        self.loops = loops
+        self.scope.names = before
+        return Val(text="[…]", tag="list", items=(parts[-1],), taint=taints(*parts), origin=origins(*parts))
+
+    # -- in the other parts of the walk
+
+    @abstractmethod
+    def call(self, node: ast.Call) -> Val: ...
+
+    @abstractmethod
+    def yielded(self, node: ast.Yield) -> Val: ...
+
+    @abstractmethod
+    def assign(self, target: ast.expr, value: Val) -> None: ...
+
+    @abstractmethod
+    def element(self, iterable: Val, node: ast.AST) -> Val: ...
+
+
+def one_of(value: Val) -> tuple[Val, ...]:
+    """The functions that a value may be: an entry of a table of handlers."""
+    if value.tag == "one of" or (value.items and all(each.function for each in value.items)):
+        return value.items
+    return (value,)
+
+
+def _number(value: Val) -> bool:
+    return isinstance(value.literal, int | float) and not isinstance(value.literal, bool)
+
+
+def _arithmetic(op: ast.operator, left: object, right: object) -> object:
+    assert isinstance(left, int | float)
+    assert isinstance(right, int | float)
+    if abs(left) > 1e12 or abs(right) > 1e12:
+        return UNKNOWN
+    if isinstance(op, ast.Mult):
+        return left * right
+    if isinstance(op, ast.Add):
+        return left + right
+    if isinstance(op, ast.Sub):
+        return left - right
+    return UNKNOWN

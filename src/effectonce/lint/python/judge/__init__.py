@@ -1,0 +1,19 @@
+"""The rules about code, applied to what one consumer does."""
+
+from __future__ import annotations
+
+from effectonce.lint.findings import Finding, Place
+from effectonce.lint.python.values import Consumer, Trace, Val
+
+from . import acks, composition, dedup, keys
+from .cases import Case
+
+
+def judged(consumer: Consumer, trace: Trace, settings: dict[str, tuple[Val, Place]]) -> list[Finding]:
+    """All that is wrong with ``consumer``."""
+    case = Case(consumer, trace, settings)
+    verdicts = dedup.judge(case)
+    keys.judge(case, verdicts)
+    acks.judge(case)
+    composition.judge(case)
+    return case.findings

@@ -1,0 +1,247 @@
+"""EO201 (acked before the work) and EO202 (acked in spite of an error)."""
+
+from __future__ import annotations
+
+import ast
+
+from effectonce.lint.findings import Edit, Fix, Label, Place
+from effectonce.lint.python.modules import Module
+from effectonce.lint.python.values import Handler, Op, Val
+
+from .cases import Case
+
+#: family: settings that ack as the message is handed over, with the value that does so and the one that does not.
+_SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
+    "pika": {"auto_ack": (True, "False", "auto_ack=True"), "no_ack": (True, "False", "no_ack=True")},
+    "aio-pika": {"no_ack": (True, "False", "no_ack=True")},
+    "kombu": {"no_ack": (True, "False", "no_ack=True")},
+    "celery": {"acks_late": (False, "True", "acks_late=False")},
+    "kafka": {
+        "enable.auto.commit": (True, "False", "enable.auto.commit"),
+        "enable_auto_commit": (True, "False", "enable_auto_commit=True"),
+    },
+    "redis": {"noack": (True, "False", "noack=True")},
+    "faststream": {
+        "ack_policy": ("ACK_FIRST", "", "AckPolicy.ACK_FIRST"),
+        "auto_commit": (True, "False", "auto_commit=True"),
+    },
+    "servicebus": {"receive_mode": ("RECEIVE_AND_DELETE", "", "receive and delete")},
+    "taskiq": {"ack_type": ("WHEN_RECEIVED", "", "WHEN_RECEIVED")},
+}
+
+
+def judge(case: Case) -> None:
+    if not case.work:
+        return
+    early = _by_setting(case)
+    if not early:
+        _by_order(case)
+    _swallowed(case, early)
+
+
+def _by_setting(case: Case) -> bool:
+    """Auto-ack and its relatives."""
+    consumer = case.consumer
+    for name, (bad, good, words) in _SETTINGS.get(consumer.family, {}).items():
+        value = consumer.settings.get(name)
+        if value is None or not _is(value, bad):
+            continue
+        at, fix = _setting_place(case, name, good)
+        case.found(
+            "EO201",
+            at,
+            f"{words}: {case.who} is acked before its work is done, so a crash loses the message",
+            help="ack when the work is done, and make it survive the redelivery",
+            fix=fix,
+        )
+        return True
+    if consumer.family == "celery":
+        for name, (value, place) in case.settings.items():
+            if (
+                name in ("task_acks_late", "CELERY_TASK_ACKS_LATE")
+                and value.literal is False
+                and "acks_late" not in consumer.settings
+            ):
+                if not any(each.rule == "EO201" and each.place == place for each in case.findings):
+                    case.found(
+                        "EO201",
+                        place,
+                        "task_acks_late=False: tasks are acked before their work is done, so a crash loses them",
+                    )
+                return True
+    return _auto_commits(case)
+
+
+def _auto_commits(case: Case) -> bool:
+    """Kafka commits by itself unless told not to: beside commits of one's own that is a mistake."""
+    consumer = case.consumer
+    if consumer.family != "kafka" or not consumer.settings or "**" in consumer.settings:
+        return False
+    if any(name in consumer.settings for name in ("enable.auto.commit", "enable_auto_commit")):
+        return False
+    commits = [op for op in case.ops if op.kind == "ack"]
+    if not commits or not any(name in consumer.settings for name in ("group.id", "group_id")):
+        return False
+    case.found(
+        "EO201",
+        consumer.at,
+        "auto-commit is on by default: offsets are committed in the background before the work is done",
+        labels=(Label(commits[0].at, "committed by hand as well"),),
+        help="turn enable.auto.commit off",
+    )
+    return True
+
+
+def _is(value: Val, bad: object) -> bool:
+    if isinstance(bad, str):
+        return (value.ref or value.text).upper().replace("_", "").endswith(bad.replace("_", "")) or (
+            isinstance(value.literal, str) and value.literal.upper().replace("_", "") == bad.replace("_", "")
+        )
+    if value.literal is bad:
+        return True
+    return isinstance(value.literal, str) and value.literal.lower() == str(bad).lower()
+
+
+def _setting_place(case: Case, name: str, good: str) -> tuple[Place, Fix | None]:
+    """Where the setting is written, and the edit that turns it round."""
+    for module, node in _places(case):
+        for each in ast.walk(node):
+            if isinstance(each, ast.keyword) and each.arg == name:
+                return module.place(each), _turned(case, module, each.value, name, good)
+            if isinstance(each, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == name for target in each.targets
+            ):
+                return module.place(each), _turned(case, module, each.value, name, good)
+            if isinstance(each, ast.Dict):
+                for key, value in zip(each.keys, each.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == name:
+                        return module.place(key), _turned(case, module, value, name, good)
+    return case.consumer.at, None
+
+
+def _places(case: Case) -> list[tuple[Module, ast.AST]]:
+    """Where to look for a setting, the nearest first."""
+    consumer = case.consumer
+    out: list[tuple[Module, ast.AST]] = []
+    if consumer.registration is not None and consumer.registered_in is not None:
+        out.append((consumer.registered_in, consumer.registration))
+    if consumer.function is not None:
+        out.append((consumer.function.module, consumer.function.node))
+        if consumer.function.owner is not None:
+            out.append((consumer.function.module, consumer.function.owner.node))
+    if consumer.receive is not None:
+        out.append((consumer.module, consumer.module.tree))
+    return out
+
+
+def _turned(case: Case, module: Module, value: ast.expr, name: str, good: str) -> Fix | None:
+    """Turn a setting round; where the broker then waits for an ack that nobody sends, send it too, or leave it."""
+    if not good or not isinstance(value, ast.Constant):
+        return None
+    text = good if isinstance(value.value, bool) else f'"{good.lower()}"'
+    edits = [Edit(module.place(value), text)]
+    words = f"set {name} to {good}"
+    if case.consumer.family != "celery" and not any(op.kind == "ack" for op in case.ops):
+        ack = _added_ack(case, module)
+        if ack is None:
+            return None
+        edits.append(ack)
+        words += " and ack at the end"
+    return Fix(words, tuple(edits))
+
+
+def _added_ack(case: Case, module: Module) -> Edit | None:
+    """`channel.basic_ack(method.delivery_tag)` as the last line of a pika callback that has but one way out."""
+    function = case.consumer.function
+    if (
+        case.consumer.family != "pika"
+        or function is None
+        or case.consumer.receive is not None
+        or function.module is not module
+    ):
+        return None
+    node = function.node
+    if isinstance(node, ast.Lambda) or any(isinstance(each, ast.Return) for each in ast.walk(node)):
+        return None
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)][-4:]
+    last = node.body[-1]
+    end = module.place(last)
+    if len(names) < 4 or last.lineno == node.lineno:
+        return None
+    spot = Place(end.path, end.end_line, end.end_column, end.end_line, end.end_column)
+    return Edit(spot, f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
+
+
+def _by_order(case: Case) -> None:
+    """An ack that stands before the work."""
+    for ack in (op for op in case.ops if op.kind == "ack"):
+        if ack.handlers or ack.final or any(arm in case.trace.exits for arm in ack.arms):
+            continue  # acked on the way out
+        for op in case.work:
+            if not op.handlers and not op.final and case.trace.precedes(ack, op):
+                if set(ack.loops) - set(op.loops):
+                    continue  # acked in a loop that is over by then
+                case.found(
+                    "EO201",
+                    ack.at,
+                    f"{case.who} acks its message before the work is done, so a crash loses it",
+                    labels=(Label(op.at, _what(op)),),
+                    trail=case.trail_to(op),
+                    help="move the ack behind the work",
+                )
+                return
+
+
+def _what(op: Op) -> str:
+    return op.effect.what if op.effect is not None else "the work comes after it"
+
+
+def _swallowed(case: Case, early: bool) -> None:
+    if early:
+        return
+    received = {number for op in case.ops if op.kind == "receive" for number in op.tries}
+    for handler in case.trace.handlers:
+        if handler.body in received:
+            continue  # an error ends the loop, or the round before the ack
+        if (
+            not handler.broad
+            or not handler.trivial
+            or handler.raises
+            or handler.returns_failure
+            or handler.how == "raise"
+        ):
+            continue
+        tried = [op for op in case.work if handler.body in op.tries]
+        if not tried or any(op.retrying for op in tried):
+            continue
+        if all(op.handlers or (op.kind == "call" and not op.text) for op in tried):
+            continue
+        if _acked_after(case, handler):
+            case.found(
+                "EO202",
+                handler.at,
+                f"an error of {case.who} is caught here and only logged, and then its message is acked",
+                labels=(Label(tried[0].at, "this may not have been done"),),
+                help="re-raise it, or nack, or park the message where somebody looks",
+            )
+
+
+def _acked_after(case: Case, handler: Handler) -> bool:
+    """Whether the message is acked on the way through ``handler``."""
+    acks = [op for op in case.ops if op.kind == "ack"]
+    if any(handler.number in ack.handlers for ack in acks):
+        return True
+    if case.consumer.acks == "return":
+        return handler.how in ("next", "return", "loop")
+    if not acks and case.consumer.family in ("nats",):
+        return handler.how in ("next", "return")
+    if any(ack.final for ack in acks):
+        return True
+    if handler.how != "next":
+        return False
+    return any(handler.body not in ack.tries and not ack.handlers and _comes_after(case, handler, ack) for ack in acks)
+
+
+def _comes_after(case: Case, handler: Handler, ack: Op) -> bool:
+    tried = [op.seq for op in case.ops if handler.body in op.tries]
+    return bool(tried) and ack.seq > max(tried)

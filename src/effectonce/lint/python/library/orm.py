@@ -1,0 +1,150 @@
+"""Object-relational mappers: Django, Tortoise, peewee, and what is done to their objects."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from effectonce.lint.python.values import Effect, Val
+
+from . import rows, sqlalchemy
+from .stores import column_grows
+from .words import words
+
+if TYPE_CHECKING:
+    from effectonce.lint.python.calls import Call, Calls
+
+_KEEPS = words(
+    "filter exclude all order_by select_related prefetch_related using only defer distinct values values_list"
+    " annotate filter_by where options join outerjoin limit offset execution_options reverse none alias"
+)
+_LOCKS = words("select_for_update with_for_update")
+_ONE = words("get first last latest earliest one one_or_none scalar get_or_none scalar_one scalar_one_or_none")
+_WHETHER = words("exists count contains")
+_ASYNC = _ONE | _WHETHER | words("create update get_or_create update_or_create bulk_create delete")
+_MANAGERS = words("objects _default_manager query unscoped")
+
+
+def called(walk: Calls, call: Call) -> Val | None:
+    if call.ref in ("django.db.models.F", "django.db.models.expressions.F"):
+        return Val(text=f"F({call.args[0].text if call.args else ''})", tag="django.F")
+    if call.ref.startswith("django.db.transaction.") and call.name == "atomic":
+        return Val(text="atomic()", tag="tx")
+    if call.ref in ("django.shortcuts.get_object_or_404", "django.shortcuts.aget_object_or_404") and call.args:
+        return rows.one(walk, call, rows.query(call.args[0]))
+    found = sqlalchemy.called(walk, call)
+    if found is not None:
+        return found
+    wanted = _managed_rows(call.receiver)
+    return _managed(walk, call, wanted) if wanted is not None else _on_object(walk, call)
+
+
+def _managed_rows(receiver: Val) -> Val | None:
+    """The query that a chain like `Order.objects.filter(…)` stands for; Django's say so by their ``attr``."""
+    if receiver.tag == "orm.query":
+        return receiver
+    if receiver.attr in _MANAGERS and receiver.base is not None:
+        return replace(rows.query(receiver.base), attr="" if receiver.attr == "query" else "objects")
+    if receiver.text.endswith(("_set", ".objects")) and receiver.base is not None:
+        return replace(rows.query(receiver), attr="objects")
+    return None
+
+
+def _managed(walk: Calls, call: Call, wanted: Val) -> Val | None:
+    name = call.name[1:] if call.name[:1] == "a" and call.name[1:] in _ASYNC else call.name
+    if name in _KEEPS or name in _LOCKS:
+        fields = {**(wanted.fields or {}), **call.keywords, **({"<lock>": Val()} if name in _LOCKS else {})}
+        return replace(wanted, fields=fields, items=(*wanted.items, *call.args))
+    common = rows.about(call, wanted)
+    if wanted.attr == "objects" and not walk.transactions:  # Django commits each statement by itself
+        common["tx"] = f"auto{walk.number()}"
+    if name in _ONE:
+        return rows.one(walk, call, wanted)
+    if name in _WHETHER:
+        return Val(text=f"{wanted.text}.{name}()", origin=(walk.emit("read", call.node, **common),))
+    if name == "create":
+        cls = wanted.base.cls if wanted.base is not None else None
+        del common["key"], common["dedup"], common["location"], common["store"], common["text"]
+        op = rows.added(walk, call, wanted.text, call.keywords, cls, "creates a", **common)
+        claim = op.kind == "claim"
+        return Val(text=wanted.text, tag="orm.entity" if claim else "orm.new", origin=(op,) if claim else ())
+    if name == "bulk_create":
+        ignore = call.keywords.get("ignore_conflicts") or call.keywords.get("update_conflicts")
+        if ignore is not None and ignore.literal is True:
+            return Val(origin=(walk.emit("write", call.node, **common),))
+        effect = Effect("insert", f"creates {wanted.text} rows")
+        return Val(origin=(walk.emit("effect", call.node, effect=effect, **common),))
+    if name in ("get_or_create", "update_or_create"):
+        op = walk.emit("mark", call.node, atomic=True, ignored_conflict=True, **common)
+        row = Val(text=f"{wanted.text}<row>", tag="orm.entity", origin=(op,))
+        pair = (row, Val(text="created", origin=(op,)))
+        return Val(text=f"{wanted.text}.{name}()", tag="tuple", items=pair, origin=(op,))
+    if name == "update":
+        return _updated(walk, call, wanted, common)
+    if name == "delete":
+        return Val(origin=(walk.emit("unmark", call.node, atomic=True, **common),))
+    return None
+
+
+def _updated(walk: Calls, call: Call, wanted: Val, common: dict[str, object]) -> Val:
+    """`filter(status="new").update(status="paid")` compares and sets; `update(n=F("n") + 1)` adds."""
+    filters = {name.partition("__")[0] for name in (wanted.fields or {})} | sqlalchemy.compared(wanted.items)
+    grows = ""
+    for keyword in call.node.keywords:
+        if keyword.arg and (call.keywords[keyword.arg].tag == "django.F+" or column_grows(keyword.value, keyword.arg)):
+            grows = grows or keyword.arg
+    for arg in call.args:
+        for name, value in (arg.fields or {}).items():
+            column = name.rpartition(".")[2].strip("<>'\"")
+            if value.tag == "django.F+" or ("Add" in value.text and column in value.text):
+                grows = grows or column
+    compares = bool((set(call.keywords) - {grows}) & filters) or (bool(grows) and "version" in filters)
+    common["columns"] = tuple(call.keywords)
+    if grows and not compares:
+        op = walk.emit("effect", call.node, effect=Effect("increment", f"adds to {wanted.text}.{grows}"), **common)
+    else:
+        op = walk.emit("mark" if compares else "write", call.node, atomic=compares, **common)
+    return Val(text=f"{wanted.text}.update()", origin=(op,))
+
+
+# -- objects
+
+
+def _on_object(walk: Calls, call: Call) -> Val | None:
+    receiver, name = call.receiver, call.name
+    if name in ("create", "get_or_create") and receiver.cls is not None:  # Tortoise, peewee
+        return _managed(walk, call, rows.query(receiver)) if rows.is_model(walk, receiver.cls) else None
+    if name not in ("save", "asave", "insert", "delete", "adelete") or not rows.is_row(walk, receiver):
+        return None
+    cls = receiver.instance.cls if receiver.instance is not None else None
+    model = cls.name if cls is not None else receiver.text.partition("<")[0].partition("(")[0]
+    if name in ("delete", "adelete"):
+        walk.emit("unmark", call.node, text=call.shown, store="orm", location=model)
+    elif receiver.tag != "orm.entity":
+        fields = receiver.instance.keywords if receiver.instance is not None else (receiver.fields or {})
+        auto = "" if any(each.kind == "block" for each in walk.transactions) else f"auto{walk.number()}"
+        rows.added(walk, call, model, fields, cls, "saves a new", tx=auto)
+    return Val(literal=None)
+
+
+def attribute_set(walk: Calls, target: ast.Attribute, base: Val, value: Val) -> None:
+    """`order.status = "paid"`: the state that a check may have looked at; `account.balance = account.balance + 5`."""
+    if target.attr == "autocommit":
+        base.fields = {**(base.fields or {}), "autocommit": value}
+    row = next((op for op in base.origin if op.store == "orm"), None)
+    if base.tag != "orm.entity" or row is None:
+        return
+    old = f"{base.text}.{target.attr}"
+    if value.tag == "django.F+" or f"{old}Add" in value.text or f"{old}Sub" in value.text:
+        rows.counted(walk, target, row, target.attr)
+    else:
+        location = f"{row.location}.{target.attr}"
+        walk.emit("mark", target, text=ast.unparse(target), store="entity", location=location, locked=row.locked)
+
+
+def augmented(walk: Calls, node: ast.AugAssign, base: Val) -> None:
+    """`account.balance -= amount` on a row that was read."""
+    row = next((op for op in base.origin if op.store in ("orm", "entity")), None)
+    if base.tag == "orm.entity" and row is not None and isinstance(node.target, ast.Attribute):
+        rows.counted(walk, node, row, node.target.attr)

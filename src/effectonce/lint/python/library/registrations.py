@@ -1,0 +1,119 @@
+"""Calls that make a function a consumer: a callback handed to a broker, a job that is enqueued, a route."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from effectonce.lint.python.values import Val
+
+from .words import words
+
+if TYPE_CHECKING:
+    from effectonce.lint.python.calls import Call, Calls
+
+
+@dataclass(slots=True, frozen=True)
+class _Takes:
+    """A method that takes a callback: on what, and what the callback then is and gets."""
+
+    on: frozenset[str]
+    family: str
+    kind: str
+    tags: tuple[tuple[int, str], ...] = ()
+    acks: str = "return"
+
+
+_PIKA = ((0, "pika.channel"), (1, "pika.method"), (2, "pika.properties"), (3, "body"))
+_TAKES = {
+    "basic_consume": [_Takes(words(""), "pika", "pika callback", _PIKA, "explicit")],
+    "consume": [_Takes(words("aiopika.queue"), "aio-pika", "aio-pika callback", ((0, "aiopika.message"),), "explicit")],
+    "subscribe": [
+        _Takes(words("nats.client nats.js"), "nats", "NATS callback", ((0, "nats.message"),), "explicit"),
+        _Takes(words("pubsub.subscriber"), "pubsub", "Pub/Sub callback", ((0, "pubsub.message"),), "explicit"),
+        _Takes(words("babelqueue"), "babelqueue", "BabelQueue handler"),
+    ],
+    "register": [_Takes(words("babelqueue"), "babelqueue", "BabelQueue handler")],
+    "handler": [_Takes(words("babelqueue"), "babelqueue", "BabelQueue handler")],
+    "task": [
+        _Takes(words("celery.app"), "celery", "Celery task"),
+        _Takes(words("huey"), "huey", "Huey task"),
+        _Takes(words("taskiq.broker"), "taskiq", "taskiq task"),
+        _Takes(words("procrastinate.app"), "procrastinate", "Procrastinate task"),
+    ],
+}
+"""By name; an empty ``on`` means that the name alone is enough."""
+_CALLBACKS = ("on_message_callback", "callback", "cb", "consumer_callback", "on_message", "func", "handler")
+_COMPENSATIONS = words("compensate compensation compensating_action on_compensate compensate_with undo compensator")
+_ROUTES = words("add_url_rule add_api_route add_route add_post")
+_ENQUEUES = {"enqueue": 0, "enqueue_call": 0, "enqueue_in": 1, "enqueue_at": 1}
+
+
+def called(walk: Calls, call: Call) -> Val | None:
+    if (found := _configured(walk, call)) is not None:
+        return found
+    for name in _COMPENSATIONS & call.keywords.keys():
+        walk.register("saga", "compensation", call.keywords[name], call)
+    name, callback = call.name, callback_of(call)
+    if callback is not None:
+        for takes in _TAKES.get(name, ()):
+            unseen = name == "consume" and not call.tag and not call.ref and b"aio_pika" in walk.module.content
+            if not takes.on or call.tag in takes.on or unseen:
+                walk.register(takes.family, takes.kind, callback, call, acks=takes.acks, tags=takes.tags)
+                return callback if name == "task" else Val(text=f"{name}()")
+        if name in _ROUTES:
+            walk.register_route(call, callback)
+            return Val()
+    if name in ("path", "re_path", "url") and call.ref.startswith("django.") and len(call.args) > 1:
+        walk.register_route(call, call.args[1])
+        return Val()
+    if name == "Consumer" and ("callbacks" in call.keywords or call.ref.startswith("kombu.")):
+        return _kombu(walk, call)
+    if name in _ENQUEUES and (call.tag == "rq.queue" or call.ref.startswith(("django_rq.", "rq."))):
+        walk.register("rq", "rq job", call.argument(_ENQUEUES[name], "func", "f") or Val(), call)
+        return None  # it is a publish as well
+    return _batches(walk, call)
+
+
+def callback_of(call: Call) -> Val | None:
+    """The function that is handed over, by one of the usual names or as the first that is one."""
+    named = [call.keywords[name] for name in (*_CALLBACKS, "view_func", "endpoint") if name in call.keywords]
+    return next((each for each in (*named, *call.args) if each.function is not None), None)
+
+
+def _kombu(walk: Calls, call: Call) -> Val:
+    callbacks = call.keywords.get("callbacks", Val()).items
+    for callback in (*callbacks, call.keywords.get("on_message", Val())):
+        tags = ((0, "body"), (1, "kombu.message"))
+        walk.register("kombu", "kombu callback", callback, call, acks="explicit", tags=tags)
+    return Val(text="Consumer()", tag="kombu.consumer")
+
+
+def _batches(walk: Calls, call: Call) -> Val | None:
+    """Helpers that call a function for each record of a Lambda event."""
+    if call.name in ("process_partial_response", "async_process_partial_response"):
+        handler = call.keywords.get("record_handler", Val())
+        walk.register("lambda", "Lambda record handler", handler, call, tags=((0, "sqs.record"),))
+        return Val()
+    if call.name == "sqs_batch" and call.ref.startswith("effectonce.") and call.args:
+        walk.register("lambda", "Lambda record handler", call.args[0], call)
+        return Val()
+    return None
+
+
+def attribute_set(walk: Calls, target: ast.Attribute, base: Val, value: Val) -> None:
+    """`client.on_message = handler`, as MQTT clients have it; Celery's `app.conf.task_acks_late = False`."""
+    if target.attr == "on_message" and base.tag == "mqtt.client":
+        walk.register("mqtt", "MQTT callback", value, None)
+    elif base.text.endswith("conf") and target.attr.startswith(("task_", "broker_", "worker_", "visibility")):
+        walk.trace.settings[target.attr] = (value, walk.place(target))
+
+
+def _configured(walk: Calls, call: Call) -> Val | None:
+    """`app.conf.update(task_acks_late=False)`."""
+    if call.name != "update" or not call.receiver.text.endswith("conf"):
+        return None
+    for name, value in call.keywords.items():
+        walk.trace.settings[name] = (value, walk.place(call.node))
+    return Val(literal=None)

@@ -1,0 +1,20 @@
+"""Word lists and tables, as the modules of this package write them."""
+
+from __future__ import annotations
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of ``text``."""
+    return frozenset(text.split())
+
+
+def pairs(text: str) -> frozenset[tuple[str, str]]:
+    """Of ``tag:name,name tag:name``: every tag with each of its names."""
+    return frozenset(
+        (tag, name) for each in text.split() for tag, _, names in [each.partition(":")] for name in names.split(",")
+    )
+
+
+def table(text: str) -> dict[str, str]:
+    """Of lines ``key  what it is``: the second by the first."""
+    return {key: what.strip() for line in text.strip().splitlines() for key, what in [line.strip().split(maxsplit=1)]}

@@ -1,0 +1,393 @@
+"""The project's files as modules: what their names are bound to, and which file an import means."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from effectonce.lint.findings import Place
+
+from . import sql
+from .library.names import LIBRARIES
+
+if TYPE_CHECKING:
+    from .values import Val
+
+LARGEST = 4 * 1024 * 1024
+"""Bytes of a file that is still read. A syntax tree takes a hundred times as much memory."""
+
+OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
+"""First names of imports that are never the project's own."""
+_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+
+
+class Unreadable(Exception):
+    """A file that cannot be looked at: what is wrong, and where."""
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = max(line, 1)
+        self.column = max(column, 1)
+
+
+def digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def parse(content: bytes) -> ast.Module:
+    """The syntax tree of a file; `Unreadable` says what is in the way."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(content)
+    except SyntaxError as error:
+        raise Unreadable(f"not valid Python: {error.msg}", error.lineno or 1, error.offset or 1) from None
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not text in its declared encoding: {error.reason}") from None
+    except (ValueError, LookupError) as error:
+        raise Unreadable(f"not valid Python: {error}") from None
+    except (RecursionError, MemoryError):
+        raise Unreadable("nested too deeply to be parsed") from None
+
+
+@dataclass(slots=True)
+class Binding:
+    """What a name of a module stands for."""
+
+    kind: str
+    """import, from, def, class, value, element, with, annotation."""
+    node: ast.AST | None = None
+    value: ast.expr | None = None
+    annotation: ast.expr | None = None
+    source: str = ""
+    name: str = ""
+    level: int = 0
+    index: int = 0
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the project."""
+
+    node: ast.ClassDef
+    module: Module
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @cached_property
+    def methods(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+        return {each.name: each for each in self.node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+    @cached_property
+    def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
+        """Of the class itself: name to (value, annotation)."""
+        out: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
+        for each in self.node.body:
+            if isinstance(each, ast.Assign):
+                for target in each.targets:
+                    if isinstance(target, ast.Name):
+                        out[target.id] = (each.value, None)
+            elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                out[each.target.id] = (each.value, each.annotation)
+        return out
+
+    @cached_property
+    def assigned(
+        self,
+    ) -> dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]]:
+        """What methods put on ``self``: name to (value, annotation, method), those of ``__init__`` first."""
+        out: dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
+        for method in sorted(self.methods.values(), key=lambda each: each.name not in ("__init__", "__post_init__")):
+            for each in ast.walk(method):
+                if isinstance(each, ast.Assign):
+                    pairs = [(target, each.value, None) for target in each.targets]
+                elif isinstance(each, ast.AnnAssign):
+                    pairs = [(each.target, each.value, each.annotation)]  # type: ignore[list-item]
+                else:
+                    continue
+                for target, value, annotation in pairs:
+                    if (
+                        isinstance(target, ast.Attribute)
+                        and isinstance(target.value, ast.Name)
+                        and target.value.id == "self"
+                    ):
+                        out.setdefault(target.attr, []).append((value, annotation, method))
+        return out
+
+
+@dataclass(eq=False)
+class Module:
+    """One file of the project."""
+
+    path: str
+    content: bytes
+    tree: ast.Module
+    values: dict[str, Val] = field(default_factory=dict)
+    """What its names turned out to be; filled by the walk."""
+
+    @property
+    def directory(self) -> str:
+        return os.path.dirname(self.path)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.content.splitlines(keepends=True)
+
+    @cached_property
+    def is_ascii(self) -> bool:
+        return self.content.isascii()
+
+    @cached_property
+    def lowered(self) -> bytes:
+        return self.content.lower()
+
+    @cached_property
+    def bindings(self) -> dict[str, list[Binding]]:
+        out: dict[str, list[Binding]] = {}
+        for name, binding in _bindings(self.tree.body):
+            out.setdefault(name, []).append(binding)
+        if b"global " in self.content:
+            for name, binding in _declared_global(self.tree):
+                out.setdefault(name, []).append(binding)
+        return out
+
+    @cached_property
+    def classes(self) -> dict[str, Class]:
+        return {
+            name: Class(binding.node, self)
+            for name, bindings in self.bindings.items()
+            for binding in bindings
+            if isinstance(binding.node, ast.ClassDef)
+        }
+
+    @cached_property
+    def unique(self) -> dict[str, list[frozenset[str]]]:
+        """Tables that this file creates, and which columns they keep unique."""
+        if b"create table" not in self.lowered:
+            return {}
+        out: dict[str, list[frozenset[str]]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "table" in node.value.lower():
+                for table, keys in sql.unique_columns(node.value).items():
+                    out.setdefault(table, []).extend(keys)
+        return out
+
+    def place(self, node: ast.AST) -> Place:
+        """Where ``node`` stands, in characters."""
+        line = getattr(node, "lineno", 1)
+        end_line = getattr(node, "end_lineno", line) or line
+        return Place(
+            self.path,
+            line,
+            self._column(line, getattr(node, "col_offset", 0)),
+            end_line,
+            self._column(end_line, getattr(node, "end_col_offset", 0) or 0),
+        )
+
+    def name_place(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Place:
+        """Where the name in ``def name`` stands."""
+        word = {ast.ClassDef: b"class", ast.FunctionDef: b"def"}.get(type(node), b"def")
+        line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else b""
+        start = line.find(word, node.col_offset)
+        start = line.find(node.name.encode(), start + len(word)) if start >= 0 else -1
+        if start < 0:
+            return self.place(node)
+        column = self._column(node.lineno, start)
+        return Place(self.path, node.lineno, column, node.lineno, column + len(node.name))
+
+    def _column(self, line: int, offset: int) -> int:
+        if self.is_ascii or line > len(self.lines):
+            return offset + 1
+        return len(self.lines[line - 1][:offset].decode("utf-8", "replace")) + 1
+
+
+def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, Binding("def", node)
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, Binding("class", node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _imports(node)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _targets(target, node.value, None)
+        elif isinstance(node, ast.AnnAssign):
+            yield from _targets(node.target, node.value, node.annotation)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                if isinstance(item.optional_vars, ast.Name):
+                    yield item.optional_vars.id, Binding("with", node, item.context_expr)
+            yield from _bindings(node.body)
+        elif isinstance(node, ast.If | ast.While | ast.For | ast.AsyncFor):
+            yield from _bindings(node.body)
+            yield from _bindings(node.orelse)
+        elif isinstance(node, ast.Try | ast.TryStar):
+            yield from _bindings(node.body)
+            for handler in node.handlers:
+                yield from _bindings(handler.body)
+            yield from _bindings(node.orelse)
+            yield from _bindings(node.finalbody)
+
+
+def _targets(target: ast.expr, value: ast.expr | None, annotation: ast.expr | None) -> Iterator[tuple[str, Binding]]:
+    if isinstance(target, ast.Name):
+        yield target.id, Binding("value", target, value, annotation)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for index, each in enumerate(target.elts):
+            if isinstance(each, ast.Name):
+                yield each.id, Binding("element", each, value, index=index)
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname:
+                yield alias.asname, Binding("import", node, source=alias.name)
+            else:
+                top = alias.name.partition(".")[0]
+                yield top, Binding("import", node, source=top)
+        return
+    for alias in node.names:
+        yield (
+            alias.asname or alias.name,
+            Binding("from", node, source=node.module or "", name=alias.name, level=node.level),
+        )
+
+
+def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
+    """The names that an import statement binds."""
+    return _imports(node)
+
+
+def _declared_global(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
+    """Names that functions set by ``global``: a producer that is opened at start-up."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        names = {name for each in ast.walk(function) if isinstance(each, ast.Global) for name in each.names}
+        if names:
+            for name, binding in _bindings(function.body):
+                if name in names:
+                    yield name, binding
+
+
+class Project:
+    """The files that may be followed, and those that were: with their digests, so that a result can be kept."""
+
+    def __init__(self, roots: Iterable[str] = ()) -> None:
+        self._tops = frozenset(roots)
+        self._modules: dict[str, Module | None] = {}
+        self._roots: dict[str, str] = {}
+        self._found: dict[tuple[str, str], str] = {}
+        self._files: dict[str, bool] = {}
+        self.used: dict[str, str] = {}
+        self.asked: dict[tuple[str, str], str] = {}
+
+    def begin(self) -> None:
+        """From here on, note what is used."""
+        self.used = {}
+        self.asked = {}
+
+    def add(self, path: str, content: bytes) -> Module:
+        """The module of a file that was read already."""
+        module = self._modules.get(path)
+        if module is None or module.content != content:
+            module = Module(path, content, parse(content))
+            self._modules[path] = module
+        return module
+
+    def load(self, path: str) -> Module | None:
+        """The module at ``path``; None where it cannot be read."""
+        if path not in self._modules:
+            self._modules[path] = self._read(path)
+        module = self._modules[path]
+        self.used[path] = digest(module.content) if module else ""
+        return module
+
+    @staticmethod
+    def _read(path: str) -> Module | None:
+        try:
+            if os.path.getsize(path) > LARGEST:
+                return None
+            with open(path, "rb") as file:
+                content = file.read()
+            return Module(path, content, parse(content))
+        except (OSError, Unreadable):
+            return None
+
+    def forget(self, keep: int) -> None:
+        """Let go of syntax trees, the oldest first: they are large."""
+        if len(self._modules) > keep:
+            for path in list(self._modules)[: -keep // 2]:
+                del self._modules[path]
+
+    def find(self, directory: str, dotted: str) -> str:
+        """The file that an import of ``dotted`` means in a file of ``directory``; "" where it is not the project's."""
+        if dotted.partition(".")[0] in OUTSIDE:
+            return ""
+        key = (directory, dotted)
+        if key not in self._found:
+            self._found[key] = self._look(directory, dotted)
+        self.asked[key] = self._found[key]
+        return self._found[key]
+
+    def find_relative(self, directory: str, level: int, dotted: str) -> str:
+        """The same for ``from ..dotted import``."""
+        for _ in range(level - 1):
+            directory = os.path.dirname(directory)
+        key = (directory, "." + dotted)
+        if key not in self._found:
+            self._found[key] = self._file(directory, dotted)
+        self.asked[key] = self._found[key]
+        return self._found[key]
+
+    def still_so(self, directory: str, dotted: str, path: str) -> bool:
+        """Whether an import that once meant ``path`` means it still."""
+        if dotted.startswith("."):
+            return self.find_relative(directory, 1, dotted[1:]) == path
+        return self.find(directory, dotted) == path
+
+    def _look(self, directory: str, dotted: str) -> str:
+        root = self._root(directory)
+        while True:
+            if found := self._file(directory, dotted):
+                return found
+            if directory == root or os.path.dirname(directory) == directory:
+                break
+            directory = os.path.dirname(directory)
+        return self._file(os.path.join(directory, "src"), dotted)
+
+    def _file(self, directory: str, dotted: str) -> str:
+        stem = os.path.join(directory, *dotted.split(".")) if dotted else directory
+        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+            if path not in self._files:
+                self._files[path] = os.path.isfile(path)
+            if self._files[path]:
+                return path
+        return ""
+
+    def _root(self, directory: str) -> str:
+        """Where the project of ``directory`` begins: the next folder up that says so, else the topmost package."""
+        if directory not in self._roots:
+            at = directory
+            while at not in self._tops and not any(os.path.exists(os.path.join(at, marker)) for marker in _MARKERS):
+                above = os.path.dirname(at)
+                if above == at:
+                    at = directory
+                    while os.path.isfile(os.path.join(at, "__init__.py")) and os.path.dirname(at) != at:
+                        at = os.path.dirname(at)
+                    break
+                at = above
+            self._roots[directory] = at
+        return self._roots[directory]

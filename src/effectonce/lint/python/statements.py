@@ -1,0 +1,343 @@
+"""What statements do: branches that skip duplicates, loops over messages, handlers that swallow, transactions."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from .calls import Frame
+from .contexts import NEXT, Contexts, worst
+from .library import brokers, keyvalue, layers, orm, registrations
+from .modules import Binding, Class, imports_of
+from .values import UNKNOWN, Function, Op, Val
+from .walk import Held, joined, origins, taints
+
+_UNROLLED = 40
+
+
+class Walker(Contexts):
+    """Walks through statements. Each gives how it ends: "next", or how it leaves ("return", "raise", "loop")."""
+
+    def block(self, body: list[ast.stmt]) -> str:
+        for node in body:
+            how = self.statement(node)
+            if how != NEXT:
+                return how
+        return NEXT
+
+    def statement(self, node: ast.stmt) -> str:
+        match node:
+            case ast.Expr():
+                self._expression(node.value)
+            case ast.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self.assign(target, value)
+            case ast.AugAssign():
+                self._augmented(node)
+            case ast.AnnAssign():
+                self._annotated(node)
+            case ast.If():
+                return self._if(node.test, node.body, node.orelse)
+            case ast.For() | ast.AsyncFor():
+                return self._for(node)
+            case ast.While():
+                return self._while(node)
+            case ast.Try() | ast.TryStar():
+                return self.tried(node)
+            case ast.With() | ast.AsyncWith():
+                return self.under(node.items, node.body)
+            case ast.Return():
+                return self._return(node)
+            case ast.Raise():
+                return self._raise(node)
+            case ast.Continue() | ast.Break():
+                return "loop"
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._define(node)
+            case ast.ClassDef():
+                self._define_class(node)
+            case ast.Import() | ast.ImportFrom():
+                for name, binding in imports_of(node):
+                    self._import(name, binding)
+            case ast.Match():
+                return self._match(node)
+            case ast.Assert():
+                test = self.value(node.test)
+                self.hold(test.origin, "raise")
+            case ast.Delete():
+                for target in node.targets:
+                    keyvalue.item_deleted(self, target)
+            case _:
+                pass
+        return NEXT
+
+    # -- simple statements
+
+    def _expression(self, node: ast.expr) -> None:
+        inner = node.value if isinstance(node, ast.Await) else node
+        if isinstance(inner, ast.Yield):
+            self._yield(inner)
+        elif isinstance(inner, ast.YieldFrom):
+            self.stack[-1].yielded.append(self.value(inner.value)) if self.stack else self.value(inner.value)
+        else:
+            self.discarded = inner
+            self.value(node)
+
+    def _yield(self, node: ast.Yield) -> None:
+        value = self.value(node.value) if node.value is not None else Val(literal=None)
+        if not self.stack:
+            return
+        frame = self.stack[-1]
+        frame.yielded.append(value)
+        if frame.body is not None:
+            body, frame.body = frame.body, None
+            body(value)
+
+    def yielded(self, node: ast.Yield) -> Val:
+        self._yield(node)
+        return Val(text="<yield>")
+
+    def _import(self, name: str, binding: Binding) -> None:
+        self.scope.names[name] = self.imported(self.module, binding)
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        function = Function(node, self.module, scope=self.scope, owner=self.scope.owner if self.scope.parent else None)
+        self.scope.names[node.name] = Val(text=node.name, function=function)
+        self.defined(function)
+
+    def _define_class(self, node: ast.ClassDef) -> None:
+        self.scope.names[node.name] = Val(text=node.name, cls=Class(node, self.module))
+
+    def defined(self, function: Function) -> None:
+        """A function was defined; the scan for consumers looks at its decorators."""
+
+    def assign(self, target: ast.expr, value: Val) -> None:
+        match target:
+            case ast.Name(id=name):
+                if (
+                    self.conditions
+                    and (ops := self._controlling())
+                    and value.literal is not UNKNOWN
+                    and not value.origin
+                ):
+                    value = replace(value, origin=ops)  # a flag that says which way it went
+                self.scope.names[name] = value if value.text != "?" else replace(value, text=name)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                for index, part in enumerate(parts):
+                    if isinstance(part, ast.Starred):
+                        self.assign(part.value, Val(taint=value.taint, origin=value.origin))
+                    elif index < len(value.items) and value.tag in ("tuple", "list", "unpack"):
+                        self.assign(part, value.items[index])
+                    else:
+                        piece = replace(
+                            self.item(value, Val(text=str(index), literal=index)), tag=brokers.unpacked(value, index)
+                        )
+                        self.assign(part, piece)
+            case ast.Attribute():
+                self._set_attribute(target, value)
+            case ast.Subscript():
+                container = self.value(target.value)
+                key = self.value(target.slice)
+                if container.fields is not None and isinstance(key.literal, str):
+                    container.fields[key.literal] = value
+                keyvalue.item_set(self, target, container, key)
+            case ast.Starred():
+                self.assign(target.value, value)
+            case _:
+                pass
+
+    def _set_attribute(self, target: ast.Attribute, value: Val) -> None:
+        base = self.value(target.value)
+        if base.instance is not None and not self.muted and value.known():
+            base.instance.attributes[target.attr] = replace(value, text=self.text(base.text, ".", target.attr))
+        orm.attribute_set(self, target, base, value)
+        registrations.attribute_set(self, target, base, value)
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        value = self.value(node.value)
+        if isinstance(node.target, ast.Name):
+            old = self.name(node.target.id)
+            self.scope.names[node.target.id] = Val(
+                text=self.text(old.text, "+", value.text),
+                taint=taints(old, value),
+                origin=origins(old, value),
+                tag=old.tag,
+            )
+        elif isinstance(node.target, ast.Attribute | ast.Subscript):
+            base = self.value(node.target.value)
+            orm.augmented(self, node, base)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        value = self.value(node.value) if node.value is not None else Val()
+        if not value.known():
+            typed = self.annotated(node.annotation)
+            if typed.known():
+                value = replace(typed, text=value.text, taint=value.taint, origin=value.origin)
+        if node.value is not None or value.known():
+            self.assign(node.target, value)
+
+    def _return(self, node: ast.Return) -> str:
+        value = self.value(node.value) if node.value is not None else Val(text="None", literal=None)
+        if self.stack:
+            if ops := self._controlling():
+                value = replace(value, origin=(*value.origin, *(op for op in ops if op not in value.origin)))
+                if value.literal is None or isinstance(value.literal, bool):
+                    value = replace(value, literal=UNKNOWN)
+            self.stack[-1].returned.append(value)
+        return "return"
+
+    def _controlling(self) -> tuple[Op, ...]:
+        """What decides, within this function, that we are here."""
+        frame = self.stack[-1] if self.stack else Frame(0, 0)
+        ops = [op for each in self.conditions[frame.conditions :] for op in each]
+        ops += [held.op for held in self.held[frame.held :] if held.until != "block"]
+        return tuple(dict.fromkeys(ops))
+
+    def _raise(self, node: ast.Raise) -> str:
+        if node.exc is not None:
+            raised = self.value(node.exc)
+            name = raised.ref or raised.text
+            if brokers.asks_again(name):
+                self.emit("retry", node, text=name)
+        self.emit("raise", node)
+        return "raise"
+
+    # -- branches
+
+    def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> str:
+        condition = self.value(test)
+        known = self._decided(test)
+        if known is not None:
+            return self.block(body if known else orelse)
+        return self._branches(condition, [body, orelse])
+
+    def _decided(self, test: ast.expr) -> bool | None:
+        """Which way a test for an optional argument goes, where the call that brought us here says so."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self._decided(test.operand)
+            return None if inner is None else not inner
+        name = test
+        is_none = False
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.IsNot):
+            if not (isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None):
+                return None
+            name, is_none = test.left, isinstance(test.ops[0], ast.Is)
+        if not isinstance(name, ast.Name) or len(self.stack) < 2:
+            return None
+        value = self.scope.names.get(name.id)
+        if value is None or value.origin:
+            return None
+        if value.literal is None:
+            return is_none
+        return not is_none if "message" in value.taint and value.text != name.id else None
+
+    def _branches(self, condition: Val, arms: list[list[ast.stmt]]) -> str:
+        """Walk each arm on its own, then go on with what any of them may have left."""
+        number = self.number()
+        before = dict(self.scope.names)
+        outer, held = self.arms, len(self.held)
+        ends: list[str] = []
+        states: list[dict[str, Val]] = []
+        kept: list[list[Held]] = []
+        for index, arm in enumerate(arms):
+            self.scope.names = dict(before)
+            self.arms = (*outer, (number, index))
+            self.conditions.append(condition.origin)
+            how = self.block(arm)
+            self.conditions.pop()
+            ends.append(how)
+            if how == NEXT:
+                states.append(self.scope.names)
+                kept.append(self.held[held:])
+            else:
+                self.trace.exits[number, index] = (how, self.frames[-1])
+            del self.held[held:]
+        self.arms = outer
+        self.scope.names = self.merged(before, states, condition)
+        leaving = [how for how in ends if how != NEXT]
+        if not states:
+            return worst(ends)
+        if leaving:
+            self.hold(condition.origin, "raise" if all(each == "raise" for each in leaving) else "function")
+        if len(states) == 1:
+            self.held.extend(kept[0])
+        return NEXT
+
+    def _match(self, node: ast.Match) -> str:
+        subject = self.value(node.subject)
+        arms = []
+        for case in node.cases:
+            for each in ast.walk(case.pattern):
+                name = getattr(each, "name", None) if isinstance(each, ast.MatchAs | ast.MatchStar) else None
+                if name:
+                    self.scope.names[name] = Val(text=name, taint=subject.taint)
+            arms.append(case.body)
+        last = node.cases[-1]
+        if not (isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None):
+            arms.append([])
+        return self._branches(subject, arms)
+
+    # -- loops
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> str:
+        iterable = self.value(node.iter)
+        if (
+            iterable.tag in ("list", "tuple")
+            and 1 < len(iterable.items) <= _UNROLLED
+            and any(map(_holds_functions, iterable.items))
+        ):
+            for each in iterable.items:  # a table of handlers, registered one by one
+                self.assign(node.target, each)
+                self._loop(node.body, [], False)
+            return NEXT
+        retry = layers.is_retry_loop(node, iterable)
+        item = self.element(iterable, node.iter)
+        if retry:
+            item = replace(item, taint=item.taint | {"attempt:the attempt's number"})
+        self.assign(node.target, item)
+        return self._loop(node.body, node.orelse, retry)
+
+    def _while(self, node: ast.While) -> str:
+        test = self.value(node.test)
+        retry = layers.is_retry_loop(node, test)
+        forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        how = self._loop(node.body, node.orelse, retry)
+        breaks = any(isinstance(each, ast.Break) for each in ast.walk(node))
+        return "return" if forever and not breaks and how == NEXT and self.stack else how
+
+    def _loop(self, body: list[ast.stmt], orelse: list[ast.stmt], retry: bool) -> str:
+        outer, held = self.loops, len(self.held)
+        before = dict(self.scope.names)
+        self.loops = (*outer, self.number())
+        self.retrying += retry
+        how = self.block(body)
+        self.retrying -= retry
+        self.loops = outer
+        leaving = [each for each in self.held[held:] if each.until == "raise" and retry]
+        del self.held[held:]
+        self.held.extend(leaving)
+        for name, value in before.items():
+            if self.scope.names.get(name) is not value and name in self.scope.names:
+                self.scope.names[name] = joined([self.scope.names[name], value], name)
+        if orelse:
+            self.block(orelse)
+        return how if how in ("return", "raise") and retry else NEXT
+
+    def element(self, iterable: Val, node: ast.AST) -> Val:
+        """One of what a loop goes over; looping over a source of messages receives."""
+        received = brokers.iterated(self, iterable, node)
+        if received is not None:
+            return received
+        if iterable.items and iterable.tag in ("list", "tuple", "set", "generator", "one of"):
+            return joined(iterable.items, self.text(iterable.text, "[]"))
+        if iterable.fields is not None and iterable.tag == "dict.items":
+            return Val(tag="tuple", items=(Val(), joined(list(iterable.fields.values()) or [Val()], "item")))
+        tag = "orm.entity" if iterable.tag == "orm.query" else ""
+        return Val(
+            text=self.text(iterable.text, "[]"), tag=tag, taint=iterable.taint, origin=iterable.origin, base=iterable
+        )
+
+
+def _holds_functions(value: Val) -> bool:
+    return value.function is not None or any(each.function is not None for each in value.items)

@@ -1,0 +1,102 @@
+"""Rules about the ack: it is a promise that the work is done."""
+
+from __future__ import annotations
+
+from . import Rule
+
+RULES = [
+    Rule(
+        id="EO201",
+        name="ack-before-work",
+        severity="warning",
+        summary="The message is acked before the work is done, so a crash loses it.",
+        why="""\
+An acked message is gone from the broker. With auto-ack, `acks_late=False` or an auto-committed offset that happens as
+it is handed over; the worker dies in the middle of the work and nobody delivers it again. Ack last, and make the
+consumer survive the redelivery that this allows.""",
+        bad="""\
+import json
+
+import pika
+import psycopg2
+
+conn = psycopg2.connect("dbname=shop")
+
+
+def on_order(channel, method, properties, body):
+    order = json.loads(body)
+    with conn, conn.cursor() as cur:
+        cur.execute("UPDATE orders SET status = 'paid' WHERE id = %s", (order["id"],))
+
+
+channel = pika.BlockingConnection().channel()
+channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=True)
+""",
+        good="""\
+import json
+
+import pika
+import psycopg2
+
+conn = psycopg2.connect("dbname=shop")
+
+
+def on_order(channel, method, properties, body):
+    order = json.loads(body)
+    with conn, conn.cursor() as cur:
+        cur.execute("UPDATE orders SET status = 'paid' WHERE id = %s", (order["id"],))
+    channel.basic_ack(method.delivery_tag)
+
+
+channel = pika.BlockingConnection().channel()
+channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=False)
+""",
+        modes="Any; `eo.Worker` acks after the record, never before.",
+        fix="Turns `auto_ack=True`, `no_ack=True`, `acks_late=False` and `enable.auto.commit` the other way round.",
+    ),
+    Rule(
+        id="EO202",
+        name="swallowed-exception",
+        severity="warning",
+        summary="An exception of the work is caught and only logged, and then the message is acked.",
+        why="""\
+The handler returns as if all were well, so the broker takes the message off the queue. The work was not done, and
+nothing will try it again. Let the exception out, or nack, or park the message where somebody will see it.""",
+        bad="""\
+import logging
+
+import psycopg2
+from celery import shared_task
+
+conn = psycopg2.connect("dbname=shop")
+
+
+@shared_task(acks_late=True)
+def pay(order_id):
+    try:
+        with conn, conn.cursor() as cur:
+            cur.execute("UPDATE orders SET status = 'paid' WHERE id = %s", (order_id,))
+    except Exception:
+        logging.exception("could not pay %s", order_id)
+""",
+        good="""\
+import logging
+
+import psycopg2
+from celery import shared_task
+
+conn = psycopg2.connect("dbname=shop")
+
+
+@shared_task(acks_late=True)
+def pay(order_id):
+    try:
+        with conn, conn.cursor() as cur:
+            cur.execute("UPDATE orders SET status = 'paid' WHERE id = %s", (order_id,))
+    except Exception:
+        logging.exception("could not pay %s", order_id)
+        raise
+""",
+        modes="Any; `eo.Worker` retries what raises and parks what keeps raising.",
+    ),
+]

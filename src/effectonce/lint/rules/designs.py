@@ -1,0 +1,128 @@
+"""Rules about designs and the settings of queues. P11, EO106, EO201 and EO301 apply to designs as well."""
+
+from __future__ import annotations
+
+from . import Rule
+
+RULES = [
+    Rule(
+        id="EO501",
+        name="visibility-too-short",
+        severity="warning",
+        summary="The queue delivers a message again while its consumer may still be working on it.",
+        why="""\
+When the visibility timeout ends before the handler does, a second worker gets the message and both run at once. AWS
+asks for six times the function's timeout; at the very least it must be longer than it.""",
+        bad="""\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = 30
+  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
+}
+
+resource "aws_sqs_queue" "dead" {
+  name                      = "orders-dlq"
+  message_retention_seconds = 1209600
+}
+
+resource "aws_lambda_function" "pay" {
+  function_name = "pay"
+  timeout       = 60
+}
+
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = aws_lambda_function.pay.arn
+}
+""",
+        good="""\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = 360
+  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
+}
+
+resource "aws_sqs_queue" "dead" {
+  name                      = "orders-dlq"
+  message_retention_seconds = 1209600
+}
+
+resource "aws_lambda_function" "pay" {
+  function_name = "pay"
+  timeout       = 60
+}
+
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = aws_lambda_function.pay.arn
+}
+""",
+        modes="Any; L keeps the second worker out while the first one's lease holds.",
+        language="terraform",
+    ),
+    Rule(
+        id="EO502",
+        name="no-dead-letter-queue",
+        severity="warning",
+        summary="A queue that is consumed has no dead-letter queue: a poisonous message comes back until it is lost.",
+        why="""\
+A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
+to the failure happen again. After a few attempts it belongs where somebody looks at it.""",
+        bad="""\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = 360
+}
+
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = "pay"
+}
+""",
+        good="""\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = 360
+  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
+}
+
+resource "aws_sqs_queue" "dead" {
+  name                      = "orders-dlq"
+  message_retention_seconds = 1209600
+}
+
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = "pay"
+}
+""",
+        modes="Any; the dedup retention has to cover the dead-letter queue and the redrive as well.",
+        language="terraform",
+    ),
+    Rule(
+        id="EO503",
+        name="broker-dedup-only",
+        severity="warning",
+        summary="The design relies on the broker's own deduplication, which covers sends only, and for minutes.",
+        why="""\
+SQS FIFO forgets a deduplication id after five minutes, Kafka's idempotent producer knows its own session only, Service
+Bus looks at a window of sends. None of them stops a redelivery after a crash. It is a help, not the guard.""",
+        bad="""\
+consumers:
+  - name: charge-card
+    queue: payments.fifo
+    effects: [charge the card]
+    dedup: SQS FIFO MessageDeduplicationId
+""",
+        good="""\
+consumers:
+  - name: charge-card
+    queue: payments.fifo
+    effects: [charge the card]
+    dedup: inbox table, unique on message_id, in the same transaction
+    retention: 30d
+""",
+        modes="T, K or L in the consumer, whatever the broker does.",
+        language="yaml",
+    ),
+]

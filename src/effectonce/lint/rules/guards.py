@@ -1,0 +1,300 @@
+"""Rules about the guard: there is none, or it has a hole."""
+
+from __future__ import annotations
+
+from . import Rule
+
+RULES = [
+    Rule(
+        id="P11",
+        name="unguarded-effect",
+        severity="error",
+        summary="A consumer has an effect that shows twice when its message is delivered twice, and nothing guards it.",
+        why="""\
+Queues, webhooks and retried calls deliver at least once: a worker that dies between the effect and the ack gets the
+same message again. A consumer that charges, sends, inserts or counts does so once more. An effect is harmless only if
+twice equals once: an upsert, `SET status = 'paid'`, a delete by id.""",
+        bad="""\
+import stripe
+from celery import shared_task
+
+
+@shared_task
+def charge(payment_id, amount):
+    stripe.Charge.create(amount=amount, currency="eur", source="tok_visa")
+""",
+        good="""\
+import effectonce as eo
+import stripe
+from celery import shared_task
+
+store = eo.connect("postgresql://db/shop")
+
+
+@shared_task
+@eo.once(store, scope="charge-card", key="payment_id", retention="30d")
+def charge(payment_id, amount):
+    stripe.Charge.create(
+        amount=amount, currency="eur", source="tok_visa", idempotency_key=eo.current().provider_key("stripe")
+    )
+""",
+        modes="""\
+T for writes in a database of your own, K for an API that keeps idempotency keys, I for one that does not, L for
+anything else. S only for what is idempotent already.""",
+    ),
+    Rule(
+        id="EO101",
+        name="check-then-act",
+        severity="error",
+        summary="The look-up for duplicates and the record are two steps, and two deliveries fit between them.",
+        why="""\
+Two workers get the same message (a rebalance, an expired visibility timeout). Both look, both find nothing, both act.
+Under load this is not rare; and a crash after the effect, before the record, repeats it too. Uniqueness is kept where
+the data is: one atomic step that only the first can pass.""",
+        bad="""\
+import json
+
+import pika
+import psycopg2
+import stripe
+
+conn = psycopg2.connect("dbname=shop")
+
+
+def on_payment(channel, method, properties, body):
+    data = json.loads(body)
+    with conn.cursor() as cur:
+        cur.execute("SELECT 1 FROM processed WHERE msg_id = %s", (properties.message_id,))
+        if cur.fetchone() is None:
+            stripe.Charge.create(amount=data["amount"], currency="eur")
+            cur.execute("INSERT INTO processed (msg_id) VALUES (%s)", (properties.message_id,))
+            conn.commit()
+    channel.basic_ack(method.delivery_tag)
+
+
+channel = pika.BlockingConnection().channel()
+channel.basic_consume("payments", on_payment)
+""",
+        good="""\
+import json
+
+import pika
+import psycopg2
+import stripe
+
+conn = psycopg2.connect("dbname=shop")
+
+
+def on_payment(channel, method, properties, body):
+    data = json.loads(body)
+    with conn, conn.cursor() as cur:
+        cur.execute(
+            "INSERT INTO processed (msg_id) VALUES (%s) ON CONFLICT DO NOTHING RETURNING 1", (properties.message_id,)
+        )
+        if cur.fetchone() is not None:
+            stripe.Charge.create(amount=data["amount"], currency="eur", idempotency_key=properties.message_id)
+    channel.basic_ack(method.delivery_tag)
+
+
+channel = pika.BlockingConnection().channel()
+channel.basic_consume("payments", on_payment)
+""",
+        modes="T (`if inbox.first(conn, message):`) or L (`@eo.once`): both claim in one atomic step.",
+    ),
+    Rule(
+        id="EO102",
+        name="dedup-outside-transaction",
+        severity="error",
+        summary="The dedup record and the rows it protects are committed in different transactions.",
+        why="""\
+A crash between the two commits leaves one without the other: the record alone loses the message, the rows alone
+double it. Only a record in the same transaction goes and comes with them.""",
+        bad="""\
+from celery import shared_task
+from sqlalchemy import create_engine, text
+
+engine = create_engine("postgresql://db/shop")
+
+
+@shared_task
+def credit(message_id, account, amount):
+    with engine.begin() as conn:
+        conn.execute(text("INSERT INTO processed (message_id) VALUES (:id)"), {"id": message_id})
+    with engine.begin() as conn:
+        conn.execute(text("UPDATE accounts SET balance = balance + :n WHERE id = :a"), {"n": amount, "a": account})
+""",
+        good="""\
+from celery import shared_task
+from sqlalchemy import create_engine, text
+
+engine = create_engine("postgresql://db/shop")
+
+
+@shared_task
+def credit(message_id, account, amount):
+    with engine.begin() as conn:
+        conn.execute(text("INSERT INTO processed (message_id) VALUES (:id)"), {"id": message_id})
+        conn.execute(text("UPDATE accounts SET balance = balance + :n WHERE id = :a"), {"n": amount, "a": account})
+""",
+        modes="T: `inbox.first(conn, message)` inside the transaction of the effect.",
+    ),
+    Rule(
+        id="EO103",
+        name="effect-before-record",
+        severity="error",
+        summary="The effect comes first and the record that should have stopped it afterwards.",
+        why="""\
+By the time the unique constraint refuses the duplicate, the duplicate has had its effect. The record goes first: what
+it refuses never runs.""",
+        bad="""\
+import psycopg2
+from celery import shared_task
+from twilio.rest import Client
+
+conn = psycopg2.connect("dbname=shop")
+twilio = Client()
+
+
+@shared_task
+def notify(message_id, phone):
+    twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+    with conn, conn.cursor() as cur:
+        cur.execute("INSERT INTO processed (message_id) VALUES (%s)", (message_id,))
+""",
+        good="""\
+import psycopg2
+from celery import shared_task
+from twilio.rest import Client
+
+conn = psycopg2.connect("dbname=shop")
+twilio = Client()
+
+
+@shared_task
+def notify(message_id, phone):
+    with conn, conn.cursor() as cur:
+        cur.execute("INSERT INTO processed (message_id) VALUES (%s)", (message_id,))
+        twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+""",
+        modes="I for calls (the intent is committed first), T for rows.",
+    ),
+    Rule(
+        id="EO104",
+        name="marked-before-success",
+        severity="error",
+        summary="The message is marked as done before the work has succeeded, and stays marked if it fails.",
+        why="""\
+The work raises, the message is delivered again, the mark says "done", and it is dropped: lost without a trace. A
+claim before the work is right, but it has to be given back on failure, or run out.""",
+        bad="""\
+import redis
+import requests
+from celery import shared_task
+
+seen = redis.Redis()
+
+
+@shared_task(bind=True, max_retries=5)
+def ship(self, message_id, order):
+    if seen.sismember("shipped", message_id):
+        return
+    seen.sadd("shipped", message_id)
+    seen.expire("shipped", 1209600)
+    try:
+        requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    except requests.RequestException as error:
+        raise self.retry(exc=error)
+""",
+        good="""\
+import effectonce as eo
+import requests
+from celery import shared_task
+
+store = eo.connect("redis://cache/0")
+
+
+@shared_task(bind=True, max_retries=5)
+@eo.once(store, scope="ship", key="message_id")
+def ship(self, message_id, order):
+    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+""",
+        modes="L: the claim is released when the work raises, and its lease ends when the worker dies.",
+    ),
+    Rule(
+        id="EO105",
+        name="redis-dedup",
+        severity="warning",
+        summary="A dedup key in Redis is set without NX, or never expires.",
+        why="""\
+GET and SET are two commands, and two workers fit between them; SET with NX is one. A key without an expiry stays for
+ever: memory grows until Redis evicts keys, and then it forgets the wrong ones.""",
+        bad="""\
+import redis
+import requests
+from celery import shared_task
+
+cache = redis.Redis()
+
+
+@shared_task
+def ship(message_id, order):
+    if not cache.set(f"shipped:{message_id}", 1, nx=True):
+        return
+    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+""",
+        good="""\
+import redis
+import requests
+from celery import shared_task
+
+cache = redis.Redis()
+
+
+@shared_task
+def ship(message_id, order):
+    if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=1296000):
+        return
+    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+""",
+        modes="L on Redis: one script claims, renews and records, and every key expires.",
+        fix="Adds `nx=True` where the answer of SET is looked at, and `ex=1296000` (15 days) where there is no expiry.",
+    ),
+    Rule(
+        id="EO106",
+        name="retention-too-short",
+        severity="warning",
+        summary="The dedup record expires before the broker stops delivering the message again.",
+        why="""\
+A message can come back as long as retries, visibility timeout, dead-letter queue and redrive last. A record that is
+gone by then stops nothing. SQS keeps messages for up to 14 days; 15 days is a safe default, 30 to 90 for money.""",
+        bad="""\
+import redis
+import requests
+from celery import shared_task
+
+cache = redis.Redis()
+
+
+@shared_task(bind=True, max_retries=10, default_retry_delay=3600)
+def ship(self, message_id, order):
+    if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=600):
+        return
+    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+""",
+        good="""\
+import redis
+import requests
+from celery import shared_task
+
+cache = redis.Redis()
+
+
+@shared_task(bind=True, max_retries=10, default_retry_delay=3600)
+def ship(self, message_id, order):
+    if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=1296000):
+        return
+    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+""",
+        modes="L or T with `retention=` above the redelivery window; `effectonce doctor` checks it against the broker.",
+    ),
+]

@@ -1,0 +1,37 @@
+"""Rules about the files and comments themselves."""
+
+from __future__ import annotations
+
+from . import Rule
+
+RULES = [
+    Rule(
+        id="EO900",
+        name="unreadable",
+        severity="error",
+        summary="A file could not be looked at: not valid, not text, too large, or of a version nobody knows.",
+        why="""\
+What cannot be read cannot be checked, and silence would look like "clean". The run ends with exit code 2.""",
+        bad="def charge(:\n",
+        good="def charge(): ...\n",
+        modes="None.",
+    ),
+    Rule(
+        id="EO901",
+        name="unused-ignore",
+        severity="warning",
+        summary="A comment `# effectonce: ignore[…]` hides nothing.",
+        why="""\
+It hid something once. If it stays, it will hide the next thing that goes wrong on that line.""",
+        bad="""\
+def total(prices):  # effectonce: ignore[P11] prices are not messages
+    return sum(prices)
+""",
+        good="""\
+def total(prices):
+    return sum(prices)
+""",
+        modes="None.",
+        fix="Removes the comment.",
+    ),
+]
