@@ -21,8 +21,11 @@ import effectonce
 
 ROOT = Path(effectonce.__file__).parent
 
-VALUES = "errors durations urls fingerprint keys message record"
-TOOLS = "store policies handlers guard blocks"
+VALUES = "errors durations urls names clocks bindings fingerprint keys message record outgoing"
+TOOLS = (
+    "store broker policies handlers guard blocks inbox* workers* worker dlq operations intents "
+    "saga* outbox relays* relay"
+)
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
@@ -31,10 +34,16 @@ TABLE = {
     "errors": ("", ""),
     "durations": ("errors", ""),
     "urls": ("errors durations", ""),
+    "names": ("errors", ""),
+    "clocks": ("", ""),
+    "bindings": ("", ""),
     "fingerprint": ("errors", "msgspec"),
     "keys": ("errors durations fingerprint", ""),
     "message": ("", "msgspec"),
     "record": ("errors", "msgspec"),
+    "outgoing": ("errors", "msgspec"),
+    "loading": ("errors urls", ""),
+    "sqlfiles": ("errors", ""),
     # every seam, on one page
     "contracts": (f"{VALUES}", "msgspec"),
     # the algorithms, over injected ports
@@ -46,27 +55,74 @@ TABLE = {
     "connections.postgres*": (f"{VALUES} contracts", "psycopg psycopg_pool"),
     "connections.mysql": (f"{VALUES} contracts", "pymysql aiomysql"),
     "connections.dynamodb*": (f"{VALUES} contracts", "msgspec boto3 botocore aiobotocore"),
+    "connections.amqp*": (f"{VALUES} contracts", "msgspec pamqp"),
+    "connections.nats": (f"{VALUES} contracts", "msgspec nats"),
+    # connections that stay the caller's own, of every driver
+    "connections.callers*": (f"{VALUES} contracts", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
     # the backends: each on its own connection, none beside another
     "stores": ("", ""),
-    "stores.sqlfiles": ("errors", ""),
     "stores.memory": (f"{VALUES} contracts", "msgspec"),
-    "stores.sqlite": (f"{VALUES} contracts connections.sqlite stores.sqlfiles", "msgspec sqlite3"),
+    "stores.sqlite*": (f"{VALUES} contracts connections.sqlite sqlfiles", "msgspec sqlite3"),
     "stores.redis*": (f"{VALUES} contracts connections.redis*", "msgspec"),
-    "stores.postgres*": (f"{VALUES} contracts connections.postgres* stores.sqlfiles", "msgspec"),
-    "stores.mysql*": (f"{VALUES} contracts connections.mysql stores.sqlfiles", "msgspec"),
+    "stores.postgres*": (f"{VALUES} contracts connections.postgres* sqlfiles", "msgspec"),
+    "stores.mysql*": (f"{VALUES} contracts connections.mysql sqlfiles", "msgspec"),
     "stores.dynamodb*": (f"{VALUES} contracts connections.dynamodb*", "msgspec"),
+    # brokers: as stores
+    "brokers": ("", ""),
+    "brokers.common": (f"{VALUES} contracts", ""),
+    "brokers.memory": (f"{VALUES} contracts", "msgspec"),
+    "brokers.sqlite": (f"{VALUES} contracts connections.sqlite sqlfiles brokers.common", "msgspec sqlite3"),
+    "brokers.redis*": (f"{VALUES} contracts connections.redis* brokers.common", "msgspec"),
+    "brokers.links": (f"{VALUES} contracts", ""),
+    "brokers.rabbitmq*": (f"{VALUES} contracts connections.amqp* brokers.links", "msgspec"),
+    "brokers.nats*": (f"{VALUES} contracts connections.nats brokers.links", "msgspec"),
+    "brokers.kafka*": (f"{VALUES} contracts", "msgspec confluent_kafka"),
+    "brokers.windowed": (f"{VALUES} contracts", "msgspec"),
+    "brokers.sqs*": (f"{VALUES} contracts brokers.common brokers.windowed", "msgspec botocore aiobotocore"),
+    "brokers.servicebus*": (f"{VALUES} contracts brokers.common brokers.windowed", "msgspec azure"),
+    # messages as bytes
+    "envelopes*": (f"{VALUES} contracts core*", "msgspec"),
+    # outside APIs, as data
+    "providers*": ("errors", "msgspec"),
     # the tools, and the names that users see
-    "store": (f"{VALUES} contracts core*", ""),
+    "store": (f"{VALUES} contracts core* loading", ""),
+    "broker": (f"{VALUES} contracts loading envelopes*", ""),
     "policies": (f"{VALUES}", ""),
     "handlers": (f"{VALUES}", ""),
     "guard": (f"{VALUES} contracts core* store policies handlers", "msgspec"),
     "blocks": (f"{VALUES} contracts core* store policies", ""),
-    "__init__": (f"{VALUES} contracts core* {TOOLS}", ""),
+    "operations": (f"{VALUES} contracts core* providers* connections.callers* store guard handlers", "msgspec"),
+    "intents": (f"{VALUES} contracts core* providers* store handlers policies operations", "msgspec"),
+    "saga*": (f"{VALUES} contracts core* store handlers policies", "msgspec"),
+    "inbox*": (f"{VALUES} sqlfiles contracts core* connections.callers* store policies handlers guard", "msgspec"),
+    "workers*": (f"{VALUES} contracts core* connections.callers* store policies handlers inbox*", "msgspec"),
+    "worker": (f"{VALUES} contracts core* store broker inbox* workers*", ""),
+    "dlq": (f"{VALUES} contracts core* broker handlers workers* worker", "msgspec"),
+    "outbox": (f"{VALUES} sqlfiles contracts core* connections.callers*", "msgspec"),
+    "relays*": (f"{VALUES} contracts core* outbox workers*", "msgspec"),
+    "relay": (f"{VALUES} contracts core* envelopes* store broker relays*", ""),
+    "__init__": (f"{VALUES} contracts core* envelopes* {TOOLS}", ""),
     # what stands on them
+    "http.*": (f"{VALUES} contracts core* {TOOLS}", "msgspec http_sf"),
+    "http.client*": (f"{VALUES} contracts core* {TOOLS} http.*", "msgspec httpx anyio requests"),
+    "http": ("http.*", ""),
     "integrations": ("", ""),
+    "integrations.fastapi": (f"{VALUES} contracts core* {TOOLS} http.*", "fastapi starlette"),
+    "integrations.flask": (f"{VALUES} contracts core* {TOOLS} http.*", "flask werkzeug"),
+    "integrations.django*": (f"{VALUES} contracts core* {TOOLS} http.*", "django asgiref"),
+    "integrations.loops": (f"{VALUES} contracts core* {TOOLS}", "msgspec"),
+    "integrations.aws_lambda": (f"{VALUES} contracts core* {TOOLS} integrations.loops", "msgspec"),
+    "integrations.webhooks": (f"{VALUES}", "msgspec"),
+    "integrations.agents": (f"{VALUES} contracts core* {TOOLS}", ""),
+    "integrations.celery": (f"{VALUES} contracts core* {TOOLS}", "celery"),
+    "integrations.dramatiq": (f"{VALUES} contracts core* {TOOLS}", "dramatiq"),
+    "integrations.faststream": (f"{VALUES} contracts core* {TOOLS}", "faststream"),
+    "integrations.taskiq": (f"{VALUES} contracts core* {TOOLS}", "taskiq"),
     "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
-    "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest"),
-    "cli*": (f"{VALUES} contracts core* {TOOLS} __init__", "msgspec typer rich sqlite3"),
+    "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest msgspec"),
+    # the checker, which knows nothing of ours
+    "lint*": ("", "msgspec yaml"),
+    "cli*": (f"{VALUES} contracts core* loading {TOOLS} testing* lint* __init__", "msgspec typer rich sqlite3"),
     "__main__": ("cli*", ""),
 }
 
@@ -79,9 +135,12 @@ LAZY = {
 PUBLIC = [
     "AttemptsExhausted",
     "Block",
+    "Broker",
     "BrokerUnavailable",
     "ConfigurationError",
     "CorruptRecord",
+    "DeadLetterQueue",
+    "Done",
     "EffectOnceError",
     "Event",
     "ForgedMessage",
@@ -89,6 +148,9 @@ PUBLIC = [
     "Guarded",
     "InDoubt",
     "InProgress",
+    "Inbox",
+    "Intent",
+    "Intents",
     "InvalidKey",
     "InvalidOption",
     "KeyTooLong",
@@ -96,30 +158,45 @@ PUBLIC = [
     "Message",
     "MissingDriver",
     "MissingKey",
+    "MissingPrincipal",
     "NotAwaited",
+    "NotExecuted",
     "NotInDoubt",
     "NotInTransaction",
+    "Outbox",
     "Outcome",
+    "OutcomeUnknown",
     "PayloadMismatch",
+    "PayloadTooLarge",
     "PermanentFailure",
     "PostgresStore",
     "Record",
     "RedisStore",
     "Reentered",
+    "Relay",
     "ResultNotStored",
+    "Retry",
     "Retryable",
     "Run",
+    "Saga",
+    "SagaChanged",
+    "SagaFailed",
     "SchemaMismatch",
     "SchemaMissing",
     "ScopeTaken",
+    "Step",
     "Store",
     "StoreUnavailable",
+    "TransactionConflict",
     "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
+    "Worker",
     "WrongColour",
     "block",
+    "bypass_external_effects",
     "connect",
+    "connect_broker",
     "current",
     "keys",
     "once",
@@ -188,10 +265,10 @@ def test_stores_and_connections_know_no_sibling_no_core_and_no_tool() -> None:
         if layer in ("stores", "connections"):
             allowed = {*VALUES.split(), "contracts"}
             if layer == "stores":
-                allowed.add("stores.sqlfiles")
+                allowed.add("sqlfiles")
                 allowed |= {each for each in TABLE if each.rstrip("*") == f"connections.{name}"}
             assert set(ours.split()) <= allowed, part
-            for driver in set(others.split()) - {"msgspec"}:
+            for driver in set(others.split()) - {"msgspec"} if name != "callers" else ():
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
 
@@ -218,7 +295,7 @@ def test_the_exceptions_are_still_needed() -> None:
     assert seen >= LAZY
 
 
-def test_only_the_store_loads_modules_by_name() -> None:
+def test_only_the_loader_loads_modules_by_name() -> None:
     """What `import_module` loads is not seen above."""
     callers = {
         module
@@ -227,7 +304,7 @@ def test_only_the_store_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"store"}
+    assert callers == {"loading"}
 
 
 # -- what is public
@@ -252,7 +329,7 @@ def test_a_public_name_says_what_it_is(name: str) -> None:
 def test_no_module_has_the_name_of_a_public_function() -> None:
     """``from effectonce import once`` must give the function, whatever was imported before."""
     functions = {name for name in PUBLIC if inspect.isfunction(getattr(effectonce, name))}
-    assert functions == {"block", "connect", "current", "once"}
+    assert functions == {"block", "bypass_external_effects", "connect", "connect_broker", "current", "once"}
     assert functions.isdisjoint(module.rpartition(".")[2] for module in modules())
 
 
@@ -265,7 +342,10 @@ def test_importing_effectonce_imports_no_driver() -> None:
     loaded = set(done.stdout.split())
     foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert foreign - {"typing_extensions"} == {"effectonce", "msgspec"}  # msgspec takes the third where it is there
-    assert not {name for name in loaded if name.startswith(("effectonce.stores.", "effectonce.connections."))}
+    assert not {name for name in loaded if name.startswith(("effectonce.stores.", "effectonce.connections."))} - {
+        f"effectonce.connections.callers{each}"
+        for each in ("", ".base", ".errors")  # which know drivers by name only
+    }
     slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
     assert loaded.isdisjoint(slow)
 

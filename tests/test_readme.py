@@ -25,10 +25,12 @@ README = (ROOT / "README.md").read_text()
 
 def test_its_example_runs_and_charges_once(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 1
-    done = subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    tables = "('orders', 'effectonce_outbox')"
+    counted = f"print([conn.execute(f'SELECT count(*) FROM {{each}}').fetchone()[0] for each in {tables}])"
+    code = "\n".join([*blocks, counted])
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "charging 4200\n"
+    assert done.stdout == "charging 4200\n[1, 1]\n"
 
 
 def test_its_links_lead_somewhere() -> None:

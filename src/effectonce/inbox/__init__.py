@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
 from effectonce.connections.callers import Caller, session_on
-from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, SyncConnection
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, ConnectionLost, Dialect, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.drive import Pending, drive
 from effectonce.core.privacy import Privacy
 from effectonce.durations import Duration, micros
-from effectonce.errors import InvalidOption, PayloadMismatch, ResultNotStored, WrongColour, show
+from effectonce.errors import InvalidOption, PayloadMismatch, ResultNotStored, TransactionConflict, WrongColour, show
 from effectonce.fingerprint import fingerprints
 from effectonce.guard import Outcome
 from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, return_type
@@ -139,7 +139,9 @@ class Inbox:
         """Run ``fn(conn, message)`` if this is the first time, and keep its result; else give the kept one.
 
         What ``fn`` does on the connection, the row and the result are one: where it raises, all of it is undone to a
-        savepoint, so that you may go on with your transaction and the message is not lost. Errors are not kept.
+        savepoint, so that you may go on with your transaction and the message is not lost. Errors are not kept. Where
+        the database has ended your whole transaction by that (a deadlock on MySQL), it is `TransactionConflict`: roll
+        back, and run all of it again.
         """
         session = session_on(conn)
         if is_async(fn) and not session.is_async:
@@ -332,8 +334,8 @@ class Inbox:
                 drive(self._leave(session, arrival, place, self._encoded(codec, arrival, value)))
             else:
                 value = self._replayed(codec, arrival, found)
-        except BaseException:
-            drive(self._undo(session, place))
+        except BaseException as error:
+            drive(self._undo(session, place, error))
             raise
         return _outcome(arrival, message, value, found is not None)
 
@@ -355,8 +357,8 @@ class Inbox:
                 value = self._replayed(codec, arrival, found)
         except GeneratorExit:
             raise  # nothing can be awaited any more: the transaction is its owner's to end
-        except BaseException:
-            await self._undo(session, place)
+        except BaseException as error:
+            await self._undo(session, place, error)
             raise
         return _outcome(arrival, message, value, found is not None)
 
@@ -366,8 +368,8 @@ class Inbox:
             found = await self._rows(session).insert(session, arrival, result=True)
         except GeneratorExit:
             raise
-        except BaseException:  # cancelled, too: the insert may have been done all the same
-            await self._undo(session, place)
+        except BaseException as error:  # cancelled, too: the insert may have been done all the same
+            await self._undo(session, place, error)
             raise
         if found is not None:
             await session.release(place)
@@ -379,12 +381,20 @@ class Inbox:
         await self._rows(session).store(session, arrival, result)
         await session.release(place)
 
-    async def _undo(self, session: Caller, place: Any) -> None:
-        if place is not None:
-            try:
-                await session.roll_back_to(place)
-            except Exception:  # the transaction is gone, and all of this with it; what it died of is raised
-                pass
+    async def _undo(self, session: Caller, place: Any, error: BaseException) -> None:
+        if place is None:
+            return
+        try:
+            await session.roll_back_to(place)
+        except ConnectionLost:  # nobody can go on with that; what it died of is raised
+            pass
+        except Exception as gone:
+            if not isinstance(error, Exception) or isinstance(error, TransactionConflict | ConnectionLost):
+                return
+            raise TransactionConflict(
+                f"your whole transaction is gone with what failed in it, not this call alone ({show(gone, 200)}); roll "
+                "back, and run the whole of it again, the messages before this one too"
+            ) from error
 
     async def _migrate(self, session: Caller) -> None:
         if session.dialect == "postgresql":  # two at once would both find no table, and one fail to create it

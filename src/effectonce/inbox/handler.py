@@ -33,7 +33,7 @@ from effectonce.guard import Outcome
 from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, return_type
 from effectonce.message import Message
 
-from .rows import Arrival
+from .rows import Arrival, Rows
 
 if TYPE_CHECKING:
     from . import Inbox
@@ -225,7 +225,11 @@ class Transaction:
         """Open a connection and begin. The first time, see whether the database can keep its promise."""
         plan = self.plan
         session = self._session = await self._open()
-        await session.begin()
+        try:
+            await session.begin()
+        except ConfigurationError:
+            self._session = None  # somebody else's transaction is there: neither ended nor closed by us
+            raise
         self._began = True
         if plan.unchecked:
             await plan.inbox._rows(session).check(session)
@@ -241,19 +245,26 @@ class Transaction:
         """Undo it all. The seconds after which to start again; None: ``error``, or ``surfaces``, is raised."""
         session = self._session
         known = cannot_connect(error) if session is None else session.known(error)
-        if session is not None and self._began:
-            self._began = False
-            try:
-                await session.roll_back()
-            except Exception:  # it is broken, and undone by that
-                pass
-        await self.give_back()
+        try:
+            if session is not None and self._began:
+                self._began = False
+                try:
+                    await self.roll_back()
+                except ConfigurationError as ended:
+                    known = ended
+                except Exception:  # it is broken, and undone by that
+                    pass
+        finally:  # cancelled a second time, too
+            await self.give_back(error)
         if isinstance(known, TransactionConflict | ConnectionLost) and self._tries < self.plan.options.retries:
             self._tries += 1
             return self.plan.pause(self._tries - 1)
         if known is not error:
             self.surfaces = known
         return None
+
+    async def roll_back(self) -> None:
+        await self.session.roll_back()
 
     async def _open(self) -> Caller:
         plan = self.plan
@@ -287,8 +298,10 @@ class Transaction:
             "connections; make both sync, or both async"
         )
 
-    async def give_back(self) -> None:
-        """Leave the context manager, or close the connection. What fails by that changes nothing any more."""
+    async def give_back(self, error: BaseException | None = None) -> None:
+        """Leave the context manager, or close the connection. What fails by that changes nothing any more.
+
+        The manager is told of ``error``: one that would commit what it gave out does not."""
         session, self._session = self._session, None
         leave, self._leave = self._leave, None
         try:
@@ -296,11 +309,15 @@ class Transaction:
                 if session is not None:
                     await session.close()
                 return
-            left = leave(None, None, None)
+            left = leave(None if error is None else type(error), error, error and error.__traceback__)
             if hasattr(left, "__await__"):
                 await left
-        except Exception as error:
-            log.warning("a connection of %s could not be given back: %s", self.plan.inbox, show(error))
+        except BaseException as raised:
+            if raised is error:
+                return
+            if not isinstance(raised, Exception):
+                raise
+            log.warning("a connection of %s could not be given back: %s", self.plan.inbox, show(raised))
 
 
 class _Delivery(Transaction):
@@ -319,6 +336,7 @@ class _Delivery(Transaction):
             )
         self.outcome: Outcome[Any]
         self._attempts: int | None = None
+        self._marked = False
 
     # -- while the handler runs
 
@@ -350,18 +368,73 @@ class _Delivery(Transaction):
                     f"mend the cause, then delete its row in {plan.inbox.table}_attempts to let it run again",
                     "attempts-exhausted",
                 )
+            await session.mark()
+            self._marked = True
             return True
         await self._conclude(plan.inbox._replayed(self.codec, arrival, found), replayed=True)
         return False
 
     async def finish(self, value: Any) -> None:
         """Keep the result and commit."""
-        inbox = self.plan.inbox
+        inbox, session, arrival = self.plan.inbox, self.session, self.arrival
+        rows, result = inbox._rows(session), inbox._encoded(self.codec, arrival, value)
+        if await session.has_ended():
+            await self._refuse_ended(rows, result)
         # Sent even where there is nothing to keep: in a transaction that has failed unnoticed, it fails here.
-        await inbox._rows(self.session).store(
-            self.session, self.arrival, inbox._encoded(self.codec, self.arrival, value)
-        )
+        await rows.store(session, arrival, result)
+        if not await session.is_marked(release=True):
+            self._marked = False
+            await self._renounce(rows)
+            raise _rolled_back()
+        self._marked = False
         await self._conclude(value, replayed=False)
+
+    async def _refuse_ended(self, rows: Rows, result: bytes | None) -> None:
+        """The handler has ended the transaction, and done nothing since. A row that it has committed is true."""
+        session, self._marked = self.session, False
+        await session.begin()
+        if not await rows.ours(session, self.arrival):
+            raise _rolled_back()
+        await rows.store(session, self.arrival, result)
+        await session.commit()
+        self._began = False
+        raise ConfigurationError(
+            f"{self._ended()} The message is recorded as handled, since all of it was committed; a crash before the "
+            "handler's end would have lost the rest"
+        )
+
+    async def roll_back(self) -> None:
+        session = self.session
+        if self._marked:
+            self._marked = False
+            if await session.has_ended() or not await session.is_marked(release=False):
+                await self._renounce(self.plan.inbox._rows(session))
+                return
+        await session.roll_back()
+
+    async def _renounce(self, rows: Rows) -> None:
+        """The transaction is not ours any more: undo what is open. Where the handler had committed the row, that goes,
+        else the message would be lost."""
+        session = self.session
+        await session.roll_back()
+        await session.begin()
+        if await rows.ours(session, self.arrival):
+            await rows.forget_many(session, [self.arrival])
+            await session.commit()
+            self._began = False
+            raise ConfigurationError(
+                f"{self._ended()} What it committed stays, what it did after that is undone, and the message is not "
+                "recorded: it will run again from the beginning"
+            )
+        await session.roll_back()
+        self._began = False
+
+    def _ended(self) -> str:
+        return (
+            f"{name_of(self.plan.fn)} has ended the transaction it runs in (commit, rollback, begin, `with conn:`, "
+            "executescript, or a statement that commits), which is the inbox's to commit: leave that out, or use a "
+            "savepoint."
+        )
 
     async def _conclude(self, value: Any, *, replayed: bool) -> None:
         if self._attempts:
@@ -369,3 +442,10 @@ class _Delivery(Transaction):
         attempt = self._attempts or (self.message.attempt if isinstance(self.message, Message) else 1)
         self.outcome = Outcome(value, replayed, self.arrival.plain_key, self.arrival.scope, attempt)
         await self.commit()
+
+
+def _rolled_back() -> TransactionConflict:
+    return TransactionConflict(
+        "the transaction was rolled back while the handler ran, and the handler went on: by the database (a deadlock "
+        "whose error was caught: let it out), or by the handler (use a savepoint instead); all of it is undone"
+    )

@@ -28,6 +28,7 @@ class Arrival(Struct, gc=False):
     plain_key: str
     prints: bytes  # the fingerprints of its payload, one per version, the first is stored; b"": not compared
     retention: int
+    mark: Any = None  # of the row that `insert` has made for it: no other has the same
 
     @property
     def fingerprint(self) -> bytes | None:
@@ -79,6 +80,10 @@ class Rows(ABC):
         """Keep the result of a row that this transaction has inserted."""
 
     @abstractmethod
+    async def ours(self, session: Session, arrival: Arrival) -> bool:
+        """Whether the row that `insert` has made for this very arrival is there."""
+
+    @abstractmethod
     async def forget_many(self, session: Session, arrivals: Sequence[Arrival]) -> None: ...
 
     @abstractmethod
@@ -109,7 +114,7 @@ class _Keyed(Rows):
     async def insert(self, session: Session, arrival: Arrival, *, result: bool) -> Found | None:
         new = (arrival.scope, arrival.key, arrival.fingerprint, arrival.retention)
         for _ in range(_TRIES):
-            if await session.rows(self._sql["insert"], new):
+            for (arrival.mark,) in await session.rows(self._sql["insert"], new):
                 return None
             if not result and not arrival.prints:  # nothing about the row matters but that it is there
                 return Found(None, None)
@@ -134,6 +139,9 @@ class _Keyed(Rows):
 
     async def store(self, session: Session, arrival: Arrival, result: bytes | None) -> None:
         await session.rows(self._sql["store"], (arrival.scope, arrival.key, result))
+
+    async def ours(self, session: Session, arrival: Arrival) -> bool:
+        return bool(await session.rows(self._sql["ours"], (arrival.scope, arrival.key, arrival.mark)))
 
     async def count(self, session: Session, arrival: Arrival) -> int | None:
         counted = await session.rows(self._sql["count"], (arrival.scope, arrival.key, arrival.retention))
@@ -244,7 +252,7 @@ class _MySQL(Rows):
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     async def insert(self, session: Session, arrival: Arrival, *, result: bool) -> Found | None:
-        nonce = os.urandom(16)
+        nonce = arrival.mark = os.urandom(16)
         insert, params = self._insert([arrival], nonce)
         for _ in range(_TRIES):
             if session.returning:
@@ -292,6 +300,9 @@ class _MySQL(Rows):
 
     async def store(self, session: Session, arrival: Arrival, result: bytes | None) -> None:
         await session.rows(self._sql["store"], (arrival.id, None if result is None else result.hex()))
+
+    async def ours(self, session: Session, arrival: Arrival) -> bool:
+        return bool(await session.rows(self._sql["ours"], (arrival.id, arrival.mark.hex())))
 
     async def forget_many(self, session: Session, arrivals: Sequence[Arrival]) -> None:
         if arrivals:

@@ -9,7 +9,7 @@
 -- key and is still open, this waits for its end.
 INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
 VALUES ($1, $2, $3, {now}, {now} + $4)
-ON CONFLICT (scope, key) DO NOTHING RETURNING 1;
+ON CONFLICT (scope, key) DO NOTHING RETURNING created_at;
 
 -- name: insert_many
 -- The keys are an array literal in one text; the fingerprints, of 33 bytes each, stand one behind the other, and nothing
@@ -28,6 +28,10 @@ SELECT key, fingerprint FROM {inbox} WHERE scope = $1 AND key = ANY ($2::text::t
 
 -- name: store
 UPDATE {inbox} SET result = $3 WHERE scope = $1 AND key = $2;
+
+-- name: ours
+-- Whether the row is the one that this delivery has inserted, and not a later one's.
+SELECT 1 FROM {inbox} WHERE scope = $1 AND key = $2 AND created_at = $3;
 
 -- name: forget_many
 DELETE FROM {inbox} WHERE scope = $1 AND key = ANY ($2::text::text[]);

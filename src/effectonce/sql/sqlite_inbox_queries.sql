@@ -11,7 +11,7 @@
 -- No row comes back for a duplicate.
 INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
 VALUES ($1, $2, $3, {now}, {now} + $4)
-ON CONFLICT (scope, key) DO NOTHING RETURNING 1;
+ON CONFLICT (scope, key) DO NOTHING RETURNING created_at;
 
 -- name: insert_many
 INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at) VALUES {rows}
@@ -25,6 +25,10 @@ SELECT key, fingerprint FROM {inbox} WHERE scope = $1 AND key IN ({keys});
 
 -- name: store
 UPDATE {inbox} SET result = $3 WHERE scope = $1 AND key = $2;
+
+-- name: ours
+-- Whether the row is the one that this delivery has inserted, and not a later one's.
+SELECT 1 FROM {inbox} WHERE scope = $1 AND key = $2 AND created_at = $3;
 
 -- name: forget_many
 DELETE FROM {inbox} WHERE scope = $1 AND key IN ({keys});

@@ -18,6 +18,7 @@ Row = tuple[Any, ...]
 Named = tuple[Sequence[str], Sequence[Row]]
 
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
+_MARK: Final = "effectonce_mark"
 _savepoints = itertools.count(1)
 
 
@@ -79,11 +80,28 @@ class Caller(ABC):
     async def begin(self) -> None:
         """Begin a transaction. `ConfigurationError` where one is open: that is somebody else's."""
         if await self._in_transaction():
-            raise ConfigurationError(
-                "this connection has a transaction open, and the handler begins its own; give connections without one "
-                "(SQLAlchemy: engine.connect, not engine.begin)"
-            )
+            raise somebody_elses()
         await self._begin()
+
+    # A savepoint by which a transaction is known again: the driver's own word, whatever an ORM makes of savepoints.
+
+    async def mark(self) -> None:
+        await self.rows(f"SAVEPOINT {_MARK}")
+
+    async def is_marked(self, *, release: bool) -> bool:
+        """Whether the transaction is still the one that was marked. Where ``release``, its mark is gone by that; else
+        all that was done since. On PostgreSQL a transaction without the mark has failed by the question."""
+        try:
+            await self.rows(f"{'RELEASE' if release else 'ROLLBACK TO'} SAVEPOINT {_MARK}")
+        except ConnectionLost:
+            raise
+        except Exception:
+            return False
+        return True
+
+    async def has_ended(self) -> bool:
+        """Whether no transaction is open any more, as far as the driver knows."""
+        return not await self._in_transaction()
 
     @abstractmethod
     async def _in_transaction(self) -> bool:
@@ -131,6 +149,13 @@ def not_in_transaction(how: str) -> NotInTransaction:
     return NotInTransaction(
         "this connection commits each statement by itself, so the record would be committed without the effect; "
         f"begin a transaction first: {how}"
+    )
+
+
+def somebody_elses() -> ConfigurationError:
+    return ConfigurationError(
+        "this connection has a transaction open, and the handler begins its own; give connections without one "
+        "(SQLAlchemy: engine.connect, not engine.begin)"
     )
 
 

@@ -54,6 +54,12 @@ class DjangoSession(Caller):
             return [column[0] for column in found] if named else (), cursor.fetchall()
 
     async def savepoint(self) -> Any:
+        connection = self.connection
+        if self.dialect == "sqlite" and not connection.in_atomic_block:
+            # Autocommit is off, and outside of a transaction a savepoint would be one, and its release the commit.
+            connection.ensure_connection()
+            if not connection.connection.in_transaction:
+                await self.rows("BEGIN")
         atomic = transaction.atomic(using=self.connection.alias)
         atomic.__enter__()
         return atomic
@@ -67,7 +73,15 @@ class DjangoSession(Caller):
     async def _in_transaction(self) -> bool:
         return False  # `durable` asks, and knows about the transactions that Django's own test cases are in
 
+    async def has_ended(self) -> bool:
+        return not self.connection.in_atomic_block
+
     async def _begin(self) -> None:
+        if not self.connection.in_atomic_block and not self.connection.get_autocommit():
+            raise ConfigurationError(
+                "autocommit is off on this Django connection, where the end of atomic() commits nothing; the inbox's "
+                "handler owns its transaction: set AUTOCOMMIT to True, or use inbox.call() and commit yourself"
+            )
         try:
             atomic = transaction.atomic(using=self.connection.alias, durable=True)
             atomic.__enter__()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from effectonce.contracts import Dialect
 from effectonce.errors import ConfigurationError, show
 
-from .base import Caller, Named, closed, not_in_transaction, render
+from .base import Caller, Named, closed, not_in_transaction, render, somebody_elses
 from .sqlite import commits_by_itself
 
 T = TypeVar("T")
@@ -71,6 +71,13 @@ class SQLAlchemySession(Caller):
     async def _in_transaction(self) -> bool:
         return bool(self.connection.in_transaction())
 
+    async def begin(self) -> None:
+        # A session that is bound to a connection joins the transaction there, and leaves its end to its owner.
+        bound = await self._on(_bound)
+        if bound is not None and bound.in_transaction():
+            raise somebody_elses()
+        await super().begin()
+
     async def _begin(self) -> None:
         await self._on(lambda target: target.begin())
 
@@ -107,6 +114,12 @@ def async_sqlalchemy_session(target: Any) -> AsyncSQLAlchemySession:
 def _flavour(target: Any) -> Any:
     """SQLAlchemy's dialect. A connection has it; a session has it from what it is bound to."""
     return target.get_bind().dialect if hasattr(target, "get_bind") else target.dialect
+
+
+def _bound(target: Any) -> Any:
+    """The connection that a session is bound to; None: to an engine."""
+    bound = target.get_bind() if hasattr(target, "get_bind") else None
+    return bound if hasattr(bound, "in_transaction") else None
 
 
 def _connection(target: Any) -> Any:
