@@ -15,7 +15,9 @@ from tests.inbox.conftest import Shop, sqlite_file
 from tests.inbox.kinds import Place
 
 
-@pytest.mark.parametrize("foreign", [None, 7, "postgresql://", object(), sqlite3, []], ids=repr)
+@pytest.mark.parametrize(
+    "foreign", [None, 7, "postgresql://", object(), sqlite3, []], ids=lambda each: type(each).__name__
+)
 def test_a_foreign_object_is_no_connection(foreign: Any) -> None:
     with pytest.raises(
         eo.ConfigurationError, match=r"pass one of sqlite3\.Connection.*psycopg.*django\.db\.connection"

@@ -10,6 +10,7 @@ that transaction, within retention, with durable commits.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
@@ -297,7 +298,13 @@ class Inbox:
             )
 
     async def _first(self, session: Caller, arrival: Arrival) -> bool:
-        found = await self._rows(session).insert(session, arrival, result=False)
+        _require_still(session)
+        rows = self._rows(session)
+        found = await self._whole(
+            session,
+            lambda: rows.insert(session, arrival, result=False),
+            lambda found: [arrival] if found is None else [],
+        )
         if found is None:
             return True
         self._refuse_mismatch(arrival, found)
@@ -311,16 +318,41 @@ class Inbox:
                 self._refuse_mismatch(arrival, Found(earlier.fingerprint, None))
         if not unique:
             return []
+        _require_still(session)
         rows = self._rows(session)
-        found = await rows.insert_many(session, list(unique.values()))
+
+        def new(found: dict[str, Found]) -> list[Arrival]:
+            return [each for key, each in unique.items() if key not in found]
+
+        found = await self._whole(session, lambda: rows.insert_many(session, list(unique.values())), new)
         try:
             for key, row in found.items():
                 self._refuse_mismatch(unique[key], row)
         except PayloadMismatch:
             # Else a caller who goes on and commits would have the others recorded, and not done.
-            await rows.forget_many(session, [each for key, each in unique.items() if key not in found])
+            await rows.forget_many(session, new(found))
             raise
         return [unique[arrival.key] is arrival and arrival.key not in found for arrival in arrivals]
+
+    async def _whole(self, session: Caller, insert: Callable[[], Awaitable[T]], new: Callable[[T], list[Arrival]]) -> T:
+        """What ``insert`` gives. Where it is cancelled and done all the same, what it has inserted is taken back: a
+        caller who goes on and commits would have that recorded, and not done."""
+        if not session.outlives_cancel:
+            return await insert()
+        place = await session.savepoint()
+        try:
+            found = await insert()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self._undo(session, place, error)
+            raise
+        try:
+            await session.release(place)
+        except CancelledError:
+            await self._rows(session).forget_many(session, new(found))
+            raise
+        return found
 
     def _call_sync(
         self, session: Caller, arrival: Arrival, codec: Codec, message: Any, fn: Callable[..., Any]
@@ -363,6 +395,7 @@ class Inbox:
         return _outcome(arrival, message, value, found is not None)
 
     async def _enter(self, session: Caller, arrival: Arrival) -> tuple[Any, Found | None]:
+        _require_still(session)
         place = await session.savepoint()
         try:
             found = await self._rows(session).insert(session, arrival, result=True)
@@ -407,6 +440,12 @@ class Inbox:
 def _outcome(arrival: Arrival, message: Any, value: Any, replayed: bool) -> Outcome[Any]:
     attempt = message.attempt if isinstance(message, Message) else 1
     return Outcome(value, replayed, arrival.plain_key, arrival.scope, attempt)
+
+
+def _require_still(session: Caller) -> None:
+    """An answer may be awaited long after it was asked for, when the transaction is over."""
+    if session.is_async:
+        session.require_transaction()
 
 
 def _about(arrival: Arrival) -> str:

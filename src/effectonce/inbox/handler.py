@@ -392,6 +392,7 @@ class _Delivery(Transaction):
     async def _refuse_ended(self, rows: Rows, result: bytes | None) -> None:
         """The handler has ended the transaction, and done nothing since. A row that it has committed is true."""
         session, self._marked = self.session, False
+        await session.roll_back()  # for the driver, which may not know
         await session.begin()
         if not await rows.ours(session, self.arrival):
             raise _rolled_back()
@@ -404,13 +405,15 @@ class _Delivery(Transaction):
         )
 
     async def roll_back(self) -> None:
-        session = self.session
-        if self._marked:
-            self._marked = False
-            if await session.has_ended() or not await session.is_marked(release=False):
-                await self._renounce(self.plan.inbox._rows(session))
-                return
-        await session.roll_back()
+        session, marked, self._marked = self.session, self._marked, False
+        try:
+            foreign = marked and (await session.has_ended() or not await session.is_marked(release=False))
+        except Exception:  # nothing can be asked of it any more
+            foreign = False
+        if foreign:
+            await self._renounce(self.plan.inbox._rows(session))
+        else:
+            await session.roll_back()
 
     async def _renounce(self, rows: Rows) -> None:
         """The transaction is not ours any more: undo what is open. Where the handler had committed the row, that goes,

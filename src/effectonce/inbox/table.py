@@ -61,7 +61,7 @@ class OnTable:
         sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({marks})"
         session.require_transaction()
         insert = self._insert_mysql if session.dialect == "mysql" else self._insert
-        answer = self._told(insert(session, sql, list(columns.values())))
+        answer = self._told(session, text, insert(session, sql, list(columns.values())))
         return Pending(answer, "on_table(...).insert(...)") if session.is_async else drive(answer)
 
     async def _insert(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
@@ -80,19 +80,20 @@ class OnTable:
         if not self._unique:
             await self._require_unique(session)
         select = f"{self._select(session)} FOR UPDATE"  # a plain one may not see what was committed meanwhile
+        key = (str(params[0]),)  # a number would be compared with texts as a number: 7 is '07x'
         for _ in range(_TRIES):
             try:
                 if session.returning:
                     row = await _row(session, f"{sql} RETURNING *", params)
                 else:
                     await session.rows(sql, params)
-                    row = await _row(session, select, params[:1])
+                    row = await _row(session, select, key)
                 return Inserted(row or {}, True)
             except Exception as error:
                 if not is_duplicate(error):
                     raise
                 refused = error
-            row = await _row(session, select, params[:1])
+            row = await _row(session, select, key)
             if row is not None:
                 return Inserted(row, False)
         raise refused  # by another key of the table than this column's
@@ -107,16 +108,33 @@ class OnTable:
     def _select(self, session: Caller) -> str:
         return f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {_column(self.column, session.dialect)} = $1"
 
-    async def _told(self, inserting: Coroutine[Any, Any, Inserted]) -> Inserted:
+    async def _told(self, session: Caller, key: str, inserting: Coroutine[Any, Any, Inserted]) -> Inserted:
         """Errors about a table that is not ours to migrate."""
         try:
-            return await inserting
+            inserted = await inserting
         except SchemaMissing as error:
             raise ConfigurationError(f"{self!r}: {error.__cause__}") from error.__cause__
         except Exception as error:
             if is_without_unique_key(error):
                 raise self._not_unique() from error
             raise
+        self._require_same(session, key, inserted.row)
+        return inserted
+
+    def _require_same(self, session: Caller, key: str, row: Mapping[str, Any]) -> None:
+        """The column decides what is equal: under a collation that ignores case or trailing spaces, another key is."""
+        stored = next((row[name] for name in row if name.lower() == self.column.lower()), None)
+        if isinstance(stored, bytes | bytearray | memoryview):
+            stored = bytes(stored).decode(errors="replace")
+        if not isinstance(stored, str | int) or str(stored) == key:
+            return
+        if session.dialect == "postgresql" and str(stored).rstrip(" ") == key:  # char(n), which is filled up
+            return
+        raise ConfigurationError(
+            f"{self!r} keeps the key {show(key)!r} as {show(str(stored))!r}, so that two operations would be one: give "
+            "the column a type that is long enough and a collation that compares bytes (MySQL: COLLATE utf8mb4_bin, or "
+            "VARBINARY; SQLite: BINARY), and roll back"
+        )
 
     def _not_unique(self) -> ConfigurationError:
         return ConfigurationError(

@@ -27,7 +27,7 @@ UPDATE {inbox} SET result = UNHEX($2) WHERE id = UNHEX($1);
 
 -- name: ours
 -- Whether the row is the one that this delivery has inserted, and not a later one's.
-SELECT 1 FROM {inbox} WHERE id = UNHEX($1) AND nonce = UNHEX($2) FOR UPDATE;
+SELECT 1 FROM {inbox} WHERE id = UNHEX($1) AND nonce = UNHEX($2);
 
 -- name: forget_many
 DELETE FROM {inbox} WHERE id IN ({ids});

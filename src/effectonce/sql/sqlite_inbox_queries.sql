@@ -8,9 +8,9 @@
 
 
 -- name: insert
--- No row comes back for a duplicate.
+-- No row comes back for a duplicate. The clock has milliseconds only: the rest is random, so that `ours` knows its row.
 INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
-VALUES ($1, $2, $3, {now}, {now} + $4)
+VALUES ($1, $2, $3, {now} + abs(random() % 1000), {now} + $4)
 ON CONFLICT (scope, key) DO NOTHING RETURNING created_at;
 
 -- name: insert_many

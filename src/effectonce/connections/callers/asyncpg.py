@@ -7,13 +7,14 @@ from typing import Any
 
 from asyncpg import InterfaceError, Record  # type: ignore[import-untyped, unused-ignore]
 
-from .base import Caller, Named, closed, has_failed, not_in_transaction
+from .base import Caller, Named, closed, not_in_transaction
 
 
 class AsyncpgSession(Caller):
-    __slots__ = ()
+    __slots__ = ("_transaction",)
     dialect = "postgresql"
     is_async = True
+    _transaction: Any
 
     def require_transaction(self) -> None:
         try:
@@ -36,17 +37,15 @@ class AsyncpgSession(Caller):
         return bool(self.connection.is_in_transaction())
 
     async def _begin(self) -> None:
-        await self.rows("BEGIN")
-
-    async def _has_failed(self) -> bool:
-        return False  # the answer to the COMMIT says it
+        # Its own object: in a transaction begun in SQL, it refuses the handler's `conn.transaction()`.
+        self._transaction = self.connection.transaction()
+        await self._transaction.start()
 
     async def _commit(self) -> None:
-        if await self.connection.execute("COMMIT") == "ROLLBACK":
-            raise has_failed()
+        await self._transaction.commit()
 
     async def roll_back(self) -> None:
-        await self.rows("ROLLBACK")
+        await self._transaction.rollback()
 
     async def close(self) -> None:
         await self.connection.close()

@@ -31,6 +31,8 @@ class Caller(ABC):
     is_async: bool
     #: INSERT … RETURNING is there.
     returning: bool = True
+    #: A statement whose awaiting was cancelled is run all the same, and the connection stays usable.
+    outlives_cancel: bool = False
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection

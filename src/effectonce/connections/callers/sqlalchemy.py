@@ -108,6 +108,8 @@ def sqlalchemy_session(target: Any) -> SQLAlchemySession:
 
 
 def async_sqlalchemy_session(target: Any) -> AsyncSQLAlchemySession:
+    if hasattr(target, "registry"):  # an async_scoped_session, which has no `run_sync` of its own
+        target = target()
     return AsyncSQLAlchemySession(target, _flavour(target))
 
 

@@ -40,6 +40,9 @@ class SQLiteSession(Caller):
     async def _in_transaction(self) -> bool:
         return await self._on(lambda raw: raw.in_transaction and mode(raw) is not False)
 
+    async def has_ended(self) -> bool:
+        return not await self._on(lambda raw: raw.in_transaction)
+
     async def _begin(self) -> None:
         if await self._on(mode) is not False:
             await self.rows("BEGIN IMMEDIATE")
@@ -59,6 +62,7 @@ class AsyncSQLiteSession(SQLiteSession):
 
     __slots__ = ("_required",)
     is_async = True
+    outlives_cancel = True
 
     def require_transaction(self) -> None:
         try:
