@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import guard, http, plot, relay, sagas, transactional, worker
+from . import guard, http, lint, plot, relay, sagas, transactional, worker
 from .measure import Result, progress_to_stderr, run, show
 
 SUITES = {
@@ -21,6 +21,7 @@ SUITES = {
     "http": http.PARTS,
     "sagas": sagas.PARTS,
     "worker": worker.PARTS,
+    "lint": lint.PARTS,
 }
 
 

@@ -65,13 +65,13 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Ignore(Struct, frozen=True):
-    """A comment ``# effectonce: ignore[P11] reason``. No rules: it hides all of them."""
+    """A comment ``# effectonce: ignore[P11] why``. No rules: it hides all of them. ``alone``: on a line of its own."""
 
     line: int
     column: int
     end_column: int
     rules: tuple[str, ...] = ()
-    reason: str = ""
+    alone: bool = False
 
 
 class LintError(Exception):

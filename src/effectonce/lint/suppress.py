@@ -21,27 +21,29 @@ def ignores_in(content: bytes, python: bool) -> tuple[Ignore, ...]:
     if b"effectonce:" not in content:
         return ()
     out = []
-    for line, column, text in _comments(content, python):
+    for number, before, text in _comments(content, python):
         found = _COMMENT.search(text)
         if found:
             rules = tuple(each.strip() for each in (found.group(1) or "").split(",") if each.strip())
-            start = column + found.start()
-            out.append(Ignore(line, start, column + len(text.rstrip()), rules, found.group(2).strip()))
+            start = len(before) + found.start() + 1
+            alone = not (before + text[: found.start()]).strip()
+            out.append(Ignore(number, start, len(before) + len(text.rstrip()) + 1, rules, alone))
     return tuple(out)
 
 
-def _comments(content: bytes, python: bool) -> Iterable[tuple[int, int, str]]:
+def _comments(content: bytes, python: bool) -> Iterable[tuple[int, str, str]]:
+    """Each comment: its line, what stands before it there, and itself."""
     if python:
         try:
             for token in tokenize.tokenize(io.BytesIO(content).readline):
                 if token.type == tokenize.COMMENT:
-                    yield token.start[0], token.start[1] + 1, token.string
+                    yield token.start[0], token.line[: token.start[1]], token.string
             return
         except (tokenize.TokenError, SyntaxError, UnicodeDecodeError, ValueError):
             pass
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         if "effectonce:" in line:
-            yield number, 1, line
+            yield number, "", line
 
 
 def hidden(
@@ -64,20 +66,14 @@ def hidden(
 
 
 def _hides(finding: Finding, ignores: dict[str, tuple[Ignore, ...]]) -> tuple[str, Ignore] | None:
+    """The comment that hides a finding: on the lines that it points to, or on a line of its own above them."""
     for place in (finding.place, *(label.place for label in finding.labels)):
         for each in ignores.get(place.path, ()):
-            if each.rules and finding.rule not in each.rules:
-                continue
-            if place.line <= each.line <= max(place.end_line, place.line) or (
-                each.line == place.line - 1 and _alone(each)
-            ):
+            named = not each.rules or finding.rule in each.rules
+            inside = place.line <= each.line <= max(place.end_line, place.line)
+            if named and (inside or (each.alone and each.line == place.line - 1)):
                 return place.path, each
     return None
-
-
-def _alone(comment: Ignore) -> bool:
-    """A comment far to the left stands on a line of its own; one behind code does not reach the next line."""
-    return comment.column <= 13 or (comment.column % 4 == 1 and comment.column < 30)
 
 
 def _unused(path: str, comment: Ignore) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -95,7 +96,12 @@ def documents(path: str, content: bytes) -> list[Node]:
         raise Unreadable("not text in UTF-8") from None
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _composed(path, yaml.parse(text, Loader=loader), yaml)
+        roots = _composed(path, yaml.parse(text, Loader=loader), yaml)
+        if path.lower().endswith(".json"):
+            json.loads(text)  # YAML takes more than JSON does
+        return roots
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)

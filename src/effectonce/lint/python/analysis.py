@@ -15,18 +15,21 @@ from .modules import Module, Project
 _DEEPEST = 6000
 """Python's own limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
 
-_MAY_CONSUME = re.compile(
-    rb"celery|dramatiq|faststream|taskiq|\barq\b|\brq\b|procrastinate|\bhuey\b|\bpika\b|aio_pika|kombu|kafka|\bsqs\b|receive_message"
-    rb"|\[.Records|\bRecords\b|\.records\b|\bnats\b|xread|brpop|blpop|blmove|pubsub|servicebus|pulsar|[wW]eb_?[hH]ook|construct_event"
-    rb"|@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route)\b|shared_task|effectonce|babelqueue"
-    rb"|basic_consume|compensat|[Ii]dempoten|cloud_event|event_handler|azure\.functions|paho|\[[\"']detail[\"']\]|csrf_exempt"
-    rb"|class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin)\b"
+_WORDS = (
+    b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
+    b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue paho"
+    b" basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt"
+).split()
+_SHAPES = re.compile(
+    rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route)\b|\[[\"']detail[\"']\]"
+    rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin)\b|\b(?:arq|rq|sqs|nats)\b",
+    re.MULTILINE,
 )
 
 
 def may_consume(content: bytes) -> bool:
     """Whether a file mentions anything that a consumer needs; if not, there is nothing in it to be found."""
-    return _MAY_CONSUME.search(content) is not None
+    return any(word in content for word in _WORDS) or _SHAPES.search(content) is not None
 
 
 def analysed(project: Project, module: Module) -> list[Finding]:

@@ -8,7 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from .expressions import Expressions, one_of
-from .library import brokers, effects, guards, higher, layers, orm, plain, registrations, stores
+from .library import (
+    brokers,
+    documents,
+    effects,
+    guards,
+    habits,
+    higher,
+    layers,
+    orm,
+    plain,
+    redis,
+    registrations,
+    stores,
+)
 from .library.messages import BODIES, MESSAGE, delivered
 from .library.names import ATTRIBUTES, FLUENT, tag_of
 from .modules import OUTSIDE, Project
@@ -17,6 +30,10 @@ from .walk import Held, Transaction, joined, origins, taints
 
 DEEPEST = 14
 """Calls inside calls that are followed."""
+
+
+_LIBRARY = (plain, higher, guards, brokers, registrations, orm, redis, documents, stores, effects)
+"""Asked in this order: the first that knows a call says what it does."""
 
 
 @dataclass(slots=True)
@@ -110,7 +127,7 @@ class Calls(Expressions):
         return self._unseen(call)
 
     def _known(self, call: Call) -> Val | None:
-        for knows in (plain, higher, guards, brokers, registrations, orm, stores, effects):
+        for knows in _LIBRARY:
             value: Val | None = knows.called(self, call)
             if value is not None:
                 return value
@@ -154,7 +171,7 @@ class Calls(Expressions):
         asks_message = (
             "message" in call.receiver.taint
         )  # `event.total()` looks at it; `book(event)` does something with it
-        if not call.tag and not asks_message and call.ref.partition(".")[0] not in OUTSIDE and not layers.is_log(call):
+        if not call.tag and not asks_message and call.ref.partition(".")[0] not in OUTSIDE and not habits.is_log(call):
             self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
         taint = taints(call.receiver, *call.all())
         return Val(

@@ -59,6 +59,9 @@ class Scanner(Walker):
                 continue
         for function in self._functions():
             segment = self._source(function.node)
+            if function.owner is None:
+                self._begin()
+                self._look_at_decorators(function)
             if _LOOKS.search(segment):
                 self._through(function)
             self._by_shape(function, segment)
@@ -111,6 +114,7 @@ class Scanner(Walker):
         self._begin()
         try:
             if function is None:
+                self.fuel = max(FUEL, 4 * len(self.scanned.tree.body))
                 self.block(self.scanned.tree.body)
             else:
                 self.invoke(function, (), {}, function.node)
@@ -168,12 +172,17 @@ class Scanner(Walker):
     # -- by decorator
 
     def defined(self, function: Function) -> None:
-        node = function.node
-        if isinstance(node, ast.Lambda) or self.muted or function.module is not self.scanned:
-            return
-        for decorator in node.decorator_list:
+        """A function inside another; those of the module and of its classes are gone through by name."""
+        if self.stack and not self.muted and function.module is self.scanned:
+            self._look_at_decorators(function)
+
+    def _look_at_decorators(self, function: Function) -> None:
+        for decorator in getattr(function.node, "decorator_list", ()):
             with self.quietly():
-                self._decorated(function, decorator)
+                try:
+                    self._decorated(function, decorator)
+                except Exhausted:
+                    return
 
     def _decorated(self, function: Function, decorator: ast.expr) -> None:
         call = decorator if isinstance(decorator, ast.Call) else None
@@ -238,7 +247,7 @@ class Scanner(Walker):
             receiver = self.instance_of(cls, (), {}, "self")
             with self.within(Scope(self.scanned, owner=cls)):
                 for method in decorated:
-                    self.defined(Function(method, self.scanned, owner=cls, receiver=receiver))
+                    self._look_at_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
         if cls.node.bases and cls.methods.keys() & {"run", "perform", "post"}:
             self._derived(cls)
         functions = cls.attributes.get("functions")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .calls import Calls, Frame, Guarded, InTransaction
-from .library import guards, layers
+from .library import guards, habits
 from .library.words import words
 from .values import UNKNOWN, Function, Handler, Op, Scope, Val
 from .walk import joined, origins
@@ -109,9 +109,9 @@ class Contexts(Calls):
                     caught,
                     how=how,
                     raises=how == "raise" or any(op.kind in ("raise", "retry", "nack") for op in done),
-                    returns_failure=layers.returns_failure(handler.body),
+                    returns_failure=habits.returns_failure(handler.body),
                     trivial=all(op.kind in ("ack", "commit", "rollback") for op in done)
-                    and layers.only_tells(handler.body),
+                    and habits.only_tells(handler.body),
                 )
             )
         return how

@@ -25,6 +25,8 @@ LARGEST = 4 * 1024 * 1024
 
 OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
+_DEEPEST = 3000
+"""Python's own limit while it parses: a chain of `a + b + c` is as deep as it is long."""
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
@@ -44,6 +46,8 @@ def digest(content: bytes) -> str:
 
 def parse(content: bytes) -> ast.Module:
     """The syntax tree of a file; `Unreadable` says what is in the way."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -56,6 +60,8 @@ def parse(content: bytes) -> ast.Module:
         raise Unreadable(f"not valid Python: {error}") from None
     except (RecursionError, MemoryError):
         raise Unreadable("nested too deeply to be parsed") from None
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @dataclass(slots=True)

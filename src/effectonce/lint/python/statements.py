@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .calls import Frame
 from .contexts import NEXT, Contexts, worst
-from .library import brokers, keyvalue, layers, orm, registrations
+from .library import brokers, documents, habits, orm, registrations
 from .modules import Binding, Class, imports_of
 from .values import UNKNOWN, Function, Op, Val
 from .walk import Held, joined, origins, taints
@@ -67,7 +67,7 @@ class Walker(Contexts):
                 self.hold(test.origin, "raise")
             case ast.Delete():
                 for target in node.targets:
-                    keyvalue.item_deleted(self, target)
+                    documents.item_deleted(self, target)
             case _:
                 pass
         return NEXT
@@ -102,7 +102,9 @@ class Walker(Contexts):
         self.scope.names[name] = self.imported(self.module, binding)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        function = Function(node, self.module, scope=self.scope, owner=self.scope.owner if self.scope.parent else None)
+        at_top = not self.stack  # then its free names are the module's
+        owner = self.scope.owner if self.scope.parent else None
+        function = Function(node, self.module, scope=None if at_top else self.scope, owner=owner)
         self.scope.names[node.name] = Val(text=node.name, function=function)
         self.defined(function)
 
@@ -141,7 +143,7 @@ class Walker(Contexts):
                 key = self.value(target.slice)
                 if container.fields is not None and isinstance(key.literal, str):
                     container.fields[key.literal] = value
-                keyvalue.item_set(self, target, container, key)
+                documents.item_set(self, target, container, key)
             case ast.Starred():
                 self.assign(target.value, value)
             case _:
@@ -291,7 +293,7 @@ class Walker(Contexts):
                 self.assign(node.target, each)
                 self._loop(node.body, [], False)
             return NEXT
-        retry = layers.is_retry_loop(node, iterable)
+        retry = habits.is_retry_loop(node, iterable)
         item = self.element(iterable, node.iter)
         if retry:
             item = replace(item, taint=item.taint | {"attempt:the attempt's number"})
@@ -300,7 +302,7 @@ class Walker(Contexts):
 
     def _while(self, node: ast.While) -> str:
         test = self.value(node.test)
-        retry = layers.is_retry_loop(node, test)
+        retry = habits.is_retry_loop(node, test)
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
         how = self._loop(node.body, node.orelse, retry)
         breaks = any(isinstance(each, ast.Break) for each in ast.walk(node))

@@ -67,7 +67,7 @@ def charge(payload):
     key = f"charge:{payload['message_id']}"
     stripe.Charge.create(amount=payload["amount"], currency="eur", idempotency_key=key)
 """,
-        modes="Any; `eo.keys.content` is there for those who can live with it, and says so.",
+        modes="Any; `eo.keys.content_hash` is there for those who can live with it, and says so.",
     ),
     Rule(
         id="EO303",

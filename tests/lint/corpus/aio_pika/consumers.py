@@ -1,3 +1,4 @@
+# ruff: noqa
 """aio-pika: callbacks, iterators, process()."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# ruff: noqa
 """arq jobs: named in WorkerSettings."""
 
 import resend

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Lambda behind SQS, SNS and EventBridge."""
 
 import json

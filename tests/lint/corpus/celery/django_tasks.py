@@ -1,3 +1,4 @@
+# ruff: noqa
 """Celery with Django's ORM."""
 
 from celery import shared_task

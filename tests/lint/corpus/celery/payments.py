@@ -1,3 +1,4 @@
+# ruff: noqa
 """Charging, refunding and paying out in Celery tasks."""
 
 import logging

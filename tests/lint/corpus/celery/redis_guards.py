@@ -1,3 +1,4 @@
+# ruff: noqa
 """Home-made guards on Redis."""
 
 import datetime as dt

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Acks, swallowed errors, base classes."""
 
 import logging

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Dramatiq retries by default: every actor sees its message again."""
 
 import dramatiq

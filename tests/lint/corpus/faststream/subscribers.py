@@ -1,3 +1,4 @@
+# ruff: noqa
 """FastStream subscribers on several brokers."""
 
 from faststream import AckPolicy, Context, FastStream

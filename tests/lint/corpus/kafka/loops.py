@@ -1,3 +1,4 @@
+# ruff: noqa
 """confluent-kafka, kafka-python and aiokafka."""
 
 import json

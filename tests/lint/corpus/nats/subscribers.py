@@ -1,3 +1,4 @@
+# ruff: noqa
 """nats-py, with and without JetStream."""
 
 import asyncio

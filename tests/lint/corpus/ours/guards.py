@@ -1,3 +1,4 @@
+# ruff: noqa
 """What effectonce itself and its like do: all of this is guarded."""
 
 import aio_pika

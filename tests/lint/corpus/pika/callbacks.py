@@ -1,3 +1,4 @@
+# ruff: noqa
 """Callbacks on a blocking channel."""
 
 import functools

@@ -1,3 +1,4 @@
+# ruff: noqa
 """A consumer as an object, a closure, a generator loop."""
 
 import json

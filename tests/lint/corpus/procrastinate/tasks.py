@@ -1,3 +1,4 @@
+# ruff: noqa
 """Procrastinate: tasks on PostgreSQL."""
 
 import procrastinate

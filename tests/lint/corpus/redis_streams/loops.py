@@ -1,3 +1,4 @@
+# ruff: noqa
 """Redis streams and lists as queues."""
 
 import json

@@ -1,3 +1,4 @@
+# ruff: noqa
 """rq: by decorator, and by being enqueued."""
 
 import csv

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Azure Service Bus."""
 
 import json

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Guards that the project wrote for itself."""
 
 import functools

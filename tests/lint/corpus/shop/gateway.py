@@ -1,3 +1,4 @@
+# ruff: noqa
 """The effect is here, two calls away from the task."""
 
 import logging

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Tasks that reach their effects, and their guards, through other files."""
 
 from .dedup import AlreadyDone, Seen, claim, deduplicated, first_delivery, logged, r

@@ -1,3 +1,4 @@
+# ruff: noqa
 """A project of several files: the application object is here."""
 
 from celery import Celery

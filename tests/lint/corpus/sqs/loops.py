@@ -1,3 +1,4 @@
+# ruff: noqa
 """boto3 and SQS."""
 
 import json

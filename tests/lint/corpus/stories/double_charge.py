@@ -1,3 +1,4 @@
+# ruff: noqa
 """The stories that are told of double charges, and the same consumers put right."""
 
 import hashlib

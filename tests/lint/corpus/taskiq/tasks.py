@@ -1,3 +1,4 @@
+# ruff: noqa
 """taskiq tasks."""
 
 import logging

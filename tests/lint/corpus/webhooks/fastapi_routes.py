@@ -1,3 +1,4 @@
+# ruff: noqa
 """FastAPI endpoints that providers call, again and again until they get a 2xx."""
 
 import hashlib

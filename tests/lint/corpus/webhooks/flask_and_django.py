@@ -1,3 +1,4 @@
+# ruff: noqa
 """Webhooks in Flask and Django."""
 
 import json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce.lint.findings import Finding, Place
 from effectonce.lint.python.values import Consumer, Trace, Val
 
-from . import acks, composition, dedup, keys
+from . import acks, composition, dedup, keys, retention
 from .cases import Case
 
 
@@ -14,6 +14,7 @@ def judged(consumer: Consumer, trace: Trace, settings: dict[str, tuple[Val, Plac
     case = Case(consumer, trace, settings)
     verdicts = dedup.judge(case)
     keys.judge(case, verdicts)
+    retention.judge(case, verdicts)
     acks.judge(case)
     composition.judge(case)
     return case.findings

@@ -9,6 +9,7 @@ from effectonce.lint.python.modules import Module
 from effectonce.lint.python.values import Handler, Op, Val
 
 from .cases import Case
+from .fixing import after
 
 #: family: settings that ack as the message is handed over, with the value that does so and the one that does not.
 _SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
@@ -165,11 +166,9 @@ def _added_ack(case: Case, module: Module) -> Edit | None:
         return None
     names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)][-4:]
     last = node.body[-1]
-    end = module.place(last)
     if len(names) < 4 or last.lineno == node.lineno:
         return None
-    spot = Place(end.path, end.end_line, end.end_column, end.end_line, end.end_column)
-    return Edit(spot, f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
+    return Edit(after(module.place(last)), f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
 
 
 def _by_order(case: Case) -> None:

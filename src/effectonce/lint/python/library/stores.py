@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from effectonce.lint.python import sql
 from effectonce.lint.python.values import UNKNOWN, Effect, Op, Val
 
-from . import keyvalue
 from .names import dedupish
 from .words import words
 
@@ -31,9 +30,6 @@ _OWN_KEYS = words(
 
 
 def called(walk: Calls, call: Call) -> Val | None:
-    found = keyvalue.called(walk, call)
-    if found is not None:
-        return found
     if call.name in ("commit", "rollback") and _is_database(call):
         walk.emit(call.name, call.node, text=call.shown)
         walk.epoch += 1
