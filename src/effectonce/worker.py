@@ -56,7 +56,7 @@ class Worker:
 
     - ``name``: the consumer. Workers of one name share the work; it is a part of every handler's scope.
     - ``envelope``: how messages are read; default: the broker's.
-    - ``prefetch``: the most messages in hand; default: twice what the handlers of a queue can run.
+    - ``prefetch``: the most messages that run or wait to; default: twice what the handlers of a queue can run.
     - ``drain``: how long running handlers may take to end when the worker is told to stop; the rest is given back.
     - ``unknown``: what becomes of a message whose type no handler takes: ``"dead"`` letters, ``"delete"``, ``"retry"``
       (another worker may know it), or ``"fail"``: the worker stops.
@@ -254,8 +254,13 @@ class Worker:
         for line in lines:
             line.open()
         log.info("worker %s consumes %s", self.name, ", ".join(line.queue for line in lines))
-        await stopping.wait()
-        await self._close(lines, companions)
+        try:
+            await stopping.wait()
+        except asyncio.CancelledError:
+            self._over.set()  # whoever cancels does not want to wait
+            raise
+        finally:
+            await self._close(lines, companions)
 
     def run_check(self) -> None:
         """`check`, outside of an event loop."""
@@ -311,7 +316,7 @@ class Worker:
             line = Line(
                 queue,
                 self.name,
-                self.broker.backend.consumer(queue, group=self.name, prefetch=prefetch),
+                self.broker.backend.consumer(queue, group=self.name, prefetch=prefetch * 3 // 2),
                 self.intake(queue),
                 prefetch=prefetch,
                 batch=capabilities.batch,

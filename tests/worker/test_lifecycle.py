@@ -236,6 +236,27 @@ async def test_a_second_stop_does_not_wait() -> None:
     assert bench.left("orders") == 1
 
 
+async def test_a_cancelled_serve_gives_everything_back_and_leaves_no_task_behind() -> None:
+    bench = Bench()
+    worker = bench.worker(drain="1h")
+    running = asyncio.Event()
+
+    @worker.handler("orders", concurrency=2)
+    async def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    await bench.send("orders", *(paid(number) for number in range(10)))
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(worker.serve())
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+    assert (bench.left("orders"), bench.store.stats().counts["claimed"], bench.store.engine.leased) == (10, 0, set())
+
+
 def test_f58_run_drains_on_sigterm() -> None:
     bench = Bench()
     worker = bench.worker()

@@ -142,13 +142,21 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
     tracestate: str | None = None
 
 
+class _PlainEvent(_Event):
+    """The same with data that nobody wants to have a type."""
+
+    data: Any
+
+
 _event = msgspec.json.Decoder(_Event)
+_plain_event = msgspec.json.Decoder(_PlainEvent)
 
 
 def _own(packet: Packet, data_type: Any) -> Message[Any] | None:
     """The message, where it is written as we do; None where it has to be read with more care."""
+    plain = data_type is Any
     try:
-        event = _event.decode(packet.body)
+        event = (_plain_event if plain else _event).decode(packet.body)
     except (msgspec.DecodeError, RecursionError):
         return None
     if not (event.id and event.source and event.type) or (event.time is not None and event.time.tzinfo is None):
@@ -160,10 +168,10 @@ def _own(packet: Packet, data_type: Any) -> Message[Any] | None:
     if event.tracestate is not None:
         headers["tracestate"] = event.tracestate
     return Message(
-        data=read_json(event.data, data_type, "the data"),
+        data=event.data if plain else read_json(event.data, data_type, "the data"),
         type="" if event.type == UNTYPED else event.type,
         id=event.id,
-        key=event.idempotencykey,
+        key=event.idempotencykey or event.id,
         ordering_key=event.partitionkey,
         headers=headers,
         trace_id=event.correlationid,

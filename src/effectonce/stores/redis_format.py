@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from effectonce.errors import CorruptRecord, InvalidOption
@@ -43,8 +44,10 @@ class Layout:
         self.meta = f"eo:{{{namespace}}}:meta".encode()
         self.pattern = f"eo:{{{namespace}/??}}:*"
         self.channel = f"eo:{namespace}:changes"
+        #: Kept for a while: what was claimed just now is settled soon.
+        self.key: Callable[[str, str], bytes] = lru_cache(maxsize=1024)(self._key)
 
-    def key(self, scope: str, key: str) -> bytes:
+    def _key(self, scope: str, key: str) -> bytes:
         identity = digest(scope, key)
         return self.buckets[identity[0]] + identity
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from effectonce.core import flow
-from effectonce.core.engine import Replies, release
+from effectonce.core.engine import release
 from effectonce.errors import (
     AttemptsExhausted,
     BrokerUnavailable,
@@ -32,6 +32,7 @@ from effectonce.store import Store
 
 from . import sending
 from .backoff import Backoff
+from .chores import Chores, Fail, either
 from .isolation import Isolation
 from .jobs import Job, Poison, cause_of, mark
 from .line import Line
@@ -42,6 +43,9 @@ log = logging.getLogger("effectonce")
 
 #: The shortest delay of a duplicate whose first delivery is running, in seconds.
 SOON = 0.05
+#: How many blocks of claims, and how many of completions, are under way at once. What comes meanwhile goes out together
+#: in the next: many small blocks would cost more than they save.
+IN_FLIGHT = 2
 #: After how many seconds a message comes again whose success could not be recorded.
 UNRECORDED = 1.0
 
@@ -66,7 +70,7 @@ class Leases:
         store: Store,
         isolation: Isolation,
         publish: Publish,
-        fail: Callable[[BaseException], None],
+        fail: Fail,
     ) -> None:
         self._line = line
         self._publish = publish
@@ -83,18 +87,21 @@ class Leases:
         self.slots = tuple(self._of.values())
         self._sends = any(route.to for route in routes)
         self._finished: list[Job] = []  # ended, and to be recorded
-        self._ending = 0  # ended or raised, and not settled yet
+        self.ending = 0
         self._backoff = Backoff(f"queue {line.queue}, {store!r}")
         self._paused = False
+        self._closed = False
         self._starting = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._claiming = 0  # blocks of claims, and of completions, that are under way
+        self._settling = 0
+        self._chores = Chores(fail, self._moved)
         self._quiet = asyncio.Event()
         isolation.join(self)
 
     @property
     def busy(self) -> int:
         """How many are claimed, as far as this process knows."""
-        return sum(slots.taken for slots in self.slots) + self._ending
+        return sum(slots.taken for slots in self.slots) + self.ending
 
     # -- claiming
 
@@ -106,10 +113,14 @@ class Leases:
             return
         self._starting = True
         try:
-            while not (self._paused or self._line.stopping or self._isolation.closed) and (jobs := self._next()):
+            while self._may_claim() and (jobs := self._next()):
                 self._claim(jobs)
         finally:
             self._starting = False
+
+    def _may_claim(self) -> bool:
+        held = self._paused or self._line.stopping or self._isolation.closed
+        return not held and self._claiming < IN_FLIGHT
 
     def _next(self) -> list[Job]:
         jobs: list[Job] = []
@@ -126,7 +137,9 @@ class Leases:
 
     def start_alone(self, job: Job) -> None:
         """Claim what `Isolation` has kept until nothing else runs."""
-        if job.stale:
+        if self._line.stopping:  # it is given back with all that is in hand
+            self._isolation.left(job)
+        elif job.stale:
             self._line.drop(job)
             self._isolation.left(job)
         else:
@@ -148,9 +161,16 @@ class Leases:
                 run.sent_at = engine.monotonic()
             ops.append(claim_of(run))
         ends = [slots.ends for slots in self.slots]
-        self._when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
+        self._claiming += 1
+        self._chores.when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
 
     def _answers(self, jobs: list[Job], ops: list[Claim | Look], ends: list[int], replies: list[Reply]) -> None:
+        self._claiming -= 1
+        if self._closed:  # too late: what was granted is given back
+            for op, reply in zip(ops, replies, strict=True):
+                if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+                    self._give_back(op, reply, lambda _: None)
+            return
         answered, of = flow.answered, self._of
         for job, op, reply in zip(jobs, ops, replies, strict=True):
             slots = of[job.route]
@@ -165,7 +185,7 @@ class Leases:
                 self._unanswered(job, reply)
             slots.taken -= 1
         for slots, before in zip(self.slots, ends, strict=True):
-            slots.ahead = min(slots.ends - before, slots.route.concurrency)
+            slots.answered(slots.ends - before)
             if slots.ready:
                 slots.wake()
         if not self._paused:
@@ -200,7 +220,7 @@ class Leases:
         return True
 
     def _give_back(self, claim: Claim, answer: Answer, then: Callable[[list[Reply]], None]) -> None:
-        self._when(self._side.settle_block([release(claim, answer)]), then)
+        self._chores.when(self._side.settle_block([release(claim, answer)]), then)
 
     def _refused(self, job: Job, answer: Answer) -> None:
         run = job.run
@@ -218,7 +238,7 @@ class Leases:
                 return
         job.outgoing = run.value if job.route.to else None
         if job.outgoing:
-            self._spawn(self._send(job))
+            self._chores.spawn(self._send(job))
         else:
             self._line.done([job])
         self._isolation.left(job)
@@ -270,14 +290,15 @@ class Leases:
     # -- ending
 
     def _ended(self, job: Job) -> None:
-        self._ending += 1
+        self.ending += 1
         self._finished.append(job)
         if len(self._finished) == 1:
             self._loop.call_soon(self._complete)
 
     def _complete(self) -> None:
-        if not self._finished or self._paused:
+        if not self._finished or self._paused or self._settling >= IN_FLIGHT:
             return
+        self._settling += 1
         jobs, self._finished = self._finished, []
         ops = []
         for job in jobs:
@@ -285,10 +306,11 @@ class Leases:
             assert run is not None
             run.active = False
             ops.append(flow.completion_of(run, job.result))
-        self._when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
+        self._chores.when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
         self.start()
 
     def _recorded(self, jobs: list[Job], replies: list[Reply]) -> None:
+        self._settling -= 1
         done: list[Job] = []
         for job, reply in zip(jobs, replies, strict=True):
             try:
@@ -298,16 +320,17 @@ class Leases:
             else:
                 done.append(job)
         self._engine.leased.difference_update([job.run for job in done])
-        self._ending -= len(done)
+        self.ending -= len(done)
         sending = [job for job in done if job.outgoing] if self._sends else ()
         self._line.done([job for job in done if not job.outgoing] if sending else done)
         for job in sending:
-            self._spawn(self._send(job))
+            self._chores.spawn(self._send(job))
         for job in done:
             if job.suspect:
                 self._isolation.left(job)
         if not self._paused:
             self._backoff.worked()
+        self._complete()
         self._moved()
 
     def _unrecorded(self, job: Job, error: Exception) -> None:
@@ -320,14 +343,16 @@ class Leases:
         log.warning("queue %s: a success was not recorded: %s", line.queue, error)
         line.later(job, UNRECORDED)
         self._engine.leased.discard(run)
-        self._ending -= 1
+        self.ending -= 1
         self._isolation.left(job)
 
     def _raised(self, job: Job, error: BaseException) -> None:
-        self._ending += 1
+        if isinstance(error, asyncio.CancelledError) and not job.route.is_async:
+            return  # only who waited for it is gone: the thread runs on, and keeps its lease
+        self.ending += 1
         if not isinstance(error, Exception | asyncio.CancelledError):
             self._fail(error)
-        self._spawn(self._abort(job, error))
+        self._chores.spawn(self._abort(job, error))
 
     async def _abort(self, job: Job, error: BaseException) -> None:
         run, retry = job.run, job.route.retry
@@ -348,7 +373,7 @@ class Leases:
                 await self._bury(job, error, attempt, why)
             else:
                 self._line.later(job, delay, tried=True)
-        self._ending -= 1
+        self.ending -= 1
         self._isolation.left(job)
 
     # -- giving up
@@ -361,7 +386,7 @@ class Leases:
             await self._bury(job, error, attempts, why)
             self._isolation.left(job)
 
-        self._spawn(bury())
+        self._chores.spawn(bury())
 
     async def _bury(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
         cause = cause_of(error, why, attempts=max(0, attempts))
@@ -376,39 +401,13 @@ class Leases:
 
     # -- helpers
 
-    def _when(self, replies: Replies, then: Callable[[list[Reply]], None]) -> None:
-        """Call ``then`` with the replies when they are there. What it raises is a defect, and ends the worker."""
-
-        def call(future: asyncio.Future[list[Reply]]) -> None:
-            if not future.cancelled():
-                try:
-                    then(future.result())
-                except Exception as error:
-                    self._fail(error)
-
-        if isinstance(replies, list):
-            then(replies)
-        else:
-            replies.add_done_callback(call)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned)
-
-    def _spawned(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-        self._moved()
-
     def _moved(self) -> None:
         """Something has left: there may be room, or quiet."""
         if self._isolation.closed:
             self._isolation.step()
         else:
             self.start()
-        if self._line.stopping and not self.busy and not self._tasks:
+        if self._line.stopping and not self.busy and not self._chores.tasks:
             self._quiet.set()
 
     async def stop(self, over: asyncio.Event) -> None:
@@ -416,20 +415,16 @@ class Leases:
             while slots.ready:  # claimed, and never to be started
                 job = slots.ready.pop()
                 slots.taken -= 1
-                self._ending += 1
-                self._spawn(self._return(job))
+                self.ending += 1
+                self._chores.spawn(self._return(job))
         self._moved()
-        quiet = self._loop.create_task(self._quiet.wait())
-        expired = self._loop.create_task(over.wait())
-        await asyncio.wait([quiet, expired], return_when=asyncio.FIRST_COMPLETED)
-        quiet.cancel()
-        expired.cancel()
+        await either(self._quiet, over)
         if not self._quiet.is_set():
             log.warning("queue %s: %d handlers did not end in time; they are given back", self._line.queue, self.busy)
         for slots in self.slots:
             await slots.close()
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        self._closed = True
+        await self._chores.finished()
         for job in self._finished:  # the store is away: these come again
             assert job.run is not None
             self._engine.leased.discard(job.run)
@@ -446,7 +441,7 @@ class Leases:
                 await replies
         self._engine.leased.discard(run)
         self._line.later(job, 0.0)
-        self._ending -= 1
+        self.ending -= 1
 
 
 def _handle(job: Job) -> Any:

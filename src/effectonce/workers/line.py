@@ -44,6 +44,11 @@ class Discipline(Protocol):
     @property
     def slots(self) -> Sequence[Slots[Any]]: ...
 
+    @property
+    def ending(self) -> int:
+        """How many have run, and are only not settled yet: what comes next need not wait for them."""
+        ...
+
     def waiting(self, job: Job) -> None:
         """It may start, as soon as there is room."""
         ...
@@ -129,7 +134,7 @@ class Line:
         backoff = Backoff(f"queue {self.queue}")
         enough = max(1, min(self._batch, self._prefetch // 4))
         while not self.stopping:
-            room = self._prefetch - len(self.hand)
+            room = self._prefetch - len(self.hand) + self.discipline.ending
             if room < enough:
                 self._room.clear()
                 self._due.set()  # so that acks do not wait for the next `receive`
@@ -380,16 +385,12 @@ class Line:
         for job in tuple(self.hand):
             self.hand.discard(job)
             self._laters.append((0.0, job.delivery))
-        try:
-            await self.send_settlements()
-            await self._consumer.flush()
-        except BrokerUnavailable as error:
-            log.info("queue %s: %s; what was in hand comes again", self.queue, error)
         await _end(self._tasks)
-        try:
-            await self._consumer.close()
-        except BrokerUnavailable as error:
-            log.info("queue %s: %s", self.queue, error)
+        for last in (self.send_settlements, self._consumer.flush, self._consumer.close):
+            try:
+                await last()
+            except Exception as error:  # it ends in any case; what was not said to the broker comes again
+                log.warning("queue %s: %s; what was in hand comes again", self.queue, error)
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -56,7 +56,7 @@ class Slots(Generic[W]):
         self.ready: deque[W] = deque()  # claimed, not started
         self.taken = 0  # claimed or about to be, and not ended
         self.ends = 0  # how many have ended, ever
-        self.ahead = 0  # how many ended while the last claim was on its way
+        self._ahead = 0
         self._ended = ended
         self._raised = raised
         self._loop = loop
@@ -67,12 +67,16 @@ class Slots(Generic[W]):
 
     @property
     def room(self) -> int:
-        """How many more may be claimed.
+        """How many more may be claimed: as many as can start at once, and some ahead."""
+        return self.route.concurrency + self._ahead - self.taken
 
-        As many as can start at once, and as many as have ended while the last claim was under way: so a slot that
-        ends soon does not wait for the store, and next to nothing is claimed that does not start.
+    def answered(self, ended: int) -> None:
+        """``ended``: how many have ended while a claim was under way.
+
+        So many are claimed ahead, to be under way, and as many again, to be ready: a slot that becomes free then does
+        not wait for the store. Where handlers take long, next to nothing is claimed that does not start at once.
         """
-        return self.route.concurrency + self.ahead - self.taken
+        self._ahead = min(max(2 * ended, self._ahead * 3 // 4), self.route.concurrency)
 
     def wake(self) -> None:
         """Let one more slot look at what is ready."""
@@ -81,7 +85,12 @@ class Slots(Generic[W]):
         elif len(self._tasks) < self.route.concurrency and not self._closed:
             task = self._loop.create_task(self._slot(), name=f"effectonce {self.route.name}")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._slot_ended)
+
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self.ready:  # it was cancelled, by its handler or with its loop: others go on
+            self.wake()
 
     async def _slot(self) -> None:
         ready, function = self.ready, self._function

@@ -37,6 +37,7 @@ from effectonce.inbox.handler import Handling, Plan, Transaction
 from effectonce.record import Answer
 
 from .backoff import Backoff
+from .chores import Fail, either
 from .jobs import Job, Poison, cause_of, mark
 from .line import Line
 from .route_inbox import RouteInbox
@@ -206,11 +207,13 @@ async def _uncount(transaction: Transaction, job: Job) -> None:
 class Transactions:
     """The discipline of a line whose handlers write into one database; see the module."""
 
+    ending = 0  # a slot ends with the commit
+
     def __init__(
         self,
         line: Line,
         plans: Sequence[Plans],
-        fail: Callable[[BaseException], None],
+        fail: Fail,
     ) -> None:
         self._line = line
         self._fail = fail
@@ -356,11 +359,7 @@ class Transactions:
                     if job in self._line.hand:
                         self._line.later(job, 0.0)
         if any(slots.taken for slots in self.slots):
-            quiet = self._loop.create_task(self._quiet.wait())
-            expired = self._loop.create_task(over.wait())
-            await asyncio.wait([quiet, expired], return_when=asyncio.FIRST_COMPLETED)
-            quiet.cancel()
-            expired.cancel()
+            await either(self._quiet, over)
         for slots in self.slots:
             await slots.close()
 
