@@ -24,7 +24,7 @@ def charge(payment_id: str, amount: int) -> str:
 
 
 @app.task
-def thank(receipt: str) -> str:
+def thank(receipt: str) -> str:  # effectonce: ignore[P11] a second letter does no harm
     with open("thanks.txt", "a") as letters:
         print(receipt, file=letters)
     return f"thanks for the {receipt}"

@@ -76,7 +76,7 @@ def test_the_contract_alone(case: BrokerCase, make_site: Callable[[], Site]) -> 
 
 
 def test_the_contract(make_site: Callable[[], Site]) -> None:
-    side_by_side.run(make_site, threads=8)
+    side_by_side.run(make_site, threads=12)
 
 
 # -- rebalances

@@ -92,12 +92,15 @@ def test_the_contract(patient: ServiceBusPeer, hasty: ServiceBusPeer) -> None:
             secret="wrong-canary",
         )
 
-    side_by_side.run((site(patient), site(hasty)), threads=12, quiet=0.3)
+    side_by_side.run((site(patient), site(hasty)), threads=20, quiet=0.3)
 
 
-# To open and close eighteen things takes the SDK twenty seconds, and they are all closed by one line of ours.
+#: The peer keeps nothing. And to open and close eighteen things takes the SDK twenty seconds.
+NOT_HERE = ["both_ends_recover_from_a_restart", "what_is_closed_leaves_nothing_open"]
+
+
 @pytest.mark.chaos
-@pytest.mark.parametrize("case", side_by_side.alone(skip=["what_is_closed_leaves_nothing_open"]), ids=str)
+@pytest.mark.parametrize("case", side_by_side.alone(skip=NOT_HERE), ids=str)
 def test_the_contract_alone(case: BrokerCase, hasty: ServiceBusPeer) -> None:
     with FaultProxy(hasty.port) as proxy:
         case.run(Site(backend=backend(proxy.through(hasty.url)), cut=proxy.reset), quiet=0.3)

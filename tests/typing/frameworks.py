@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
 import effectonce as eo
@@ -28,7 +28,7 @@ async def acharge(payment_id: str) -> int:
 dispatch = dispatcher(charge, retry=Retry(5))
 assert_type(dispatch("p1", amount=2), Verdict)
 dispatch(7)  # type: ignore[arg-type]
-assert_type(dispatcher(acharge)("p1"), Coroutine[Any, Any, Verdict])
+adispatch: Callable[[str], Coroutine[Any, Any, Verdict]] = dispatcher(acharge)
 match dispatch("p1"):
     case Ack(value=value, replayed=replayed):
         assert_type(replayed, bool)
