@@ -25,6 +25,9 @@ from effectonce.testing.explorer.__main__ import main
 
 from .mutants import MUTANTS, Mutant
 
+#: An exhaustive search takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 EXHAUSTIVE = {
     "guard-L": 2,
     "guard-D": 2,
