@@ -395,3 +395,42 @@ async def relaying() -> None:
     assert_type(await relay.drain(), int)
     await relay.serve()
     eo.Worker(broker, store=store).add(relay)
+
+
+# -- workers keep their handlers' types, and take what `once` takes
+
+worker = eo.Worker(broker, store=store, name="billing", drain="10s", unknown="retry")
+eo.Worker(broker, store=store, unknown="ignore")  # type: ignore[arg-type]
+eo.Worker("redis://localhost", store=store)  # type: ignore[arg-type]
+
+
+@worker.handler("orders", type="order.paid", key="message.data.order", retry=eo.Retry(3, on={OSError: "dead"}))
+async def paid(message: eo.Message[dict[str, int]]) -> None: ...
+
+
+@worker.handler("orders", to="invoices", permanent=(ValueError,), lease=timedelta(seconds=10))
+def refunded(message: eo.Message[Any]) -> eo.Message[Any]:
+    return message
+
+
+worker.handler("orders", on_error="ignore")  # type: ignore[arg-type]
+worker.handler(queue="orders", mode="twice")  # type: ignore[arg-type]
+eo.Retry(3, on={OSError: "later"})  # type: ignore[dict-item]
+assert_type(refunded(eo.Message(data=1)), eo.Message[Any])
+
+dlq = eo.DeadLetterQueue(worker, "orders")
+assert_type(dlq.count(), int)
+assert_type(dlq.show("1").cause.why, str)
+dlq.redrive(select=lambda dead: dead.cause.attempts > 3, limit=10, rate=5, to="later", dry_run=True)
+dlq.redrive(select="poison")  # type: ignore[arg-type]
+
+
+@eo.bypass_external_effects
+async def send_mail(order: str) -> int:
+    return 1
+
+
+async def mailing() -> None:
+    assert_type(await send_mail("1"), int | None)
+    assert_type(await paid(eo.Message(data={"order": 1})), None)
+    await send_mail(1)  # type: ignore[arg-type]

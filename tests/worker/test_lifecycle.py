@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 import effectonce as eo
@@ -18,6 +19,14 @@ from effectonce.contracts import BrokerCapabilities
 from .bench import Bench, Watched, paid, serving, until
 
 # -- what a worker refuses to start with
+
+
+class Paid(msgspec.Struct):
+    order: int
+
+
+class Lost(msgspec.Struct):
+    order: int
 
 
 def with_handler(worker: eo.Worker, **options: Any) -> eo.Worker:
@@ -64,6 +73,11 @@ def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:
 
         @worker.handler("orders")
         def wrong(message: int) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="no message can be read"):
+
+        @worker.handler("orders")
+        def unreadable(message: eo.Message[Paid | Lost]) -> None: ...
 
     with pytest.raises(eo.ConfigurationError, match="generator"):
 

@@ -1,4 +1,4 @@
-"""Word lists and tables, as the modules of this package write them."""
+"""Word lists, as the tables of the checker write them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ def pairs(text: str) -> frozenset[tuple[str, str]]:
     return frozenset(
         (tag, name) for each in text.split() for tag, _, names in [each.partition(":")] for name in names.split(",")
     )
-
-
-def table(text: str) -> dict[str, str]:
-    """Of lines ``key  what it is``: the second by the first."""
-    return {key: what.strip() for line in text.strip().splitlines() for key, what in [line.strip().split(maxsplit=1)]}

@@ -299,6 +299,7 @@ class Leases:
         if not self._finished or self._paused or self._settling >= IN_FLIGHT:
             return
         self._settling += 1
+        self._line.make_room()
         jobs, self._finished = self._finished, []
         ops = []
         for job in jobs:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from effectonce.contracts import Consumer, Delivery
 from effectonce.core.retry import Retry
-from effectonce.errors import BrokerUnavailable, EffectOnceError, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 
 from .backoff import Backoff
 from .intake import Intake, UnknownType
@@ -201,22 +201,21 @@ class Line:
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:
         """It cannot be handled, now or later: to the dead letters with it, or as the worker says for unknown types."""
-        if isinstance(error, UnknownType) and self._unknown != "dead":
-            if self._unknown == "fail":
-                self._fail(error)
-                delay = 0.0
-            elif self._unknown == "delete":
-                log.warning("queue %s: deleted: %s", self.queue, error)
-                self._acks.append(delivery)
-                self._due.set()
-                return
-            else:
-                delay = Retry(None).after(error, max(1, delivery.attempt)) or 0.0
-            self._laters.append((delay, delivery))
-            self._due.set()
-            return
-        why = "" if isinstance(error, EffectOnceError) else "undecodable"  # a callable for the key, or a validator
-        self._bury(delivery, cause_of(error, why, attempts=delivery.attempt))
+        self._due.set()
+        then = self._unknown if isinstance(error, UnknownType) else "dead"
+        if isinstance(error, ConfigurationError):
+            then = "fail"  # of the program, not of the message
+        if then == "dead":
+            why = "" if isinstance(error, EffectOnceError) else "undecodable"  # a callable for the key, or a validator
+            self._bury(delivery, cause_of(error, why, attempts=delivery.attempt))
+        elif then == "delete":
+            log.warning("queue %s: deleted: %s", self.queue, error)
+            self._acks.append(delivery)
+        elif then == "retry":
+            self._laters.append((Retry(None).after(error, max(1, delivery.attempt)) or 0.0, delivery))
+        else:
+            self._fail(error)
+            self._laters.append((0.0, delivery))
 
     # -- settling
 
@@ -266,7 +265,7 @@ class Line:
         if job.message.ordering_key and delay > 0:
             self._hold(job.lane, delay, deque(each.message.id for each in (job, *behind)))
         self._lanes[job.lane] = None
-        if tried and not self._counts:
+        if tried and not self._counts and job.delivery.packet.id:
             self._count(job)
         for at, each in enumerate((job, *behind)):
             if not each.stale:
@@ -303,6 +302,10 @@ class Line:
         behind = self._lanes.pop(job.lane, None)
         if behind:
             self._follow(job.lane, behind)
+        self._room.set()
+
+    def make_room(self) -> None:
+        """Some have run: more may be received, though these are not settled yet."""
         self._room.set()
 
     def _follow(self, lane: str, behind: deque[Job]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from effectonce.core.codec import Codec
+from effectonce.core.codec import Codec, json_decoder
 from effectonce.core.flow import Policy
 from effectonce.core.retry import Retry
 from effectonce.durations import Duration
@@ -149,13 +149,21 @@ def data_type_of(function: Any, parameter: str) -> Any:
         ) from error
     if typing.get_origin(hint) is Message:
         (data,) = typing.get_args(hint)
-        return Any if isinstance(data, typing.TypeVar) else data
+        return Any if isinstance(data, typing.TypeVar) else _readable(data, function)
     if hint is Message or hint is Any or hint is object:
         return Any
     raise ConfigurationError(
         f"{name_of(function)} is called with a Message, but {parameter!r} is annotated as {show(hint)}; write "
         f"Message[{getattr(hint, '__name__', 'T')}]"
     )
+
+
+def _readable(type_: Any, function: Any) -> Any:
+    try:
+        json_decoder(type_)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"no message can be read as {name_of(function)} wants it: {error}") from error
+    return type_
 
 
 def _fingerprint(spec: FingerprintSpec | Literal[False] | None, function: Callable[..., Any]) -> Extract | None:

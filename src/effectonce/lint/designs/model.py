@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from effectonce.lint.findings import Place
+from effectonce.lint.python import sql
 
 _DOUBLES = re.compile(
     r"\b(?:charg\w*|pay(?:s|ing|ment|out)?|refund\w*|debit\w*|credit\w*|transfer\w*|captur\w*|withdraw\w*|deduct\w*|send\w*|e-?mail\w*|mail(?:s|ing)?"
@@ -130,12 +131,15 @@ def line_place(path: str, number: int, text: str) -> Place:
 
 
 def doubles(text: str) -> bool:
-    """Whether an effect, in words, shows twice when it is done twice."""
+    """Whether an effect, in words or in SQL, shows twice when it is done twice."""
+    if sql.looks_like_sql(text) and (statements := sql.read(text)):
+        return any(bool(each.accumulates) or (each.verb == "insert" and not each.on_conflict) for each in statements)
     return bool(_DOUBLES.search(text)) and not _HARMLESS.search(text)
 
 
 def says_nothing(text: str) -> bool:
-    return bool(_NOTHING.match(text))
+    """Whether a design says of something that it is not there: none, a dash, a cross."""
+    return bool(_NOTHING.match(re.sub(r"[^\w\s?/.\-\u2013\u2014]", "", text)))
 
 
 def broker_only(text: str) -> bool:

@@ -4,102 +4,33 @@ from __future__ import annotations
 
 import re
 
+from effectonce.lint.words import words
+
 from .model import Consumer, Design, Said, says_nothing
 from .tree import Node, walk
 
-_LISTS = (
-    "consumers",
-    "consumer",
-    "subscribers",
-    "message_consumers",
-    "queue_consumers",
-    "workers",
-    "handlers",
-    "message_handlers",
-    "event_handlers",
-    "listeners",
+_LISTS = words(
+    "consumers consumer subscribers message_consumers queue_consumers workers handlers message_handlers"
+    " event_handlers listeners consumes subscribes subscriptions"
 )
-_NAMES = ("name", "id", "consumer", "handler", "worker", "service", "title", "component")
-_QUEUES = (
-    "queue",
-    "topic",
-    "stream",
-    "channel",
-    "source",
-    "consumes",
-    "subscribes",
-    "subscribes_to",
-    "listens_to",
-    "from",
-    "input",
-    "subscription",
-    "event",
-    "events",
-    "trigger",
-    "reads_from",
+_NAMES = words("name id consumer handler worker service title component")
+_QUEUES = words(
+    "queue topic stream channel source consumes subscribes subscribes_to listens_to from input subscription event"
+    " events trigger reads_from"
 )
-_EFFECTS = (
-    "effects",
-    "effect",
-    "side_effects",
-    "side_effect",
-    "actions",
-    "action",
-    "does",
-    "writes",
-    "calls",
-    "operations",
-    "steps",
-    "output",
-    "outputs",
-    "performs",
-    "on_message",
+_EFFECTS = words(
+    "effects effect side_effects side_effect actions action does writes calls operations steps output outputs"
+    " performs on_message"
 )
-_DEDUP = (
-    "dedup",
-    "deduplication",
-    "dedupe",
-    "idempotency",
-    "idempotent",
-    "idempotency_key",
-    "guard",
-    "inbox",
-    "duplicate_handling",
-    "duplicates",
-    "exactly_once",
-    "idempotence",
-    "on_duplicate",
+_DEDUP = words(
+    "dedup deduplication dedupe idempotency idempotent idempotency_key guard inbox duplicate_handling duplicates"
+    " exactly_once idempotence on_duplicate"
 )
-_KEYS = ("key", "dedup_key", "idempotency_key", "message_key", "dedupe_key")
-_ACKS = (
-    "ack",
-    "ack_mode",
-    "acknowledge",
-    "acknowledgement",
-    "acknowledgment",
-    "acks",
-    "ack_policy",
-    "commit",
-    "acking",
-)
-_RETENTIONS = (
-    "dedup_retention",
-    "dedup_ttl",
-    "retention",
-    "ttl",
-    "idempotency_ttl",
-    "remember_for",
-    "dedup_window",
-    "keep_for",
-)
-_WINDOWS = (
-    "redelivery_window",
-    "queue_retention",
-    "message_retention",
-    "retry_window",
-    "redelivery",
-    "max_redelivery",
-    "visibility_timeout",
+_KEYS = words("key dedup_key idempotency_key message_key dedupe_key")
+_ACKS = words("ack ack_mode acknowledge acknowledgement acknowledgment acks ack_policy commit acking")
+_RETENTIONS = words("dedup_retention dedup_ttl retention ttl idempotency_ttl remember_for dedup_window keep_for")
+_WINDOWS = words(
+    "redelivery_window queue_retention message_retention retry_window redelivery max_redelivery visibility_timeout"
 )
 _QUEUE_KINDS = re.compile(
     r"queue|topic|stream|kafka|sqs|sns|rabbit|pub.?sub|event.?bus|message.?bus|broker|nats|service.?bus|kinesis|webhook",
@@ -109,7 +40,7 @@ _CONSUMER_KINDS = re.compile(
     r"consumer|worker|handler|subscriber|lambda|function|listener|processor|service", re.IGNORECASE
 )
 _WORDS = re.compile(
-    rb"consumers?\"?\s*:|subscribers\"?\s*:|workers\"?\s*:|handlers\"?\s*:|listeners\"?\s*:|(?:components|nodes|elements)\"?\s*:",
+    rb"(?:consumers?|consumes|subscribers|workers|handlers|listeners|components|nodes|elements)\"?\s*:",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(rb"queue|topic|stream|broker|kafka|sqs|rabbit|dedup|idempot", re.IGNORECASE)

@@ -17,8 +17,8 @@ _DEEPEST = 6000
 
 _WORDS = (
     b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
-    b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue paho"
-    b" basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt"
+    b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
+    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt"
 ).split()
 _SHAPES = re.compile(
     rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route)\b|\[[\"']detail[\"']\]"

@@ -7,9 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
+from effectonce.lint.words import words
+
 from .calls import Calls, Frame, Guarded, InTransaction
 from .library import guards, habits
-from .library.words import words
 from .values import UNKNOWN, Function, Handler, Op, Scope, Val
 from .walk import joined, origins
 
@@ -51,16 +52,20 @@ class Contexts(Calls):
             inside = self.held[held:]
         states = [body_names] if how == NEXT else []
         ends = [how]
+        epoch, epochs = self.epoch, [self.epoch]
         all_leave = True
         for handler, caught in zip(node.handlers, names, strict=True):
             del self.held[held:]
             self.scope.names = {**before, **{k: v for k, v in body_names.items() if k not in before}}
+            self.epoch = epoch
             end = self._handler(handler, caught, number, tuple(claims))
             ends.append(end)
             if end == NEXT:
                 states.append(self.scope.names)
+                epochs.append(self.epoch)
             if any(each.rpartition(".")[2] in _VIOLATIONS for each in caught) or not claims:
                 all_leave = all_leave and end != NEXT
+        self.epoch = max(epochs)
         del self.held[held:]
         if all_leave or not node.handlers:
             self.held.extend(inside)

@@ -242,8 +242,10 @@ class Walker(Contexts):
         ends: list[str] = []
         states: list[dict[str, Val]] = []
         kept: list[list[Held]] = []
+        epoch, epochs = self.epoch, []
         for index, arm in enumerate(arms):
             self.scope.names = dict(before)
+            self.epoch = epoch
             self.arms = (*outer, (number, index))
             self.conditions.append(condition.origin)
             how = self.block(arm)
@@ -252,10 +254,12 @@ class Walker(Contexts):
             if how == NEXT:
                 states.append(self.scope.names)
                 kept.append(self.held[held:])
+                epochs.append(self.epoch)
             else:
                 self.trace.exits[number, index] = (how, self.frames[-1])
             del self.held[held:]
         self.arms = outer
+        self.epoch = max(epochs, default=epoch)  # a commit on a way that leaves is not one for those that stay
         self.scope.names = self.merged(before, states, condition)
         leaving = [how for how in ends if how != NEXT]
         if not states:

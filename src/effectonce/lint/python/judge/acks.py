@@ -51,7 +51,7 @@ def _by_setting(case: Case) -> bool:
         case.found(
             "EO201",
             at,
-            f"{words}: {case.who} is acked before its work is done, so a crash loses the message",
+            f"{words}: the message of {case.who} is acked before the work is done, so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
         )

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Val
+from effectonce.lint.words import words
 
 from .messages import MESSAGE, PAYLOAD
 from .registrations import callback_of
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

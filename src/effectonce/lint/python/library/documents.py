@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from effectonce.lint.python.values import Effect, Op, Val
+from effectonce.lint.words import words
 
 from .names import dedupish
 from .redis import seconds_of
 from .rows import stable
 from .stores import claimed
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

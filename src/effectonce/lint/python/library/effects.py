@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Effect, Val
+from effectonce.lint.words import words
 
 from . import providers, publishing
 from .names import LIBRARIES
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Op, Val
+from effectonce.lint.words import pairs, words
 
 from .names import dedupish, guards_by_name, snake
-from .words import pairs, words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -6,8 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Val
-
-from .words import words
+from effectonce.lint.words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Function, Val
-
-from .words import words
+from effectonce.lint.words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Op, Val
+from effectonce.lint.words import words
 
 from . import guards
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Calls

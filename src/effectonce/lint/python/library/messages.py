@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from effectonce.lint.python.values import Val
-
-from .words import words
+from effectonce.lint.words import words
 
 MESSAGE = "message"
 PAYLOAD = "payload"

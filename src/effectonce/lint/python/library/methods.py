@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import UNKNOWN, Val
 from effectonce.lint.python.walk import taints
+from effectonce.lint.words import words
 
 from . import plain
 from .messages import part_of_message
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Effect, Val
+from effectonce.lint.words import words
 
 from . import rows, sqlalchemy
 from .stores import column_grows
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import UNKNOWN, Effect, Val
 from effectonce.lint.python.walk import BUILTINS, origins, taints
+from effectonce.lint.words import words
 
 from . import methods
 from .messages import PAYLOAD
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import NOTHING, UNKNOWN, Effect, Val
+from effectonce.lint.words import words
 
 from .messages import MESSAGE, PAYLOAD
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

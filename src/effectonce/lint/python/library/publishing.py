@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import UNKNOWN, Effect, Val
+from effectonce.lint.words import pairs, words
 
 from .messages import MESSAGE
 from .providers import root_of
-from .words import pairs, words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from effectonce.lint.python.values import Effect, Val
+from effectonce.lint.words import words
 
 from .names import dedupish
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

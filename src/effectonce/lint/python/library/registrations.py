@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Val
-
-from .words import words
+from effectonce.lint.words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

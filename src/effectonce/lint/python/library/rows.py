@@ -6,10 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Effect, Op, Val
+from effectonce.lint.words import words
 
 from .names import dedupish
 from .stores import claimed
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from effectonce.lint.python import sql
 from effectonce.lint.python.values import UNKNOWN, Effect, Op, Val
+from effectonce.lint.words import words
 
 from .names import dedupish
-from .words import words
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
