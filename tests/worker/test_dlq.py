@@ -29,7 +29,7 @@ class Shop:
         self.charged: list[str] = []
         self.runs: list[eo.Run] = []
 
-        @self.worker.handler("orders", **{"retry": eo.Retry(2, first="5ms"), **options})
+        @self.worker.handler("orders", **{"retry": eo.Retry(2, first="5ms"), "lease": "1s", **options})
         async def charge(message: eo.Message[Any]) -> None:
             run = eo.current()
             self.runs.append(run)
@@ -121,7 +121,8 @@ async def test_f51_a_redrive_of_what_is_done_is_a_no_op() -> None:
         await shop.bench.send("orders", message)  # a duplicate that comes late...
         await until(lambda: shop.bench.count("dead") == 1)  # ...and is refused: its attempts are used up
         first, second = await shop.dlq.aredrive()
-        assert (first.fate, second.fate) == ("resume", "resume")
+        assert first.fate == "resume"
+        assert second.fate in {"resume", "no-op"}, "by now the first may be done"
         await until(lambda: shop.bench.count("ack") == 2)
     assert shop.charged == [message.id]
 

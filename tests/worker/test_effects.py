@@ -358,7 +358,7 @@ async def test_a_message_in_doubt_is_parked_with_its_bytes_and_redriven_once_it_
     worker = bench.worker()
     runs = 0
 
-    @worker.handler("orders", on_error="doubt")
+    @worker.handler("orders", on_error="doubt", lease="1s")  # of two at once, one waits for so long
     async def charge(message: eo.Message[Any]) -> None:
         nonlocal runs
         runs += 1
@@ -375,7 +375,9 @@ async def test_a_message_in_doubt_is_parked_with_its_bytes_and_redriven_once_it_
         assert {dead.cause.why for dead in await dlq.alist()} == {"in-doubt"}
         assert [each.sent for each in await dlq.aredrive()] == [False, False], "it would only come back"
         bench.store.resolve("orders/*/billing", message.id, "retry")
-        assert [each.fate for each in await dlq.aredrive()] == ["resume", "resume"]
+        first, second = await dlq.aredrive()
+        assert first.fate == "resume"
+        assert second.fate in {"resume", "no-op"}, "by now the first may be done"
         await until(lambda: bench.count("ack") == 2)
     assert (runs, await dlq.acount()) == (2, 0)
 

@@ -86,7 +86,7 @@ class Line:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.client = driver().aio.client.Client()
+        self.client: Any = None
         self.lost: Exception | None = None
         self.on_lost: Callable[[], None] | None = None
         self._inbox = ""
@@ -109,6 +109,7 @@ class Line:
         endpoint, errors = self.endpoint, driver().errors
         nodes = endpoint.nodes if len(endpoint.nodes) == 1 else random.sample(endpoint.nodes, len(endpoint.nodes))
         for last, node in enumerate(nodes, 1 - len(nodes)):
+            self.client = driver().aio.client.Client()  # one that failed goes on asking the server it failed at
             try:
                 async with asyncio.timeout(endpoint.timeout):
                     await self.client.connect(

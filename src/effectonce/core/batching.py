@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import ConfigurationError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Look, Note, Renewal, Reply
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Renewal, Reply, Settlement
 
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
@@ -43,25 +43,55 @@ class Group(Protocol):
         ...
 
 
-class Block(Struct, eq=False):
-    """The replies to operations that were submitted together; their one future is done when none is missing."""
-
-    replies: list[Reply]
-    missing: int
-
-
 class Entry(Struct, eq=False, gc=False):
     """One operation, the reply to it, and the operations on the same identity that wait behind it."""
 
     op: Batchable
     future: asyncio.Future[Any] | None = None  # of a task
     behind: list[Entry] | None = None
-    block: Block | None = None  # of a task that submitted several, and the place of this one
-    at: int = 0
     reply: Reply | None = None  # of a thread, as all that follows
     gate: threading.Lock | None = None  # what it blocks on
     gone: bool = False  # it was interrupted, and nobody waits for the reply any more
     suspects: threading.Lock | None = None  # a lock that it saw held while nobody leads
+
+
+class Block(Struct, eq=False):
+    """Operations that were submitted together, and their replies; the future is done when none is missing."""
+
+    ops: Sequence[Batchable]
+    replies: list[Reply]
+    missing: int
+    future: asyncio.Future[list[Reply]]
+
+
+class Part(Struct, eq=False):
+    """Of a block, what may go out together, sorted as in `take`, and its places in the block."""
+
+    block: Block
+    places: list[int]
+    ops: list[Batchable]
+
+
+def parts(block: Block, limit: int) -> Iterator[Part]:
+    """``block`` in as few parts as may be: in each no identity twice, and bounded in number and bytes."""
+    ops = block.ops
+    rest: Sequence[int] = range(len(ops))
+    while rest:
+        chosen: dict[tuple[str, str], int] = {}
+        left: list[int] = []
+        size = 0
+        for at in rest:
+            op = ops[at]
+            identity = (op.scope, op.key)
+            if identity in chosen or len(chosen) == limit or size > MAX_BYTES:
+                left.append(at)
+                continue
+            chosen[identity] = at
+            if type(op) is Settlement and op.result is not None:
+                size += len(op.result)
+        places = [chosen[identity] for identity in sorted(chosen)]
+        yield Part(block, places, [ops[at] for at in places])
+        rest = left
 
 
 def take(queue: deque[Entry], limit: int) -> list[Entry]:
@@ -212,7 +242,8 @@ class AsyncGroup:
 
     The tasks are never a caller's, so that cancelling a caller harms nobody else, and run in an empty context. The
     second port is used only while many wait: half of them are then with the store while the loop serves the others.
-    A caller that is cancelled takes its claim out of the queue, or, if it was granted, has it given back.
+    A caller that is cancelled takes its claim out of the queue, or, if it was granted, has it given back. A block of
+    operations has one future, and goes out by itself.
     """
 
     def __init__(self, ports: Sequence[Port], limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop) -> None:
@@ -221,6 +252,7 @@ class AsyncGroup:
         self._loop = loop
         self._ports = ports
         self._queue: deque[Entry] = deque()
+        self._blocks: deque[Part] = deque()
         self._idle = list(reversed(ports))
         self._tasks: set[asyncio.Task[None]] = set()  # referred to, so that they are not collected
         self._closing = False
@@ -235,22 +267,25 @@ class AsyncGroup:
     def submit_block(self, ops: Sequence[Batchable]) -> asyncio.Future[list[Reply]]:
         """The replies to ``ops``, in their order, when all are there. A reply may be an exception: none is raised."""
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        block = Block([False] * len(ops), len(ops))
         if not ops:
             future.set_result([])
             return future
-        self._queue.extend([Entry(op, future, None, block, at) for at, op in enumerate(ops)])
-        future.add_done_callback(partial(self._abandoned, ops, block))
-        if len(self._idle) == len(self._ports) and not self._closing:
+        block = Block(ops, [False] * len(ops), len(ops), future)
+        self._blocks.extend(parts(block, self._limit))
+        future.add_done_callback(partial(self._abandoned, block))
+        if self._idle and not self._closing and (len(ops) >= MANY or len(self._idle) == len(self._ports)):
             self._start()
         return future
 
-    def _abandoned(self, ops: Sequence[Batchable], block: Block, future: asyncio.Future[list[Reply]]) -> None:
-        """What a block was granted before its caller was cancelled is given back; `_deliver` sees to the rest."""
+    def _abandoned(self, block: Block, future: asyncio.Future[list[Reply]]) -> None:
+        """What a block was granted before its caller was cancelled is given back; `_deliver_part` sees to the rest."""
         if future.cancelled():
-            for op, reply in zip(ops, block.replies, strict=True):
-                if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
-                    self._orphaned(op, reply)
+            for op, reply in zip(block.ops, block.replies, strict=True):
+                self._orphan(op, reply)
+
+    def _orphan(self, op: Batchable, reply: Reply) -> None:
+        if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+            self._orphaned(op, reply)
 
     def _start(self) -> None:
         port = self._idle.pop()
@@ -264,13 +299,19 @@ class AsyncGroup:
         self._idle.append(port)
         if not task.cancelled():
             task.exception()  # whoever waited has been told
-        if self._queue and len(self._idle) == len(self._ports) and not self._closing and not self._loop.is_closed():
+        waiting = self._queue or self._blocks
+        if waiting and len(self._idle) == len(self._ports) and not self._closing and not self._loop.is_closed():
             self._start()
 
     async def _drain(self, port: Port) -> None:
         entries: list[Entry] = []
         try:
-            while not self._closing and (entries := self._next()):
+            while not self._closing and (self._blocks or self._queue):
+                if self._blocks:
+                    await self._send_part(port, self._blocks.popleft())
+                entries = self._next()
+                if not entries:
+                    continue
                 if len(self._queue) >= MANY and self._idle:
                     self._start()
                 replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
@@ -302,14 +343,48 @@ class AsyncGroup:
                 await port.close()
         finally:
             self._closing = False
-            if self._queue and len(self._idle) == len(self._ports):
+            if (self._queue or self._blocks) and len(self._idle) == len(self._ports):
                 self._start()
+
+    async def _send_part(self, port: Port, part: Part) -> None:
+        """A turn for one part of a block. Whatever ends this task, those who wait for it hear, or it is sent again."""
+        block = part.block
+        if block.future.done() and isinstance(part.ops[0], Claim | Look):
+            return  # whoever asked has been cancelled
+        if self._blocks and self._idle:
+            self._start()
+        try:
+            replies = await exchange(port, part.ops, asyncio.sleep)
+            if len(replies) != len(part.ops):
+                replies = [RuntimeError(f"the port gave {len(replies)} replies to {len(part.ops)} operations")]
+                replies *= len(part.ops)
+        except asyncio.CancelledError:
+            self._blocks.appendleft(part)  # the loop ends; each operation recognises its repetition
+            raise
+        except BaseException as error:
+            told = error if isinstance(error, Exception) else StoreUnavailable(f"the store access was ended: {error!r}")
+            self._deliver_part(part, [told] * len(part.ops))
+            raise
+        self._deliver_part(part, replies)
+
+    def _deliver_part(self, part: Part, replies: Sequence[Reply]) -> None:
+        block = part.block
+        if block.future.done():
+            for op, reply in zip(part.ops, replies, strict=True):
+                self._orphan(op, reply)
+            return
+        collected = block.replies
+        for at, reply in zip(part.places, replies, strict=True):
+            collected[at] = own(reply) if isinstance(reply, Exception) else reply
+        block.missing -= len(replies)
+        if not block.missing:
+            block.future.set_result(collected)
 
     def _next(self) -> list[Entry]:
         queue = self._queue
         while queue:
             waiting = len(queue)
-            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY and queue[0].block is None else waiting
+            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY else waiting
             entries = take(queue, min(share, self._limit))
             if entries:
                 return entries
@@ -318,14 +393,7 @@ class AsyncGroup:
     def _deliver(self, entry: Entry, reply: Reply) -> None:
         future: asyncio.Future[Any] = entry.future  # type: ignore[assignment]
         if future.done():
-            if isinstance(entry.op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
-                self._orphaned(entry.op, reply)
-        elif entry.block is not None:
-            block = entry.block
-            block.replies[entry.at] = own(reply) if isinstance(reply, Exception) else reply
-            block.missing -= 1
-            if not block.missing:
-                future.set_result(block.replies)
+            self._orphan(entry.op, reply)
         elif isinstance(reply, Exception):
             future.set_exception(own(reply))
         else:

@@ -284,10 +284,10 @@ def _answered(run: Run, answer: Answer) -> None:
 
 def answered(run: Run, reply: Reply) -> None:
     """What `begin` does when its claim is answered, for a run whose ``claim_of`` went out in a block with others."""
-    if isinstance(reply, StoreUnavailable):
-        _without_store(run, reply)
-    elif isinstance(reply, Answer):
+    if type(reply) is Answer:
         _answered(run, reply)
+    elif isinstance(reply, StoreUnavailable):
+        _without_store(run, reply)
     elif isinstance(reply, Exception):
         raise reply
 

@@ -9,7 +9,9 @@ from msgspec.structs import force_setattr
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
+from effectonce.fingerprint import fingerprints
 from effectonce.keys import encode_key
+from effectonce.message import Message
 
 from .jobs import ATTEMPTS, Job
 from .routes import Route
@@ -43,12 +45,13 @@ class Intake:
             raise UnknownType(
                 f"no handler of queue {delivery.queue!r} takes type {show(message.type)!r} (they take: {known})"
             )
-        args: tuple[Any, ...] = (None, message) if route.with_connection else (message,)
-        prints = b"" if route.fingerprint is None else route.fingerprint(args, {})
+        if route.fingerprint == "data":
+            prints = fingerprints(message.data)
+        else:
+            prints = b"" if route.fingerprint is None else route.fingerprint(_arguments(route, message), {})
         if route.data_type is not Any:
             message = self._envelope.decode(packet, route.data_type)
-            args = (*args[:-1], message)
-        key: Any = message.key if route.key is None else route.key(args, {})
+        key: Any = message.key if route.key is None else route.key(_arguments(route, message), {})
         if type(key) is not str or not 0 < len(key) <= 200 or not key.isascii() or "\0" in key:
             key = encode_key(key)
         if delivery.attempt > 1:
@@ -58,3 +61,7 @@ class Intake:
             used = packet.headers[ATTEMPTS]
             job.used = int(used) if used.isdecimal() and len(used) < 9 else 0
         return job
+
+
+def _arguments(route: Route, message: Message[Any]) -> tuple[Any, ...]:
+    return (None, message) if route.with_connection else (message,)

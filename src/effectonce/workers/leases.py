@@ -125,12 +125,13 @@ class Leases:
     def _next(self) -> list[Job]:
         jobs: list[Job] = []
         for slots in self.slots:
-            waiting = slots.waiting
-            while waiting and slots.room > 0:
+            waiting, room = slots.waiting, slots.room
+            while waiting and room > 0:
                 job = waiting.popleft()
                 if job.stale:
                     self._line.drop(job)
                 else:
+                    room -= 1
                     slots.taken += 1
                     jobs.append(job)
         return jobs
@@ -313,13 +314,15 @@ class Leases:
     def _recorded(self, jobs: list[Job], replies: list[Reply]) -> None:
         self._settling -= 1
         done: list[Job] = []
+        told = self._engine.hooks or self._engine.waiters.waiting  # somebody wants to hear of a success
         for job, reply in zip(jobs, replies, strict=True):
-            try:
-                flow.recorded(job.run, reply)  # type: ignore[arg-type]
-            except Exception as error:
-                self._unrecorded(job, error)
-            else:
-                done.append(job)
+            if reply is not True or told:
+                try:
+                    flow.recorded(job.run, reply)  # type: ignore[arg-type]
+                except Exception as error:
+                    self._unrecorded(job, error)
+                    continue
+            done.append(job)
         self._engine.leased.difference_update([job.run for job in done])
         self.ending -= len(done)
         sending = [job for job in done if job.outgoing] if self._sends else ()

@@ -50,7 +50,7 @@ class Route(Struct, kw_only=True, eq=False):
     to: str | None  # where what it returns is sent to
     fits_lease: bool  # none was given: it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
-    fingerprint: Extract | None
+    fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
 
 def make_route(
@@ -166,11 +166,11 @@ def _readable(type_: Any, function: Any) -> Any:
     return type_
 
 
-def _fingerprint(spec: FingerprintSpec | Literal[False] | None, function: Callable[..., Any]) -> Extract | None:
-    if spec is False:
-        return None
-    if spec is None:
-        return lambda args, kwargs: fingerprints(args[-1].data)
+def _fingerprint(
+    spec: FingerprintSpec | Literal[False] | None, function: Callable[..., Any]
+) -> Extract | Literal["data"] | None:
+    if spec is False or spec is None:
+        return None if spec is False else "data"
     extract = extractor(spec, function, name="fingerprint")
     return lambda args, kwargs: fingerprints(extract(args, kwargs))
 

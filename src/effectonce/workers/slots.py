@@ -73,10 +73,11 @@ class Slots(Generic[W]):
     def answered(self, ended: int) -> None:
         """``ended``: how many have ended while a claim was under way.
 
-        So many are claimed ahead, to be under way, and as many again, to be ready: a slot that becomes free then does
-        not wait for the store. Where handlers take long, next to nothing is claimed that does not start at once.
+        Four times as many are claimed ahead: what is under way in two blocks, and as much again, to be ready. So a slot
+        that becomes free does not wait for the store; and where handlers take long, next to nothing is claimed that
+        does not start at once.
         """
-        self._ahead = min(max(2 * ended, self._ahead * 3 // 4), self.route.concurrency)
+        self._ahead = min(max(4 * ended, self._ahead * 3 // 4), self.route.concurrency)
 
     def wake(self) -> None:
         """Let one more slot look at what is ready."""
