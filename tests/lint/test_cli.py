@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .conftest import BAD, GOOD, Lint
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -247,6 +250,22 @@ def test_folders_that_are_not_ours_are_not_entered_unless_named(lint: Lint, fold
     (folder / "env39" / "bad.py").write_text(BAD)
     assert concise(lint) == ["P11", "EO303"]
     assert concise(lint, "build") == ["P11", "EO303"]
+
+
+def test_named_files_can_be_treated_like_those_of_a_folder(lint: Lint, folder: Path) -> None:
+    """As pre-commit needs it, which names every file."""
+    (folder / "chart.yaml").write_text("{{ template }}\nname: [\n")
+    (folder / "pyproject.toml").write_text('[tool.effectonce.lint]\nexclude = ["bad.py"]\n')
+    assert lint("chart.yaml", "bad.py").code == 2
+    assert lint("chart.yaml", "bad.py", "--as-found").code == 0
+
+
+def test_the_hook_of_pre_commit_is_a_command_line_that_we_take(lint: Lint) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    program, command, *options = hook["entry"].split()
+    assert (program, command) == ("effectonce", "lint")
+    assert lint(*options, "good.py").code == 0
+    assert lint(*options, "bad.py").code == 1
 
 
 def test_a_file_that_is_named_twice_is_looked_at_once(lint: Lint) -> None:

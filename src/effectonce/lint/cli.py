@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--statistics", action="store_true", help="count by rule instead of listing")
     add("--baseline", metavar="FILE", help="leave out what this file knows already")
     add("--write-baseline", metavar="FILE", help="write all that is found now into a baseline")
+    add("--as-found", action="store_true", help="treat named files like those of a folder: excluded ones are left out")
     add("--exclude", metavar="PATTERNS", type=lambda text: text.split(","), default=[], help="paths to leave out")
     add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the next one upward)")
     add("--isolated", action="store_true", help="read no pyproject.toml")
@@ -89,13 +90,14 @@ def _run(options: argparse.Namespace) -> int:
     config.exclude = [*config.exclude, *options.exclude]
     config.cache_dir = options.cache_dir or config.cache_dir
     config.check("--select and --ignore")
-    report = engine.run(paths, config, jobs=options.jobs, cache=not options.no_cache)
+    how = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
+    report = engine.run(paths, config, **how)
     if options.fix or options.diff:
         done = _mend(report.findings, write=not options.diff)
         if options.diff:
             return 2 if report.unreadable else 1 if done else 0
         if done:
-            report = engine.run(paths, config, jobs=options.jobs, cache=not options.no_cache)
+            report = engine.run(paths, config, **how)
     return _conclude(report, options, config)
 
 

@@ -56,10 +56,15 @@ class Report(Struct, kw_only=True):
         return any(each.rule == "EO900" for each in self.findings)
 
 
-def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True) -> Report:
-    """Look at all files under ``paths``; raises `LintError` for a path that is not there."""
+def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False) -> Report:
+    """Look at all files under ``paths``; raises `LintError` for a path that is not there.
+
+    A file that is named is looked at whatever it is, unless ``as_found``: then like those of a folder.
+    """
     files = list(_files(paths, config))
-    named = frozenset(os.path.abspath(path) for path in paths)
+    named = frozenset(os.path.abspath(path) for path in paths if not as_found)
+    if as_found:
+        files = [path for path in files if _wanted(path, config)]
     roots = _roots(paths)
     store = Cache(config.cache_dir) if cache else None
     known = store.load() if store is not None else {}
@@ -149,9 +154,13 @@ def _under(start: str, config: Config) -> Iterator[str]:
         )
         for name in sorted(names):
             path = os.path.join(folder, name)
-            wanted = name.endswith(".py") or (config.designs and designs.is_design(name))
-            if wanted and not config.excludes(path) and os.path.isfile(path):
+            if _wanted(path, config) and os.path.isfile(path):
                 yield path
+
+
+def _wanted(path: str, config: Config) -> bool:
+    kind = path.endswith(".py") or (config.designs and designs.is_design(os.path.basename(path)))
+    return kind and not config.excludes(path)
 
 
 def _roots(paths: Sequence[str]) -> tuple[str, ...]:

@@ -51,30 +51,60 @@ def page(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+_USAGE = """\
+# The checker
+
+`effectonce lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
+tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose. It
+imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2: wrong usage, or a file that
+could not be read.
+
+```
+effectonce lint .                                   # code frames, colour in a terminal
+effectonce lint . --output-format concise           # full, concise, json, sarif, github, junit
+effectonce lint . --diff                            # what --fix would mend
+effectonce lint --explain P11
+effectonce lint . --write-baseline lint-baseline.json
+effectonce lint . --baseline lint-baseline.json     # only what is new
+```
+
+Settings stand in `pyproject.toml`, and the command line comes before them:
+
+```toml
+[tool.effectonce.lint]
+select = ["ALL"]                  # rules, or their beginnings: "EO1"
+ignore = ["EO502"]
+exclude = ["migrations"]
+baseline = "lint-baseline.json"
+
+[tool.effectonce.lint.per-file-ignores]
+"scripts/*" = ["P11"]
+```
+
+`# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it. A
+comment that hides nothing any more is found too. For pre-commit there is the hook `effectonce-lint`.
+
+It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
+what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an
+idempotency key, effectonce, powertools and their like). What it cannot see it does not call wrong.
+"""
+
+
 def index() -> str:
     """The page that lists the rules."""
     rows = [
         f"| [{rule.id}]({rule.id}.md) | {rule.name} | {rule.severity} | {rule.summary} |" for rule in RULES.values()
     ]
-    modes = [f"| **{mode.letter}** | {mode.name} | {mode.use.replace('|', '/')} |" for mode in MODES.values()]
-    return "\n".join(
-        [
-            "# Rules of `effectonce lint`",
-            "",
-            "Made from the rules themselves: `python -m effectonce.lint.explain docs/rules`.",
-            "",
-            "| rule | name | severity | what it finds |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "## Modes",
-            "",
-            "| mode | name | in short |",
-            "|---|---|---|",
-            *modes,
-            "",
-        ]
-    )
+    modes = [f"| **{mode.letter}** | {mode.name} | {mode.use} |" for mode in MODES.values()]
+    parts = [
+        _USAGE,
+        "## Rules",
+        "\n".join(["| rule | name | severity | what it finds |", "|---|---|---|---|", *rows]),
+        "## Modes",
+        "\n".join(["| mode | name | in short |", "|---|---|---|", *modes]),
+        "These pages are made from the rules: `python -m effectonce.lint.explain docs/rules`.",
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def pages() -> dict[str, str]:

@@ -22,7 +22,7 @@ from .library import (
     registrations,
     stores,
 )
-from .library.messages import BODIES, MESSAGE, delivered
+from .library.messages import BODIES, MESSAGE, PAYLOAD, delivered
 from .library.names import ATTRIBUTES, FLUENT, tag_of
 from .modules import OUTSIDE, Project
 from .values import Function, Op, Scope, Val
@@ -97,9 +97,10 @@ class Calls(Expressions):
     def __init__(self, project: Project, fuel: int) -> None:
         super().__init__(project, fuel)
         self.active: list[ast.AST] = []
+        """Functions that are being walked through; none is entered twice."""
         self.quiet: set[ast.AST] = set()
+        """Functions that turned out to do nothing of interest."""
         self.stack: list[Frame] = []
-        self.follow = True
         self.deepest = DEEPEST
         self.discarded: ast.expr | None = None
         """The call that is a statement of its own: nobody looks at what it gives."""
@@ -152,11 +153,8 @@ class Calls(Expressions):
             return self.invoke(target.function, call.args, call.keywords, call.node)
         if target.cls is not None:
             return self.instance_of(target.cls, call.args, call.keywords, self.text(target.text, "()"))
-        if (
-            target.instance is not None
-            and (method := self.member(target, target.instance.cls, "__call__"))
-            and method.function
-        ):
+        method = self.member(target, target.instance.cls, "__call__") if target.instance is not None else None
+        if method is not None and method.function is not None:
             return self.invoke(method.function, call.args, call.keywords, call.node)
         return None
 
@@ -164,19 +162,16 @@ class Calls(Expressions):
         """Something out of sight: it may be work, and what it gives depends on what it was given."""
         text = self.text(call.target.text, "(", ",".join(each.text for each in call.all()), ")")
         if call.name[:1].isupper() and not call.name.isupper():  # it makes an object
-            return Val(text=text, base=call.target, fields=dict(call.keywords), taint=taints(*call.all()) - {"payload"})
+            return Val(text=text, base=call.target, fields=dict(call.keywords), taint=taints(*call.all()) - {PAYLOAD})
         guard = guards.by_name(self, call)
         if guard is not None:
             return replace(guard, text=text)
-        asks_message = (
-            "message" in call.receiver.taint
-        )  # `event.total()` looks at it; `book(event)` does something with it
-        if not call.tag and not asks_message and call.ref.partition(".")[0] not in OUTSIDE and not habits.is_log(call):
+        # `event.total()` only looks at the message; `book(event)` does something with it
+        known = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
+        if not known and not habits.is_log(call):
             self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
-        taint = taints(call.receiver, *call.all())
-        return Val(
-            text=text, taint=frozenset(each for each in taint if each != "payload"), origin=origins(call.receiver)
-        )
+        taint = taints(call.receiver, *call.all()) - {PAYLOAD}
+        return Val(text=text, taint=taint, origin=origins(call.receiver))
 
     # -- functions of the project
 
@@ -184,29 +179,18 @@ class Calls(Expressions):
         """Walk through a function as it is called here."""
         args = (*function.bound, *args)
         keywords = {**function.bound_names, **keywords}
-        callables = any(each.function or each.cls for each in (*args, *keywords.values()))
-        if (
-            not self.follow
-            or function.node in self.active
-            or len(self.active) >= self.deepest
-            or (function.node in self.quiet and not callables and not self.muted)
-        ):
-            return Val(text=self.text(function.qualname, "()"), taint=taints(*args, *keywords.values()) - {"payload"})
+        given = (*args, *keywords.values())
+        # with functions among its arguments it may do something else each time
+        plain_call = not self.muted and not any(each.function or each.cls for each in given)
+        entered = function.node in self.active or len(self.active) >= self.deepest
+        if entered or (plain_call and function.node in self.quiet):
+            return Val(text=self.text(function.qualname, "()"), taint=taints(*given) - {PAYLOAD})
         before = len(self.trace.ops)
-        with self._guarded(function):
+        with Guarded(self, function.guard):
             found = self._through_layers(function, args, keywords, node)
-        if (
-            not self.muted
-            and not callables
-            and len(self.trace.ops) == before
-            and not found.origin
-            and not found.known()
-        ):
+        if plain_call and len(self.trace.ops) == before and not found.origin and not found.known():
             self.quiet.add(function.node)
         return found
-
-    def _guarded(self, function: Function) -> Guarded:
-        return Guarded(self, function.guard)
 
     def _through_layers(
         self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST

@@ -178,11 +178,19 @@ class Scanner(Walker):
 
     def _look_at_decorators(self, function: Function) -> None:
         for decorator in getattr(function.node, "decorator_list", ()):
-            with self.quietly():
-                try:
+            try:
+                with self.quietly():
                     self._decorated(function, decorator)
-                except Exhausted:
-                    return
+                self._applied(function, decorator)
+            except Exhausted:
+                return
+
+    def _applied(self, function: Function, decorator: ast.expr) -> None:
+        """A decorator of the project may register what it is given: `@bus.on("orders")`."""
+        with self.quietly():
+            made = self.value(decorator)
+        if made.function is not None and made.function.node is not function.node:
+            self.invoke(made.function, (Val(text=function.name, function=function),), {}, decorator)
 
     def _decorated(self, function: Function, decorator: ast.expr) -> None:
         call = decorator if isinstance(decorator, ast.Call) else None

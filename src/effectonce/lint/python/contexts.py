@@ -195,7 +195,7 @@ class Contexts(Calls):
         if guard is not None and item.optional_vars is None:
             with Guarded(self, guard):
                 return inner()
-        if value.tag.startswith("tx"):
+        if value.tag.startswith("tx") or (not value.tag and guards.transacts_by_name(value)):
             with self.in_transaction("block"):
                 return inner()
         if value.tag in ("sql.conn", "sql.session") and not isinstance(item.context_expr, ast.Attribute):

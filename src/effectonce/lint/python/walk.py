@@ -54,6 +54,8 @@ class Walk:
         self.conditions: list[tuple[Op, ...]] = []
         self.transactions: list[Transaction] = []
         self.epoch = 0
+        self.begun = False
+        """Between an SQL `BEGIN` and its `COMMIT`: statements do not commit by themselves there."""
         self.tries: tuple[int, ...] = ()
         self.handlers: tuple[int, ...] = ()
         self.final = False
@@ -63,6 +65,8 @@ class Walk:
         self.deferred = 0
         self.unique_tries: list[int] = []
         """Open tries that catch a violated constraint: an insert in one is a claim."""
+        self.producers: set[str] = set()
+        """Kafka producers that are in a transaction: what they send is seen once."""
         self.cursors: dict[str, Op] = {}
         """What each cursor ran last, by its text; "" is the last of all."""
         self._counter = 0

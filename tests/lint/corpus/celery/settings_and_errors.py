@@ -63,6 +63,18 @@ def bare_except(order_id):  # expect: EO202
         pass
 
 
+@app.task(acks_late=True)
+def keeps_the_error(order_id):  # expect: clean
+    error = None
+    try:
+        with conn, conn.cursor() as cur:
+            cur.execute("UPDATE orders SET status = 'paid' WHERE id = %s", (order_id,))
+    except Exception as caught:
+        error = caught
+    if error is not None:
+        raise error
+
+
 @app.task(base=QueueOnce, once={"keys": ["order_id"]})
 def queued_once(order_id):  # expect: clean
     requests.post("https://erp.example/orders", json={"order": order_id}, timeout=5)

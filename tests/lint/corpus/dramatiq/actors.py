@@ -1,11 +1,14 @@
 # ruff: noqa
 """Dramatiq retries by default: every actor sees its message again."""
 
+import uuid
+
 import dramatiq
 import sqlalchemy as sa
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from sendgrid import SendGridAPIClient
 from sendgrid.helpers.mail import Mail
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
 from shop.tables import Inbox, Invoice, Wallet
@@ -35,6 +38,23 @@ def create_invoice_once(message_id, order_id, total):  # expect: clean
         session.add(Inbox(message_id=message_id))
         session.flush()
         session.add(Invoice(order_id=order_id, total=total))
+
+
+@dramatiq.actor
+def invoice_after_rolled_back_duplicate(message_id, order_id, total):  # expect: clean
+    with Session(engine) as session:
+        claim = session.execute(insert(Inbox).values(message_id=message_id).on_conflict_do_nothing())
+        if claim.rowcount == 0:
+            session.rollback()
+            return
+        session.add(Invoice(order_id=order_id, total=total))
+        session.commit()
+
+
+@dramatiq.actor
+def invoice_with_made_up_id(order_id, total):  # expect: P11
+    with make_session.begin() as session:
+        session.add(Invoice(id=uuid.uuid4(), order_id=order_id, total=total))
 
 
 @dramatiq.actor

@@ -4,6 +4,7 @@
 import functools
 import json
 import logging
+import uuid
 
 import pika
 import psycopg2
@@ -135,6 +136,59 @@ def auto_acked(ch, method, properties, body):  # expect: EO201
         cur.execute("UPDATE orders SET state = 'seen' WHERE id = %s", (json.loads(body)["id"],))
 
 
+def either_or(ch, method, properties, body):  # expect: clean
+    """The ack of one way is not before the work of the other."""
+    event = json.loads(body)
+    if event["type"] == "ping":
+        ch.basic_ack(method.delivery_tag)
+    else:
+        with db, db.cursor() as cur:
+            cur.execute("UPDATE orders SET state = 'seen' WHERE id = %s", (event["id"],))
+        ch.basic_ack(method.delivery_tag)
+
+
+def skipped(ch, method, body):
+    if not body:
+        ch.basic_ack(method.delivery_tag)
+        return True
+    return False
+
+
+def skips_what_is_empty(ch, method, properties, body):  # expect: clean
+    if skipped(ch, method, body):
+        return
+    with db, db.cursor() as cur:
+        cur.execute("UPDATE orders SET state = 'seen' WHERE id = %s", (json.loads(body)["id"],))
+    ch.basic_ack(method.delivery_tag)
+
+
+def falls_through_a_conflict(ch, method, properties, body):  # expect: P11
+    """The conflict is noticed, and then nobody minds."""
+    order = json.loads(body)
+    try:
+        with db, db.cursor() as cur:
+            cur.execute("INSERT INTO processed_messages (message_id) VALUES (%s)", (properties.message_id,))
+    except UniqueViolation:
+        log.info("seen before")
+    requests.post("https://erp.example/orders", json=order, timeout=5)
+    ch.basic_ack(method.delivery_tag)
+
+
+def made_up_row_id(ch, method, properties, body):  # expect: P11
+    """A primary key of one's own making keeps nothing unique."""
+    order = json.loads(body)
+    with db, db.cursor() as cur:
+        cur.execute("INSERT INTO payments (id, amount) VALUES (%s, %s)", (str(uuid.uuid4()), order["amount"]))
+    ch.basic_ack(method.delivery_tag)
+
+
+def row_id_of_the_message(ch, method, properties, body):  # expect: clean
+    order = json.loads(body)
+    with db, db.cursor() as cur:
+        cur.execute("INSERT INTO payments (id, amount) VALUES (%s, %s)", (order["payment_id"], order["amount"]))
+    ch.basic_ack(method.delivery_tag)
+
+
 def prints(ch, method, properties, body):  # expect: clean
     """Auto-ack is fine where nothing can be lost."""
     print(f" [x] Received {body.decode()}")
@@ -164,6 +218,11 @@ def main():
     channel.basic_consume(queue="k", on_message_callback=auto_acked, auto_ack=True)
     channel.basic_consume(queue="l", on_message_callback=prints, auto_ack=True)
     channel.basic_consume("m", functools.partial(with_context, 1.1))
+    channel.basic_consume("n", either_or)
+    channel.basic_consume("r", skips_what_is_empty)
+    channel.basic_consume("o", falls_through_a_conflict)
+    channel.basic_consume("p", made_up_row_id)
+    channel.basic_consume("q", row_id_of_the_message)
     channel.start_consuming()
 
 

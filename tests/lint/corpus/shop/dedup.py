@@ -46,6 +46,19 @@ def first_delivery(message_id):
         yield cur
 
 
+def must_be_first(message_id):
+    """Raises for everybody but the first."""
+    with conn, conn.cursor() as cur:
+        cur.execute("INSERT INTO inbox (id, state) VALUES (%s, 'taken') ON CONFLICT DO NOTHING", (message_id,))
+        if cur.rowcount == 0:
+            raise AlreadyDone(message_id)
+
+
+def settled(message_id):
+    with conn, conn.cursor() as cur:
+        cur.execute("UPDATE inbox SET state = 'done' WHERE id = %s", (message_id,))
+
+
 class Seen:
     """Looks first, records later."""
 

@@ -1,7 +1,7 @@
 # ruff: noqa
 """Tasks that reach their effects, and their guards, through other files."""
 
-from .dedup import AlreadyDone, Seen, claim, deduplicated, first_delivery, logged, r
+from .dedup import AlreadyDone, Seen, claim, deduplicated, first_delivery, logged, must_be_first, r, settled
 from .gateway import Gateway, even
 from .worker import celery as queue
 
@@ -46,6 +46,16 @@ def pay_in_context(message_id, order):  # expect: clean
             cur.execute("INSERT INTO payments (order_id, total) VALUES (%s, %s)", (order["id"], order["total"]))
     except AlreadyDone:
         pass
+
+
+@queue.task
+def pay_first_only(message_id, order):  # expect: clean
+    try:
+        must_be_first(message_id)
+    except AlreadyDone:
+        return
+    settle(order)
+    settled(message_id)
 
 
 @queue.task

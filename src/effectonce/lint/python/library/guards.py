@@ -32,6 +32,7 @@ _TRANSPARENT = words(
     " django rest_framework pydantic click typer inspect"
 )
 _BASES = ("QueueOnce", "Singleton", "Idempotent", "OnceTask", "ExactlyOnce")
+_TRANSACTIONS = words("transaction atomic begin in_transaction unit_of_work uow transaction_scope")
 _ASKS = ("get", "find", "exists", "fetch", "lookup", "has", "is_", "check", "contains", "was", "load")
 _UNSTABLE = {
     "delivery_tag": "the delivery tag",
@@ -173,6 +174,11 @@ def context(walk: Calls, item: ast.withitem, value: Val) -> Op | None:
     if made[:1].isupper() and value.base is not None and not value.tag and guards_by_name(made):
         return walk.emit("guard", item.context_expr, text=made, store="opaque", dedup=True)
     return None
+
+
+def transacts_by_name(value: Val) -> bool:
+    """`with db.transaction():`, whatever database that is."""
+    return value.text.partition("(")[0].rpartition(".")[2] in _TRANSACTIONS
 
 
 def locks_by_name(value: Val) -> bool:

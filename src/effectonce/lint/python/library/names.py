@@ -212,14 +212,14 @@ ATTRIBUTES: dict[tuple[str, str], str] = {}
 for _line in """
 redis.sentinel      master_for=redis slave_for=redis
 redis               pipeline=redis lock=lock client=redis register_script=redis.script
-sql.conn            cursor=sql.cursor transaction=tx begin=tx begin_nested=tx execution_options=sql.conn
+sql.conn            cursor=sql.cursor transaction=tx begin=tx begin_nested=savepoint execution_options=sql.conn
                     connection=sql.conn
 sql.auto            cursor=sql.cursor transaction=tx connection=sql.auto
 sql.autopool        acquire=sql.auto
 sql.pool            connection=sql.conn acquire=sql.conn getconn=sql.conn
 sql.engine          connect=sql.conn begin=tx.conn raw_connection=sql.conn
 sql.sessionmaker    begin=tx.session
-sql.session         begin=tx begin_nested=tx connection=sql.conn
+sql.session         begin=tx begin_nested=savepoint connection=sql.conn
 flask.db            session=sql.session engine=sql.engine
 peewee.db           atomic=tx transaction=tx
 pika.connection     channel=pika.channel

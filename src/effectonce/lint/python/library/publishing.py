@@ -48,12 +48,15 @@ def called(walk: Calls, call: Call) -> Val | None:
     if target.tag == "eo.outbox":
         walk.emit("write", call.node, text=call.shown, store="outbox", location="outbox")
         return Val()
+    if target.tag == "kafka.producer" and call.name in ("begin_transaction", "transaction"):
+        walk.producers.add(target.text)
+        return Val(text=f"{call.name}()")
     known = (target.tag, call.name) in _PUBLISHES
     needs = _BY_NAME.get(call.name)
     by_name = needs is not None and not target.tag and not call.ref and (not needs or needs in call.keywords)
     if known or by_name:
         effect = Effect("publish", "publishes a message")
-        effect.key, effect.key_given = _id_of(call)
+        effect.key, effect.key_given = (None, True) if target.text in walk.producers else _id_of(call)
         walk.emit("effect", call.node, text=call.shown, effect=effect)
         return Val(text=f"{call.shown}()")
     return _enqueued(walk, call)

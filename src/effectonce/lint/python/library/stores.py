@@ -34,6 +34,8 @@ def called(walk: Calls, call: Call) -> Val | None:
         walk.emit(call.name, call.node, text=call.shown)
         walk.epoch += 1
         return Val(literal=None)
+    if call.name in _EXECUTES and (found := _bounds(walk, call)) is not None:
+        return found
     statement = _statement_of(call)
     if statement is not None:
         return executed(walk, call, statement)
@@ -50,6 +52,21 @@ def called(walk: Calls, call: Call) -> Val | None:
             if last is not None:
                 return Val(text=f"{call.receiver.text}.{call.name}()", origin=(last,), tag="sql.row")
     return None
+
+
+def _bounds(walk: Calls, call: Call) -> Val | None:
+    """`execute("BEGIN")` and `execute("COMMIT")`."""
+    first = ((call.args[0].string or "") if call.args else "").split()[:1]
+    word = first[0].rstrip(";").upper() if first else ""
+    if word in ("BEGIN", "START"):
+        walk.begun = True
+    elif word in ("COMMIT", "END", "ROLLBACK"):
+        walk.emit("rollback" if word == "ROLLBACK" else "commit", call.node, text=call.shown)
+        walk.begun = False
+        walk.epoch += 1
+    else:
+        return None
+    return Val(literal=None)
 
 
 def _is_database(call: Call) -> bool:
@@ -195,7 +212,7 @@ def _first_value(call: Call) -> Val | None:
 
 def _autocommits(walk: Calls, call: Call) -> bool:
     """Whether a statement is its own transaction here."""
-    if any(each.kind == "block" for each in walk.transactions):
+    if walk.begun or any(each.kind == "block" for each in walk.transactions):
         return False
     receiver = call.receiver
     if receiver.tag in ("sql.auto", "sql.autopool"):

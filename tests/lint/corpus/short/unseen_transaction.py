@@ -1,0 +1,9 @@
+# ruff: noqa
+# expect file: clean
+from celery import shared_task
+from app.db import db
+@shared_task
+def book(message_id, account, amount):
+    with db.transaction():
+        db.execute("INSERT INTO processed (message_id) VALUES (%s)", message_id)
+        db.execute("INSERT INTO ledger (account, amount) VALUES (%s, %s)", account, amount)
