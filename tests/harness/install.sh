@@ -28,6 +28,7 @@ need faketime faketime
 need default-jre-headless java
 need npm npm
 need maven mvn
+need chromium chromium
 
 apt_install() {
     # The packages would start their services; the tests start their own, on free ports.
