@@ -33,13 +33,6 @@ def test_its_example_runs_and_charges_once(tmp_path: Path) -> None:
     assert done.stdout == "charging 4200\n[1, 1]\n"
 
 
-def test_its_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
-
-
 def test_the_make_targets_it_names_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test"} <= set(re.findall(r"make (\w+)", README)) & targets

@@ -1,0 +1,131 @@
+"""What the documentation says is so: its blocks run, its links lead somewhere, its commands and extras exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, missing_line, pages, servers_of
+
+PAGES = pages()
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_is_of_a_kind_that_is_run_or_a_picture(page: Path) -> None:
+    kinds = {block.language for block in blocks(page.read_text())}
+    assert kinds <= {*RUN, *PARSED, *PICTURES}, "see tests/docs/pages.py"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text())], ids=name)
+def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    found = blocks(page.read_text())
+    addresses = {written: request.getfixturevalue(fixture) for written, fixture in servers_of(found).items()}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", "tests.docs.session", str(page)],
+        input=json.dumps(addresses),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), link
+        if anchor and path.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).strip().replace(" ", "-") for each in headings}, link
+
+
+def test_what_is_installed_and_made_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for block in blocks(page.read_text()):
+            for command, _ in commands(block) if block.language == "console" else ():
+                for wanted in re.findall(r"effectonce\[([\w,]+)\]", command):
+                    assert set(wanted.split(",")) <= set(extras), f"{page}: {command}"
+                if made := re.match(r"make (\w+)", command):
+                    assert made[1] in targets, f"{page}: {command}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in PAGES[1:]:
+        assert str(page.relative_to(DOCS)) in listed, f"{page}: nobody would find it"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="pip install 'effectonce[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for page in tmp_path.rglob("*.html"):
+        asked = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\">\s]+)", page.read_text())
+        assert not asked, f"{page.name} asks another host: {asked[:3]}"
+
+
+# -- the runner itself ----------------------------------------------------------------------------------------
+
+
+def run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    command = [sys.executable, "-m", "tests.docs.session", str(page)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, input="{}", cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nassert 1 == 2\n```",
+        "```console\n$ false\n```",
+        "```console\n$ echo one\ntwo\n```",
+        "<!-- exits 1 -->\n```console\n$ true\n```",
+        "```json\n{\n```",
+        "```sql\nSELECT nothing FROM nowhere;\n```",
+        '```python title="a.py"\nraise SystemExit(3)\n```\n```console\n$ python a.py\n```',
+    ],
+)
+def test_a_block_that_does_not_do_what_it_says_fails_its_page(tmp_path: Path, text: str) -> None:
+    assert run(tmp_path, text).returncode != 0
+
+
+def test_a_page_is_one_program(tmp_path: Path) -> None:
+    text = (
+        "```python\nimport asyncio\nx = 1\nawait asyncio.sleep(0)\n```\n"
+        '- in a list:\n\n  ```python title="a.py"\n  print("from", "a")\n  ```\n'
+        "```console\n$ python a.py\nfrom …\n```\n```python\nassert x == 1\n```"
+    )
+    done = run(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lines_are_looked_for_in_their_order() -> None:
+    assert missing_line("a\nb 12 ms\nc", ["a", "b … ms", "c"]) is None
+    assert missing_line("a\nb", ["b", "a"]) == "a"
