@@ -71,6 +71,13 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, what it includes from other files among them."""
+    text = re.sub(r'^--8<-- "(.+)"$', lambda match: (ROOT / match[1]).read_text(), page.read_text(), flags=re.MULTILINE)
+    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).strip().replace(" ", "-") for each in found}
+
+
 def pages() -> list[Path]:
     """All that was written by hand; the pages of the checker's rules are written, and tested, by the checker."""
     return [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if DOCS / "rules" not in page.parents)]

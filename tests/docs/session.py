@@ -95,6 +95,8 @@ class Session:
 
     def close(self) -> None:
         for process in self.running:
+            if process.poll() is not None:
+                sys.exit(f"{self.page}: {process.args!r} ended by itself, with {process.returncode}")
             process.terminate()
         for process in self.running:
             process.wait(20)
