@@ -26,7 +26,7 @@ SERVERS = {
     "amqp://localhost": "rabbitmq_url",
     "nats://localhost": "nats_url",
     "kafka://localhost": "kafka_url",
-    "sqs://?region=eu-west-1": "sqs_url",
+    "sqs://?region=eu-west-1": "one_sqs_url",
     "dynamodb://effectonce?region=eu-west-1": "dynamodb_url",
 }
 RUN = ("python", "console", "sql")
