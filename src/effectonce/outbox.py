@@ -10,6 +10,7 @@ The message is a row in that transaction. A `Relay` takes it to the broker after
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, overload
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple, overload
 import msgspec
 
 from .connections.callers import session_on
-from .contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection
+from .contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection, Tracer
 from .core.codec import to_json
 from .core.drive import Pending, drive
 from .core.hints import ring
@@ -43,7 +44,7 @@ class Outbox:
 
     `send` takes the connection that the transaction is open on, and follows its colour: on an async one it gives
     something to await. It never begins or ends that transaction. A message that cannot be stored is refused before any
-    statement is sent, and the transaction goes on.
+    statement is sent, and the transaction goes on; of many, all are sent or none.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Outbox:
         self.table = table
         self.max_size = max_size
         self._notify = notify
+        self.tracer: Tracer | None = None
 
     def __repr__(self) -> str:
         return f"<Outbox to {self.to!r} in {self.table}>"
@@ -87,15 +89,31 @@ class Outbox:
 
     def _send(self, conn: Any, messages: Iterable[Message[Any]], what: str) -> Any:
         session = session_on(conn)
+        if self.tracer is not None:
+            messages = [self.tracer.created(self.to, message) for message in messages]
         rows = [self._row(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
         return Pending(sending, what) if session.is_async else drive(sending)
 
     async def _insert(self, session: Session, rows: Sequence[Row]) -> None:
-        for part in _parts(rows):
-            sql = _statement(session.dialect, self.table, len(part), self._notify)
-            await session.rows(sql, _params(session.dialect, part))
+        if session.is_async:  # it may be awaited long after it was asked for, when the transaction is over
+            session.require_transaction()
+        parts = list(_parts(rows))
+        place = await session.savepoint() if len(parts) > 1 else None
+        try:
+            for part in parts:
+                sql = _statement(session.dialect, self.table, len(part), self._notify)
+                await session.rows(sql, _params(session.dialect, part))
+        except GeneratorExit:
+            raise
+        except BaseException:  # a caller who goes on and commits would have sent some of them
+            if place is not None:
+                with suppress(Exception):
+                    await session.roll_back_to(place)
+            raise
+        if place is not None:
+            await session.release(place)
         ring(self.table)
 
     def _row(self, message: Message[Any]) -> Row:

@@ -49,19 +49,24 @@ class Lease(Struct, kw_only=True):
     """Ask for rows to send. Repeated with the same owner it gives the same rows, and counts no attempt twice."""
 
     owner: bytes  # 16 random bytes, new for every lease
-    limit: int
+    limit: int  # how many fresh rows are looked at, and how many that are due
+    take: int | None = None  # how many of them are taken; None: as many
     span: int
     #: Rows of one ordering key go in their order, whoever leases them.
     ordered: bool
     #: Only fresh rows behind this one: what comes before was looked at, and stands behind what others are sending.
     after: int = 0
+    #: Queues whose rows are passed over: they do not answer.
+    without: Sequence[str] = ()
 
 
 class Leased(Struct):
-    """The rows, by ``seq``. ``after``: fresh rows may stand behind this one that were not looked at; 0: none do."""
+    """The rows, by ``seq``. ``after``: fresh rows may stand behind this one that were not looked at; 0: none do.
+    ``more``: there may be others, fresh or due, that were not looked at."""
 
     rows: list[Outgoing]
     after: int = 0
+    more: bool = False
 
 
 class Verdict(Struct, gc=False):

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar, get_args
 
 from .broker import Broker
 from .contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
@@ -20,7 +21,7 @@ from .core.drive import drive
 from .core.retry import Retry
 from .durations import Duration, micros
 from .envelopes import CloudEvents
-from .errors import ConfigurationError, InvalidOption, StoreUnavailable
+from .errors import ConfigurationError, InvalidOption, StoreUnavailable, show
 from .outgoing import Backlog, Entries, State
 from .relays.lane import Settings, Totals, insist
 from .relays.session import CLEANED, Session
@@ -36,11 +37,13 @@ class Relay:
       behind it, and nobody else. None: as they come, which is faster where many share few keys.
     - ``retry``: when a message that the broker refuses is tried again. After the last attempt it is parked, with its
       error: see `list` and `unpark`. A broker that is away is nobody's fault: the relay waits, and counts no attempt.
-    - ``batch``: the most rows in one lease. ``lease``: how long a relay has them; after that another sends them again.
+    - ``batch``: the most rows in one lease; it takes fewer of large ones, and as many as the broker confirms in time.
+      ``lease``: how long a relay has them; after that another sends them again.
     - ``keep``: how long published rows stay, for people to look at; 0: not at all, which is the fastest.
     - ``poll``: the longest time between two looks at an idle outbox.
     - ``table``: the outbox, where it is not the one that the store's `migrate` has made.
     - ``envelope``: how messages are written; default: the broker's.
+    - ``listen``: where /metrics, /healthz and /readyz are served, as of a `Worker`.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Relay:
         poll: Duration = "1s",
         table: str | None = None,
         envelope: Envelope | None = None,
+        listen: str | None = None,
     ) -> None:
         if order not in ("key", None):
             raise InvalidOption(f"order={order!r} is not 'key' or None")
@@ -72,6 +76,8 @@ class Relay:
         self._poll = micros(poll, "poll") / 1e6
         self._table = table
         self._session: Session | None = None
+        #: Where /metrics, /healthz and /readyz are served.
+        self.listen = listen
         #: What this relay has done so far.
         self.totals = Totals()
 
@@ -126,9 +132,28 @@ class Relay:
             raise ConfigurationError("this relay is serving already; make another one")
         self._session = session = Session(self._settings())
         try:
-            await session.serve()
+            with self._endpoints():
+                await session.serve()
         finally:
             self._session = None
+
+    @property
+    def phase(self) -> Literal["stopped", "running", "draining"]:
+        """Where it is between two `serve`: sending, or coming to its end."""
+        session = self._session
+        return "stopped" if session is None else "draining" if session.signals.stopping else "running"
+
+    @property
+    def outage(self) -> Exception | None:
+        """Why nothing can be sent now, where the broker is away."""
+        return self._session.signals.outage if self._session is not None else None
+
+    def _endpoints(self) -> AbstractContextManager[Any]:
+        if self.listen is None:
+            return nullcontext()
+        from .telemetry.endpoints import Endpoints  # which stands above the tools, and is for those who ask for it
+
+        return Endpoints(self, self.listen)
 
     async def drain(self) -> int:
         """Send what is due, and return when nothing is; how many were published. What waits for its next attempt, and
@@ -149,6 +174,8 @@ class Relay:
 
     def list(self, state: State = "parked", *, limit: int = 100, cursor: str | None = None) -> Entries:
         """A page of at most ``limit`` rows; pass its ``cursor`` on for the next."""
+        if state not in get_args(State):
+            raise InvalidOption(f"state={show(state)!r} is none of {', '.join(get_args(State))}")
         size = max(1, min(limit, 1000))
         return ask_outbox(self.store, self._table, lambda port: port.list(state, size, cursor))
 

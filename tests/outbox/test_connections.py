@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce import outbox as outboxes
 from effectonce.contracts import Event
 from effectonce.outbox import Outbox
 from tests.inbox.kinds import KINDS, Kind, told
 from tests.outbox.conftest import Office
 from tests.relay.harness import FakeBroker
+
+ONE_EACH = ("sqlite3", "aiosqlite", "psycopg", "asyncpg", "pymysql", "aiomysql")
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
@@ -115,6 +118,37 @@ async def test_an_async_send_that_is_not_awaited_is_not_silent(office: Office) -
         office.outbox.send(desk.conn, paid())
     await desk.commit()
     assert office.ids == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name == "asyncpg"])
+async def test_a_send_that_is_awaited_after_the_transaction_is_refused(office: Office) -> None:
+    """By then it would be committed by itself."""
+    desk = await office.desk()
+    late = office.outbox.send(desk.conn, paid())
+    await desk.run(office.effect("paid"))
+    await desk.commit()
+    with pytest.raises(eo.NotInTransaction):
+        await told(late)
+    assert office.ids == []
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.name in ONE_EACH])
+async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second statement fails, and the caller goes on and commits."""
+    desk = await office.desk()
+    await desk.run(office.effect("paid"))
+    monkeypatch.setattr("effectonce.outbox._MAX_ROWS", 2)
+    params = outboxes._params
+
+    def second_fails(dialect: Any, rows: Any) -> Any:
+        found = params(dialect, rows)
+        return found[:-1] if rows[0].message_id == "m2" else found
+
+    monkeypatch.setattr("effectonce.outbox._params", second_fails)
+    with pytest.raises(Exception):  # noqa: B017  (each driver has its own words for it)
+        await told(office.outbox.send_many(desk.conn, [paid(f"m{n}") for n in range(4)]))
+    await desk.commit()
+    assert (office.ids, office.effects) == ([], ["paid"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in ("sqlite3", "psycopg", "pymysql")])

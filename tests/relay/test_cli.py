@@ -119,12 +119,12 @@ def test_people_see_what_waits_and_what_was_parked(run: Run, database: Database)
     ]
     assert json.loads(run("outbox", "stats", database.url, "--json").stdout)["parked"] == 1
     listed = run("outbox", "list", database.url)
-    assert listed.stdout.split() == [
-        "1", "numbered", "m1", "to", "orders", "in", "order", "of", "k,", "10", "attempts:", "Refused:",
-        "\\x1b[31mno",
-    ]  # fmt: skip
-    waiting = run("outbox", "list", database.url, "--state", "waiting", "--json").stdout.splitlines()
-    assert [json.loads(line)["id"] for line in waiting] == ["m2", "m3"]
+    (row,) = [line for line in listed.stdout.splitlines() if "numbered" in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:6] == ["1", "numbered", "m1", "orders", "k", "10"]
+    assert cells[-1] == "Refused: \\x1b[31mno"
+    waiting = json.loads(run("outbox", "list", database.url, "--state", "waiting", "--json").stdout)["messages"]
+    assert [each["id"] for each in waiting] == ["m2", "m3"]
 
 
 def test_people_free_or_discard_what_was_parked(run: Run, database: Database, queue: str) -> None:
@@ -135,7 +135,7 @@ def test_people_free_or_discard_what_was_parked(run: Run, database: Database, qu
     assert run("outbox", "unpark", database.url, "1").stdout == "1 unparked\n"
     assert run("outbox", "unpark", database.url, "--all", "--json").stdout == '{"unparked":0}\n'
     database.execute("UPDATE {outbox} SET state = 'parked' WHERE message_id = 'm1'")
-    assert run("outbox", "discard", database.url, "1").stdout == "1 discarded\n"
+    assert run("outbox", "discard", database.url, "1", "--yes").stdout == "1 discarded\n"
     assert run("relay", "--from", database.url, "--to", queue, "--once").returncode == 0
     assert [packet.id for packet in downstream(queue, "orders")] == ["m2", "m3"]
 

@@ -194,7 +194,7 @@ async def test_postgresql_touches_as_many_pages_however_many_rows_it_is_not_abou
 ) -> None:
     port: Any = postgres.port()
     statement = port._queries[name].sql.decode()
-    values = ["'\\x00'", "1", "20", "0", f"{LOOK_AGAIN}"]
+    values = ["'\\x00'", "1", "20", "0", "20", "'{}'", f"{LOOK_AGAIN}"]
     for n, value in enumerate(values, 1):
         statement = statement.replace(f"${n}::", f"{value}::")
 

@@ -300,11 +300,14 @@ class Inbox:
     async def _first(self, session: Caller, arrival: Arrival) -> bool:
         _require_still(session)
         rows = self._rows(session)
-        found = await self._whole(
-            session,
-            lambda: rows.insert(session, arrival, result=False),
-            lambda found: [arrival] if found is None else [],
-        )
+        if session.is_async:
+            found = await self._whole(
+                session,
+                lambda: rows.insert(session, arrival, result=False),
+                lambda found: [arrival] if found is None else [],
+            )
+        else:  # nobody can cancel it
+            found = await rows.insert(session, arrival, result=False)
         if found is None:
             return True
         self._refuse_mismatch(arrival, found)
@@ -335,10 +338,14 @@ class Inbox:
         return [unique[arrival.key] is arrival and arrival.key not in found for arrival in arrivals]
 
     async def _whole(self, session: Caller, insert: Callable[[], Awaitable[T]], new: Callable[[T], list[Arrival]]) -> T:
-        """What ``insert`` gives. Where it is cancelled and done all the same, what it has inserted is taken back: a
-        caller who goes on and commits would have that recorded, and not done."""
+        """What ``insert`` gives. Where it is cancelled and done all the same, what it has inserted is taken back, or
+        the transaction made to fail: a caller who goes on and commits would have that recorded, and not done."""
         if not session.outlives_cancel:
-            return await insert()
+            try:
+                return await insert()
+            except CancelledError:
+                await session.spoil()
+                raise
         place = await session.savepoint()
         try:
             found = await insert()

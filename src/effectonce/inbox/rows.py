@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from effectonce.contracts import Dialect, Session
@@ -17,6 +18,7 @@ from effectonce.sqlfiles import inbox_words, quoted, statements
 
 MAX_BATCH: Final = 5000
 MAX_NAME: Final = 47  # of a table, so that the names of its indexes are under PostgreSQL's limit of 63
+_NONE: Final = bytes(33)  # in place of a fingerprint
 _TRIES: Final = 5  # a row that is there for the insert and gone for the look at it was purged in between
 
 
@@ -73,7 +75,8 @@ class Rows(ABC):
 
     @abstractmethod
     async def insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> dict[str, Found]:
-        """Insert them all, no key twice; by key, the rows that were there (without their results)."""
+        """Insert them all, no key twice; by key, the rows that were there (without their results). The others have
+        their marks then."""
 
     @abstractmethod
     async def store(self, session: Session, arrival: Arrival, result: bytes | None) -> None:
@@ -91,7 +94,12 @@ class Rows(ABC):
         """Count one attempt; how many there are now. None: the message is handled already."""
 
     @abstractmethod
-    async def uncount(self, session: Session, arrival: Arrival) -> None: ...
+    async def refund(self, session: Session, arrival: Arrival) -> None:
+        """Take one attempt back."""
+
+    @abstractmethod
+    async def uncount(self, session: Session, arrival: Arrival) -> None:
+        """Forget them all."""
 
     @abstractmethod
     async def purge(self, session: Session, limit: int) -> int:
@@ -125,10 +133,11 @@ class _Keyed(Rows):
     async def insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> dict[str, Found]:
         found: dict[str, Found] = {}
         for _ in range(_TRIES):
-            inserted = await self._insert_many(session, arrivals)
-            if len(inserted) == len(arrivals):
+            new = {_text(key): mark for key, mark in await self._insert_many(session, arrivals)}
+            for arrival in arrivals:
+                arrival.mark = new.get(arrival.key)
+            if len(new) == len(arrivals):
                 return found
-            new = {_text(key) for (key,) in inserted}
             arrivals = [arrival for arrival in arrivals if arrival.key not in new]
             for key, fingerprint in await self._find_many(session, arrivals):
                 found[_text(key)] = Found(_bytes(fingerprint), None)
@@ -147,6 +156,9 @@ class _Keyed(Rows):
         counted = await session.rows(self._sql["count"], (arrival.scope, arrival.key, arrival.retention))
         return counted[0][0] if counted else None
 
+    async def refund(self, session: Session, arrival: Arrival) -> None:
+        await session.rows(self._sql["refund"], (arrival.scope, arrival.key))
+
     async def uncount(self, session: Session, arrival: Arrival) -> None:
         await session.rows(self._sql["uncount"], (arrival.scope, arrival.key))
 
@@ -154,28 +166,35 @@ class _Keyed(Rows):
         await session.rows(self._sql["purge_attempts"], (limit,))
         return len(await session.rows(self._sql["purge"], (limit,)))
 
-    @abstractmethod
-    async def _insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]: ...
+    async def forget_many(self, session: Session, arrivals: Sequence[Arrival]) -> None:
+        if arrivals:
+            await session.rows(self._sql["forget_many"], (arrivals[0].scope, self._keys(arrivals)))
+
+    async def _insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
+        prints = b"".join([arrival.prints[:33] or _NONE for arrival in arrivals])
+        first = arrivals[0]
+        params = (first.scope, self._keys(arrivals), prints, first.retention)
+        return await session.rows(self._sql["insert_many"], params)
+
+    async def _find_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
+        return await session.rows(self._sql["find_many"], (arrivals[0].scope, self._keys(arrivals)))
 
     @abstractmethod
-    async def _find_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]: ...
+    def _keys(self, arrivals: Sequence[Arrival]) -> str:
+        """Their keys as one parameter: the statement is the same for any number of them."""
 
 
 class _PostgreSQL(_Keyed):
     file = "postgres_inbox_queries.sql"
     now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 
-    async def _insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
-        prints = b"".join([arrival.prints[:33] or _NONE for arrival in arrivals])
-        first = arrivals[0]
-        return await session.rows(self._sql["insert_many"], (first.scope, _array(arrivals), prints, first.retention))
-
-    async def _find_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
-        return await session.rows(self._sql["find_many"], (arrivals[0].scope, _array(arrivals)))
-
-    async def forget_many(self, session: Session, arrivals: Sequence[Arrival]) -> None:
-        if arrivals:
-            await session.rows(self._sql["forget_many"], (arrivals[0].scope, _array(arrivals)))
+    def _keys(self, arrivals: Sequence[Arrival]) -> str:
+        """An array literal. (psycopg's own takes three times as long.)"""
+        text = '","'.join([arrival.key for arrival in arrivals])
+        if "\\" in text or text.count('"') != 2 * (len(arrivals) - 1):
+            escaped = [arrival.key.replace("\\", "\\\\").replace('"', '\\"') for arrival in arrivals]
+            text = '","'.join(escaped)
+        return f'{{"{text}"}}'
 
     async def check(self, session: Session) -> None:
         ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], (self._quoted,))
@@ -192,41 +211,12 @@ class _PostgreSQL(_Keyed):
             raise UnsafeStore(f"a crash empties {self.table}: ALTER TABLE {self.table} SET LOGGED")
 
 
-_NONE: Final = bytes(33)
-
-
-def _array(arrivals: Sequence[Arrival]) -> str:
-    """Their keys as an array literal. (psycopg's own takes three times as long.)"""
-    text = '","'.join([arrival.key for arrival in arrivals])
-    if "\\" in text or text.count('"') != 2 * (len(arrivals) - 1):
-        escaped = [arrival.key.replace("\\", "\\\\").replace('"', '\\"') for arrival in arrivals]
-        text = '","'.join(escaped)
-    return f'{{"{text}"}}'
-
-
 class _SQLite(_Keyed):
     file = "sqlite_inbox_queries.sql"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
-    async def _insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
-        first = arrivals[0]
-        params: list[Any] = [first.scope, first.retention]
-        for arrival in arrivals:
-            params += (arrival.key, arrival.fingerprint)
-        rows = ",".join([f"($1, ${at}, ${at + 1}, {self.now}, {self.now} + $2)" for at in range(3, len(params) + 1, 2)])
-        return await session.rows(self._sql["insert_many"].replace("{rows}", rows), params)
-
-    async def _find_many(self, session: Session, arrivals: Sequence[Arrival]) -> Sequence[Any]:
-        return await session.rows(*self._of_keys("find_many", arrivals))
-
-    async def forget_many(self, session: Session, arrivals: Sequence[Arrival]) -> None:
-        if arrivals:
-            await session.rows(*self._of_keys("forget_many", arrivals))
-
-    def _of_keys(self, name: str, arrivals: Sequence[Arrival]) -> tuple[str, list[str]]:
-        marks = ",".join([f"${at}" for at in range(2, len(arrivals) + 2)])
-        params = [arrivals[0].scope, *[arrival.key for arrival in arrivals]]
-        return self._sql[name].replace("{keys}", marks), params
+    def _keys(self, arrivals: Sequence[Arrival]) -> str:
+        return msgspec.json.encode([arrival.key for arrival in arrivals]).decode()
 
     async def check(self, session: Session) -> None:
         bare = self.table.rpartition(".")[2]
@@ -267,6 +257,8 @@ class _MySQL(Rows):
 
     async def insert_many(self, session: Session, arrivals: Sequence[Arrival]) -> dict[str, Found]:
         nonce = os.urandom(16)
+        for arrival in arrivals:
+            arrival.mark = nonce
         # By id, so that two batches never wait for each other.
         by_id = dict(sorted((digest(arrival.scope, arrival.key), arrival) for arrival in arrivals))
         insert, params = self._insert(list(by_id.values()), nonce)
@@ -313,6 +305,9 @@ class _MySQL(Rows):
         await session.rows(self._sql["count"], named)
         counted = await session.rows(self._sql["counted"], named[:1])
         return int(counted[0][0]) if counted else None
+
+    async def refund(self, session: Session, arrival: Arrival) -> None:
+        await session.rows(self._sql["refund"], (arrival.id,))
 
     async def uncount(self, session: Session, arrival: Arrival) -> None:
         await session.rows(self._sql["uncount"], (arrival.id,))

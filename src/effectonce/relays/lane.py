@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from effectonce.contracts import (
     OutboxPort,
     Packet,
     Publisher,
+    Tracer,
 )
 from effectonce.core.engine import Engine
 from effectonce.core.retry import Retry
@@ -25,6 +26,7 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.outbox import message_of
 from effectonce.outgoing import Lease, Outgoing, Verdict
 
+from .pace import Pace
 from .sending import Sending, Terms, send
 
 T = TypeVar("T")
@@ -72,6 +74,8 @@ class Signals:
         self.crowded = asyncio.Event()
         #: Held during a lease: two at once would get in each other's way.
         self.turn = asyncio.Lock()
+        #: Queues that did not answer when they were last sent to: the others go first.
+        self.mute: set[str] = set()
 
 
 class Lane:
@@ -83,11 +87,14 @@ class Lane:
         self._signals = signals
         self._publisher = publisher
         self._time = asyncio.get_running_loop().time
+        self._window = settings.span / 1e6 * 0.8
+        self._pace = Pace(settings.batch, self._window)
         self._terms = Terms(
             encode=self._encode,
             retry=settings.retry,
             ordered=settings.ordered,
             capabilities=settings.broker.capabilities,
+            mute=signals.mute,
         )
 
     def _encode(self, row: Outgoing) -> Packet:
@@ -100,37 +107,61 @@ class Lane:
         `StoreUnavailable` and `Contention` say that nothing could be leased. An outage of the broker is among the
         signals.
         """
-        settings, signals = self._settings, self._signals
+        signals = self._signals
+        if signals.mute:
+            # It may be one queue that does not answer, whose rows stand before those of all others: these first.
+            until = self._time() + self._window
+            while await self._leg(pages, frozenset(signals.mute)):
+                if signals.outage or signals.stopping or self._time() > until:
+                    break
+        return not signals.stopping and await self._leg(pages)
+
+    async def _leg(self, pages: int, without: Set[str] = frozenset()) -> bool:
+        """A round, in which no row goes to the queues ``without``."""
+        signals = self._signals
         owner = os.urandom(16)
         began = self._time()
-        rows = await self._lease(owner, pages)
+        rows = await self._lease(owner, pages, without)
         if not rows:
             signals.outage = None
             return False
         # Settled while the lease still holds, whatever the clocks' rates and the way to the database.
-        deadline = began + settings.span / 1e6 * 0.8
+        deadline = began + self._window
         sending = Sending(await self._alone(owner, rows))
+        leased = self._time()
         try:
             await send(sending, self._publisher, self._terms, lambda: 0.0 if signals.stopping else deadline)
             signals.outage = sending.outage
         finally:
             # Cancelled or not: what is known is settled, and what is not goes to whoever comes next.
             await self._settle(owner, sending.release(), deadline)
-        self._report(sending)
+        if sending.late:
+            self._pace.late(len(rows))
+        elif sending.rows and not sending.outage:
+            self._pace.sent(sending.rows, self._time() - leased)
+        self._report(sending, self._time() - began)
         return True
 
-    async def _lease(self, owner: bytes, pages: int) -> list[Outgoing]:
+    async def _lease(self, owner: bytes, pages: int, without: Set[str]) -> list[Outgoing]:
         settings, signals = self._settings, self._signals
-        lease = Lease(owner=owner, limit=settings.batch, span=settings.span, ordered=settings.ordered)
+        take = self._pace.take
+        lease = Lease(
+            owner=owner,
+            limit=settings.batch,
+            take=take,
+            span=settings.span,
+            ordered=settings.ordered,
+            without=sorted(without),
+        )
         for _ in range(pages):
             async with signals.turn:
                 leased = await insist(lambda: self.port.lease(lease))
-            if len(leased.rows) == settings.batch:
+            if len(leased.rows) == take:
                 signals.crowded.set()
             elif not signals.stopping:
                 signals.crowded.clear()
-            lease.after = leased.after
-            if leased.rows or not leased.after:
+            lease.after = leased.after or lease.after
+            if leased.rows or not leased.more:
                 return leased.rows
         return []
 
@@ -166,7 +197,7 @@ class Lane:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
 
-    def _report(self, sending: Sending) -> None:
+    def _report(self, sending: Sending, seconds: float) -> None:
         engine, totals = self._settings.engine, self._settings.totals
         states = [verdict.state for verdict in sending.verdicts.values()]
         totals.published += states.count("published")
@@ -183,6 +214,16 @@ class Lane:
             for row in sending.rows:
                 if sending.verdicts[row.seq].state == "published":
                     engine.emit("published", row.destination, row.id, row.attempts)
+        if engine.tracer is not None:
+            self._trace(engine.tracer, sending, seconds)
+
+    def _trace(self, tracer: Tracer, sending: Sending, seconds: float) -> None:
+        system = self._settings.broker.capabilities.name
+        for row, error in sending.failures:
+            tracer.relayed(system, row, seconds, error)
+        for row in sending.rows:
+            if sending.verdicts[row.seq].state == "published":
+                tracer.relayed(system, row, seconds, None)
 
 
 async def insist(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

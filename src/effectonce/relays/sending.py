@@ -22,6 +22,8 @@ class Terms(Struct, kw_only=True):
     retry: Retry
     ordered: bool
     capabilities: BrokerCapabilities
+    #: Queues that did not answer when they were last sent to: the others go first.
+    mute: set[str]
 
 
 class Sending(Struct):
@@ -32,6 +34,8 @@ class Sending(Struct):
     failures: list[tuple[Outgoing, Exception]] = field(default_factory=list)
     #: The broker was away: what has no verdict was perhaps sent, and perhaps not.
     outage: BrokerUnavailable | None = None
+    #: It had not answered when there was no more time.
+    late: bool = False
     #: Of each line that has stopped, the verdict on the row that stopped it.
     stopped: dict[Line, Verdict] = field(default_factory=dict)
 
@@ -53,9 +57,15 @@ async def send(sending: Sending, publisher: Publisher, terms: Terms, until: Call
     queues: dict[str, list[Outgoing]] = {}
     for row in sending.rows:
         queues.setdefault(row.destination, []).append(row)
-    for queue, rows in queues.items():
-        if not await work.queue(queue, rows):
+    silent = 0
+    for queue in sorted(queues, key=terms.mute.__contains__):
+        if work.left <= 0 or silent == 2:  # two queues: it is the broker that is away
             return
+        if await work.queue(queue, queues[queue]):
+            terms.mute.discard(queue)
+        else:
+            terms.mute.add(queue)
+            silent += 1
 
 
 class _Work:
@@ -65,26 +75,30 @@ class _Work:
         self._terms = terms
         self._until = until
 
+    @property
+    def left(self) -> float:
+        """Seconds in which rows may still be sent."""
+        return self._until() - asyncio.get_running_loop().time()
+
     async def queue(self, queue: str, rows: Sequence[Outgoing]) -> bool:
-        """Send ``rows``, in as few steps as their order allows. False: it is of no use to go on."""
+        """Send ``rows``, in as few steps as their order allows. False: the broker did not answer."""
         for step in self._steps(rows):
-            left = self._until() - asyncio.get_running_loop().time()
-            if left <= 0:
-                return False
+            if self.left <= 0:
+                return True
             packets = self._packets(step)
             try:
                 if packets:
-                    await self._publish(queue, packets, left)
+                    await self._publish(queue, packets)
             except ConfigurationError as error:
                 # Not the fault of any row, and not of other queues: none of this one's is counted, all wait.
                 self._refused(rows, error)
                 return True
-            except (BrokerUnavailable, TimeoutError) as error:
-                self._sending.outage = (
-                    error
-                    if isinstance(error, BrokerUnavailable)
-                    else BrokerUnavailable("the broker did not confirm before the lease was over")
-                )
+            except BrokerUnavailable as error:
+                self._sending.outage = error
+                return False
+            except TimeoutError:
+                self._sending.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
+                self._sending.late = True
                 return False
         return True
 
@@ -110,9 +124,9 @@ class _Work:
                 self._failed(row, error)
         return packets
 
-    async def _publish(self, queue: str, packets: Sequence[tuple[Outgoing, Packet]], left: float) -> None:
+    async def _publish(self, queue: str, packets: Sequence[tuple[Outgoing, Packet]]) -> None:
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self.left):
                 outcomes = await self._publisher.publish(queue, [packet for _, packet in packets])
         except (BrokerUnavailable, ConfigurationError, TimeoutError):
             raise
@@ -122,8 +136,10 @@ class _Work:
                 return
             # One of them upsets the publisher: each by itself, so that it harms itself only.
             for row, packet in packets:
+                if self.left <= 0:
+                    return
                 if not self._holds(row):
-                    await self._publish(queue, [(row, packet)], left)
+                    await self._publish(queue, [(row, packet)])
             return
         for (row, _), outcome in zip(packets, outcomes, strict=True):
             if outcome is None:

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
+from effectonce.core.backoff import Backoff
 from effectonce.core.hints import listening
 from effectonce.errors import StoreUnavailable
-from effectonce.workers.backoff import Backoff
 
 from .lane import Lane, Settings, Signals
 

@@ -44,6 +44,9 @@ ON DUPLICATE KEY UPDATE attempts = attempts + 1, expires_at = VALUES(expires_at)
 SELECT attempts FROM {attempts} WHERE id = UNHEX($1)
 AND NOT EXISTS (SELECT 1 FROM {inbox} WHERE {inbox}.id = {attempts}.id) FOR UPDATE;
 
+-- name: refund
+UPDATE {attempts} SET attempts = attempts - 1 WHERE id = UNHEX($1) AND attempts > 0;
+
 -- name: uncount
 DELETE FROM {attempts} WHERE id = UNHEX($1);
 

@@ -20,13 +20,14 @@
 SELECT p.seq, p.line, {place}
 FROM {outbox} p FORCE INDEX (due)
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > {after} AND (p.leased_until <= {began} OR p.owner = {owner})
+{without}
 ORDER BY p.seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 
 
 -- name: due
 SELECT p.seq, p.line, {place}
 FROM {outbox} p FORCE INDEX (due)
-WHERE p.state = 'waiting' AND p.due_at <= {began}
+WHERE p.state = 'waiting' AND p.due_at <= {began} {without}
 ORDER BY p.due_at, p.seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 
 

@@ -18,7 +18,7 @@ INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
 SELECT $1, m.key, NULLIF(substring($3::bytea FROM m.n::int * 33 - 32 FOR 33), decode(repeat('00', 33), 'hex')),
        {now}, {now} + $4
 FROM unnest($2::text::text[]) WITH ORDINALITY AS m (key, n) ORDER BY m.key COLLATE "C"
-ON CONFLICT (scope, key) DO NOTHING RETURNING key;
+ON CONFLICT (scope, key) DO NOTHING RETURNING key, created_at;
 
 -- name: find
 SELECT fingerprint, result FROM {inbox} WHERE scope = $1 AND key = $2;
@@ -43,6 +43,9 @@ SELECT $1::text, $2::text, 1, {now} + $3
 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE scope = $1::text AND key = $2::text)
 ON CONFLICT (scope, key) DO UPDATE SET attempts = a.attempts + 1, expires_at = EXCLUDED.expires_at
 RETURNING attempts;
+
+-- name: refund
+UPDATE {attempts} SET attempts = attempts - 1 WHERE scope = $1 AND key = $2 AND attempts > 0;
 
 -- name: uncount
 DELETE FROM {attempts} WHERE scope = $1 AND key = $2;

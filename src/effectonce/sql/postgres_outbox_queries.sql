@@ -2,7 +2,7 @@
 --
 -- {outbox}, {meta}   the tables
 -- {now}              the clock when the expression is evaluated
--- {fresh}            rows to be sent that nobody has leased
+-- {fresh}            rows to be sent that nobody has leased, and not to the queues $6
 -- {columns}          of a leased row
 --
 -- Where rows are looked for, they are ordered by the columns of the index that is meant for it, and none of those is
@@ -12,6 +12,7 @@
 
 -- name: fresh
 state = 'pending' AND due_at <= 0 AND (leased_until <= (SELECT now FROM began) OR owner = $1::bytea)
+AND destination <> ALL ($6::text[])
 
 
 -- name: columns
@@ -34,13 +35,13 @@ fresh_ones AS MATERIALIZED (
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
-    SELECT seq FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+    SELECT seq FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began) AND destination <> ALL ($6::text[])
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 taken AS (
     UPDATE {outbox} SET {taking}
     WHERE seq = ANY (ARRAY(
-        SELECT seq FROM (SELECT seq FROM fresh_ones UNION ALL SELECT seq FROM due) c ORDER BY seq LIMIT $3::integer))
+        SELECT seq FROM (SELECT seq FROM fresh_ones UNION ALL SELECT seq FROM due) c ORDER BY seq LIMIT $5::integer))
     RETURNING {columns}
 )
 SELECT {columns} FROM taken
@@ -53,7 +54,7 @@ SELECT {columns} FROM taken
 -- `before` is the row before a candidate in its line, as of the start of the statement. A candidate goes where that is
 -- the candidate before it, or none, all the way to the front: then all rows before it are locked here, in their newest
 -- version, and were there to be leased. Others are left as they are behind a row that is being sent; behind one that
--- waits they wait as long, and behind a parked one for $5, so that the next lease need not walk over them.
+-- waits they wait as long, and behind a parked one for $7, so that the next lease need not walk over them.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
@@ -62,7 +63,7 @@ fresh_ones AS MATERIALIZED (
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
-    SELECT seq, line FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+    SELECT seq, line FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began) AND destination <> ALL ($6::text[])
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 page AS MATERIALIZED (
@@ -79,13 +80,13 @@ judged AS MATERIALIZED (
     SELECT seq,
            line IS NULL OR NOT bool_or(before IS NOT NULL AND before IS DISTINCT FROM neighbour) OVER ahead AS goes,
            max(CASE WHEN before = neighbour THEN NULL WHEN state = 'waiting' THEN due_at
-                    WHEN state = 'parked' THEN (SELECT now FROM began) + $5::bigint END) OVER ahead AS until
+                    WHEN state = 'parked' THEN (SELECT now FROM began) + $7::bigint END) OVER ahead AS until
     FROM page
     WINDOW ahead AS (PARTITION BY line ORDER BY seq)
 ),
 taken AS (
     UPDATE {outbox} SET {taking}
-    WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE goes ORDER BY seq LIMIT $3::integer))
+    WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE goes ORDER BY seq LIMIT $5::integer))
     RETURNING {columns}
 ),
 deferred AS (
@@ -95,9 +96,11 @@ deferred AS (
 )
 SELECT {columns} FROM taken
 UNION ALL
--- And last, by its -1, where the next page begins.
-SELECT CASE WHEN (SELECT count(*) FROM fresh_ones) = $3::integer THEN (SELECT max(seq) FROM fresh_ones) ELSE 0 END,
-       '', '', '', NULL, '', '', ''::bytea, '', NULL, '', NULL, -1
+-- And last, by its -1, where the next page begins; by its -2, that one of the looks was full.
+SELECT CASE WHEN f.filled THEN (SELECT max(seq) FROM fresh_ones) ELSE 0 END,
+       '', '', '', NULL, '', '', ''::bytea, '', NULL, '', NULL,
+       CASE WHEN f.filled OR (SELECT count(*) FROM due) = $3::integer THEN -2 ELSE -1 END
+FROM (SELECT (SELECT count(*) FROM fresh_ones) = $3::integer AS filled) f
 
 
 -- name: settle

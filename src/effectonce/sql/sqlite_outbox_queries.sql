@@ -15,9 +15,14 @@ FROM {outbox} LIMIT 0;
 -- Whether there is nothing to lease: asked first, since it needs no lock.
 SELECT NOT EXISTS (
     SELECT 1 FROM {outbox} INDEXED BY {due_index}
-    WHERE state = 'pending' AND due_at = 0 AND seq > :after AND (leased_until <= :now OR owner = :owner))
+    WHERE state = 'pending' AND due_at = 0 AND seq > :after AND (leased_until <= :now OR owner = :owner) AND {wanted})
 AND NOT EXISTS (
-    SELECT 1 FROM {outbox} INDEXED BY {due_index} WHERE state = 'waiting' AND due_at <= :now);
+    SELECT 1 FROM {outbox} INDEXED BY {due_index} WHERE state = 'waiting' AND due_at <= :now AND {wanted});
+
+
+-- name: wanted
+-- Not to a queue that does not answer; they come as a JSON array.
+destination NOT IN (SELECT value FROM json_each(:without))
 
 
 -- name: before
@@ -30,13 +35,14 @@ AND NOT EXISTS (
 SELECT p.seq, p.line, {before}
 FROM {outbox} p INDEXED BY {due_index}
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > :after AND (p.leased_until <= :now OR p.owner = :owner)
+    AND {wanted}
 ORDER BY p.seq LIMIT :limit;
 
 
 -- name: due
 SELECT p.seq, p.line, {before}
 FROM {outbox} p INDEXED BY {due_index}
-WHERE p.state = 'waiting' AND p.due_at <= :now
+WHERE p.state = 'waiting' AND p.due_at <= :now AND {wanted}
 ORDER BY p.due_at, p.seq LIMIT :limit;
 
 

@@ -59,11 +59,12 @@ class MySQLOutbox:
             "after": f"{lease.after:d}",
             "limit": f"{lease.limit:d}",
             "place": self._sql["before"] if lease.ordered else "NULL",
+            "without": f"AND p.destination NOT IN ({','.join(map(text, lease.without))})" if lease.without else "",
         }
         looks = [fill(self._sql["fresh"], **page), fill(self._sql["due"], **page)]
         _, fresh, due = await self._ask("; ".join(["BEGIN", *looks]))
         candidates = [Candidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]]
-        turn, held = in_turn(candidates, lease.limit)
+        turn, held = in_turn(candidates, lease.take or lease.limit)
         packet: Packet = []
         if held:
             packet += await self._deferring(held)
@@ -73,8 +74,8 @@ class MySQLOutbox:
             packet.append(fill(self._sql["taken"], seqs=seqs))
         results = await self._ask("; ".join([*packet, "COMMIT"]))
         rows = [Outgoing(*row) for row in results[-2]] if turn else []
-        full = lease.ordered and len(fresh) == lease.limit
-        return Leased(rows, fresh[-1][0] if full else 0)
+        after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
+        return Leased(rows, after, after > 0 or len(due) == lease.limit)
 
     async def _deferring(self, held: dict[int, int]) -> Sequence[str]:
         """What makes rows wait for those that hold them up."""

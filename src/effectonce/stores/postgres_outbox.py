@@ -42,12 +42,20 @@ class PostgresOutbox:
         self._cleaned = f"cleaned {table}".encode()
 
     async def lease(self, lease: Lease) -> Leased:
-        params: list[Param] = [lease.owner, int8.pack(lease.span), int4.pack(lease.limit), int8.pack(lease.after)]
+        params: list[Param] = [
+            lease.owner,
+            int8.pack(lease.span),
+            int4.pack(lease.limit),
+            int8.pack(lease.after),
+            int4.pack(lease.take or lease.limit),
+            texts(lease.without),
+        ]
         if lease.ordered:
             params.append(int8.pack(LOOK_AGAIN))
         rows = await self._wire.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
         taken = sorted((Outgoing(*row) for row in rows if row[-1] >= 0), key=_seq)
-        return Leased(taken, next((row[0] for row in rows if row[-1] < 0), 0))
+        after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
+        return Leased(taken, after, more)
 
     async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
         sent = [verdict.seq for verdict in verdicts if verdict.state == "published"]

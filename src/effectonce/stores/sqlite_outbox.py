@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -62,24 +63,24 @@ class SQLiteOutbox:
         return self._db.transaction(self._lease, lease)
 
     def _idle(self, cursor: sqlite3.Cursor, lease: Lease) -> bool:
-        values = {"after": lease.after, "now": self._now(), "owner": lease.owner}
-        (idle,) = cursor.execute(self._sql["idle"], values).fetchone()
+        (idle,) = cursor.execute(self._sql["idle"], _values(lease, self._now())).fetchone()
         return bool(idle)
 
     def _lease(self, cursor: sqlite3.Cursor, lease: Lease) -> Leased:
         now = self._now()
-        values: dict[str, Any] = {"after": lease.after, "now": now, "owner": lease.owner, "limit": lease.limit}
+        values = {**_values(lease, now), "limit": lease.limit}
         fresh = cursor.execute(self._sql["fresh"], values).fetchall()
         due = cursor.execute(self._sql["due"], values).fetchall()
         candidates = [Candidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
-        turn, held = in_turn(candidates, lease.limit)
+        turn, held = in_turn(candidates, lease.take or lease.limit)
         if held:
             asked = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
             until = waiting_for(held, {seq: found for seq, found in asked.items() if found is not None}, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
         take = {"owner": lease.owner, "until": now + lease.span}
         rows = [Outgoing(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
-        return Leased(rows, fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0)
+        after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
+        return Leased(rows, after, after > 0 or len(due) == lease.limit)
 
     async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
         return self._db.transaction(self._settle, owner, verdicts, keep)
@@ -156,6 +157,10 @@ class SQLiteOutbox:
 
     async def close(self) -> None:
         self._db.close()
+
+
+def _values(lease: Lease, now: int) -> dict[str, Any]:
+    return {"after": lease.after, "now": now, "owner": lease.owner, "without": json.dumps(lease.without)}
 
 
 class ThreadedOutbox(Hopping[SQLiteOutbox]):

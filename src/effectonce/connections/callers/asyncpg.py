@@ -33,6 +33,12 @@ class AsyncpgSession(Caller):
         found = await self.connection.fetch(sql, *params, record_class=Record)
         return list(found[0].keys()) if named and found else (), [tuple(record.values()) for record in found]
 
+    def _is_lost(self) -> bool:
+        try:
+            return bool(self.connection.is_closed())
+        except InterfaceError:  # the proxy of one that went back to its pool
+            return True
+
     async def _in_transaction(self) -> bool:
         return bool(self.connection.is_in_transaction())
 
@@ -46,6 +52,3 @@ class AsyncpgSession(Caller):
 
     async def roll_back(self) -> None:
         await self._transaction.rollback()
-
-    async def close(self) -> None:
-        await self.connection.close()

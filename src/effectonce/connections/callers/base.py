@@ -6,6 +6,7 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ Named = tuple[Sequence[str], Sequence[Row]]
 
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
 _MARK: Final = "effectonce_mark"
+_SPOIL: Final = "DO $$ BEGIN RAISE 'effectonce: what was cancelled may have been done; roll this back'; END $$"
 _savepoints = itertools.count(1)
 
 
@@ -63,7 +65,18 @@ class Caller(ABC):
             raise known from error
 
     def _known(self, error: Exception) -> Exception | None:
-        return broken(error) if isinstance(error, OSError) else translate(self.dialect, error)
+        return broken(error) if isinstance(error, OSError) else translate(self.dialect, error, lost=self._is_lost())
+
+    def _is_lost(self) -> bool:
+        """Whether the driver has found its connection to be gone. Asked after an error that has no code of its own."""
+        return False
+
+    async def spoil(self) -> None:
+        """A statement whose awaiting was cancelled may have been done all the same: see to it that this transaction can
+        only be rolled back. Nothing to do where the driver closes the connection."""
+        if self.dialect == "postgresql":
+            with suppress(Exception):
+                await self.rows(_SPOIL)
 
     async def savepoint(self) -> Any:
         name = f"effectonce_{next(_savepoints)}"
@@ -130,21 +143,27 @@ class Caller(ABC):
         await self.rows("SELECT 1")  # which would be refused
         return False
 
-    @abstractmethod
-    async def _commit(self) -> None: ...
+    async def _commit(self) -> None:
+        await _done(self.connection.commit())
 
-    @abstractmethod
-    async def roll_back(self) -> None: ...
+    async def roll_back(self) -> None:
+        await _done(self.connection.rollback())
 
-    @abstractmethod
     async def close(self) -> None:
         """Be done with the connection: close it, or leave that to a framework that keeps its own."""
+        await _done(self.connection.close())
 
     def known(self, error: BaseException) -> Exception | None:
         """A conflict or a lost connection, where that is what ``error``, which got out of a handler, means: of the
         driver's errors, these say nothing about the handler. None: it is the handler's own."""
-        known = translate(self.dialect, error) if isinstance(error, Exception) else None
+        known = translate(self.dialect, error, lost=self._is_lost()) if isinstance(error, Exception) else None
         return known if known is error or isinstance(known, TransactionConflict | ConnectionLost) else None
+
+
+async def _done(answer: Any) -> None:
+    """What a method of a driver of either colour gave."""
+    if hasattr(answer, "__await__"):
+        await answer
 
 
 def not_in_transaction(how: str) -> NotInTransaction:

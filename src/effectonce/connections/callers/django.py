@@ -18,7 +18,7 @@ _DIALECTS: dict[str, Dialect] = {"postgresql": "postgresql", "mysql": "mysql", "
 class DjangoSession(Caller):
     """Savepoints and transactions are Django's own `atomic`: its hooks and its flag for broken blocks depend on it."""
 
-    __slots__ = ("_atomic", "dialect")
+    __slots__ = ("_atomic", "_raw", "dialect")
     is_async = False
 
     def __init__(self, connection: Any) -> None:
@@ -31,6 +31,7 @@ class DjangoSession(Caller):
             )
         self.dialect = known
         self._atomic: Any = None
+        self._raw: Any = None
 
     @property
     def returning(self) -> bool:  # type: ignore[override]
@@ -52,6 +53,10 @@ class DjangoSession(Caller):
             if not found:
                 return (), ()
             return [column[0] for column in found] if named else (), cursor.fetchall()
+
+    def _is_lost(self) -> bool:
+        raw = self._raw or self.connection.connection
+        return bool(getattr(raw, "closed", False))
 
     async def savepoint(self) -> Any:
         connection = self.connection
@@ -93,6 +98,7 @@ class DjangoSession(Caller):
 
     async def _commit(self) -> None:
         atomic, self._atomic = self._atomic, None
+        self._raw = self.connection.connection  # a commit that fails opens another in its place
         atomic.__exit__(None, None, None)
 
     async def roll_back(self) -> None:

@@ -27,8 +27,9 @@ _MIGRATE = "create the tables: effectonce migrate URL, or run what schema_sql(di
 _PRIMARY = "this connection may only read, and records are written on the primary: connect to that one"
 
 
-def translate(dialect: Dialect, error: Exception) -> Exception | None:
-    """``error`` in our words; None where it has none, or where it is not the driver's."""
+def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exception | None:
+    """``error`` in our words; None where it has none, or where it is not the driver's. ``lost``: the driver says that
+    its connection is gone, which tells what an error without a code means."""
     if isinstance(error, EffectOnceError):
         return error
     if not _of_a_driver(error):
@@ -37,7 +38,16 @@ def translate(dialect: Dialect, error: Exception) -> Exception | None:
     said = show(_first_line(inner), 200)
     if getattr(error, "connection_invalidated", False):  # SQLAlchemy has seen to that
         return broken(inner)
-    return _DIALECTS[dialect](inner, said)
+    known = _DIALECTS[dialect](inner, said)
+    if known is None and not _state(inner) and type(inner).__name__ in ("OperationalError", "InterfaceError"):
+        return broken(inner) if lost or _not_opened(inner) else None
+    return known
+
+
+def _not_opened(error: Any) -> bool:
+    """Whether a connection could not be opened: SQLAlchemy and Django do that when they need one. psycopg's error has
+    what there was of it; psycopg2 has no other errors without a code."""
+    return getattr(error, "pgconn", None) is not None or type(error).__module__.partition(".")[0] == "psycopg2"
 
 
 def cannot_connect(error: BaseException) -> ConnectionLost | None:
@@ -122,16 +132,7 @@ def _postgresql(error: Any, said: str) -> Exception | None:
         return ConfigurationError(f"{said}; {_GRANTS}")
     if state[:2] == "08" or state in ("57P01", "57P02", "57P03", "57P05", "25P03"):
         return broken(error)
-    if not state and type(error).__name__ in ("OperationalError", "InterfaceError") and _says_lost(said):
-        return broken(error)
     return None
-
-
-def _says_lost(said: str) -> bool:
-    """Of errors without a code: the drivers raise the same classes for their own misuse."""
-    return any(
-        word in said for word in ("closed", "lost", "terminat", "failed", "reset", "EOF", "SSL", "no connection")
-    )
 
 
 _LOST = frozenset((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055, 4031))

@@ -8,11 +8,16 @@ from typing import Any, Final
 from .base import Caller, Named, closed, not_in_transaction, render
 
 _IN_TRANSACTION: Final = 1  # a bit of the status that the server sends with every answer
+_ASK: Final = "DO 0"  # its answer has the status
 _HOW = "conn.begin(), or connect with autocommit=False"
 
 
 class MySQLSession(Caller):
-    __slots__ = ()
+    """After a deadlock the transaction is gone, and the driver does not know: an error carries no status. Where the
+    connection would commit each statement by itself, the server is asked once before the first."""
+
+    __slots__ = ("_unsure",)
+    _unsure: bool
     dialect = "mysql"
     is_async = False
 
@@ -24,13 +29,21 @@ class MySQLSession(Caller):
         connection = self.connection
         if not connection.open:
             raise closed()
-        if connection.get_autocommit() and not self._is_open():
+        self._require_open()
+
+    def _require_open(self) -> None:
+        self._unsure = bool(self.connection.get_autocommit())
+        if self._unsure and not self._is_open():
             raise not_in_transaction(_HOW)
 
     async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
         from pymysql.cursors import Cursor
 
         with self.connection.cursor(Cursor) as cursor:
+            if getattr(self, "_unsure", False):
+                cursor.execute(_ASK)
+                self._require_open()
+                self._unsure = False
             cursor.execute(*render(sql, params, "%s"))
             return _names(cursor) if named else (), cursor.fetchall()
 
@@ -43,15 +56,6 @@ class MySQLSession(Caller):
     async def _begin(self) -> None:
         await self.rows("BEGIN")
 
-    async def _commit(self) -> None:
-        self.connection.commit()
-
-    async def roll_back(self) -> None:
-        self.connection.rollback()
-
-    async def close(self) -> None:
-        self.connection.close()
-
 
 class AsyncMySQLSession(MySQLSession):
     __slots__ = ()
@@ -61,8 +65,7 @@ class AsyncMySQLSession(MySQLSession):
         connection = self.connection
         if connection.closed:
             raise closed()
-        if connection.get_autocommit() and not self._is_open():
-            raise not_in_transaction(_HOW)
+        self._require_open()
 
     def _is_open(self) -> bool:
         return bool(self.connection.get_transaction_status())
@@ -71,17 +74,12 @@ class AsyncMySQLSession(MySQLSession):
         from aiomysql.cursors import Cursor  # type: ignore[import-untyped, unused-ignore]
 
         async with self.connection.cursor(Cursor) as cursor:
+            if getattr(self, "_unsure", False):
+                await cursor.execute(_ASK)
+                self._require_open()
+                self._unsure = False
             await cursor.execute(*render(sql, params, "%s"))
             return _names(cursor) if named else (), await cursor.fetchall()
-
-    async def _commit(self) -> None:
-        await self.connection.commit()
-
-    async def roll_back(self) -> None:
-        await self.connection.rollback()
-
-    async def close(self) -> None:
-        self.connection.close()
 
 
 def is_mariadb(connection: Any) -> bool:

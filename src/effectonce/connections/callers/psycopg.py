@@ -43,6 +43,9 @@ class PsycopgSession(Caller):
             return (), ()
         return _names(cursor) if named else (), cursor.fetchall()
 
+    def _is_lost(self) -> bool:
+        return bool(self.connection.closed)
+
     async def _in_transaction(self) -> bool:
         return bool(self.connection.pgconn.transaction_status != _IDLE)
 
@@ -52,15 +55,6 @@ class PsycopgSession(Caller):
     async def _begin(self) -> None:
         if self.connection.autocommit:
             await self.rows("BEGIN")
-
-    async def _commit(self) -> None:
-        self.connection.commit()
-
-    async def roll_back(self) -> None:
-        self.connection.rollback()
-
-    async def close(self) -> None:
-        self.connection.close()
 
 
 class AsyncPsycopgSession(PsycopgSession):
@@ -76,15 +70,6 @@ class AsyncPsycopgSession(PsycopgSession):
         if not cursor.pgresult.nfields:
             return (), ()
         return _names(cursor) if named else (), await cursor.fetchall()
-
-    async def _commit(self) -> None:
-        await self.connection.commit()
-
-    async def roll_back(self) -> None:
-        await self.connection.rollback()
-
-    async def close(self) -> None:
-        await self.connection.close()
 
 
 def _names(cursor: Any) -> list[str]:

@@ -87,9 +87,6 @@ class SQLAlchemySession(Caller):
     async def roll_back(self) -> None:
         await self._on(lambda target: target.rollback())
 
-    async def close(self) -> None:
-        self.connection.close()
-
 
 class AsyncSQLAlchemySession(SQLAlchemySession):
     __slots__ = ()
@@ -98,9 +95,6 @@ class AsyncSQLAlchemySession(SQLAlchemySession):
     async def _on(self, do: Callable[..., T], *args: Any) -> T:
         done: T = await self.connection.run_sync(do, *args)
         return done
-
-    async def close(self) -> None:
-        await self.connection.close()
 
 
 def sqlalchemy_session(target: Any) -> SQLAlchemySession:
@@ -115,7 +109,19 @@ def async_sqlalchemy_session(target: Any) -> AsyncSQLAlchemySession:
 
 def _flavour(target: Any) -> Any:
     """SQLAlchemy's dialect. A connection has it; a session has it from what it is bound to."""
-    return target.get_bind().dialect if hasattr(target, "get_bind") else target.dialect
+    if not hasattr(target, "get_bind"):
+        return target.dialect
+    session = target() if hasattr(target, "registry") else target
+    session = getattr(session, "sync_session", session)
+    named = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})  # 2.1, and before
+    binds = {bind.engine for bind in (session.bind, *named.values()) if bind is not None}
+    if len(binds) > 1 or (binds and session.bind is None):
+        raise ConfigurationError(
+            "this session has more than one database, or one that its tables name: the record would be committed apart "
+            "from the effect; pass the connection of the one that has both: "
+            "session.connection(bind_arguments={'mapper': Order})"
+        )
+    return target.get_bind().dialect
 
 
 def _bound(target: Any) -> Any:

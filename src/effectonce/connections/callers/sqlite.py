@@ -53,9 +53,6 @@ class SQLiteSession(Caller):
     async def roll_back(self) -> None:
         await self._on(end, "ROLLBACK")
 
-    async def close(self) -> None:
-        self.connection.close()
-
 
 class AsyncSQLiteSession(SQLiteSession):
     """One hop to aiosqlite's thread a statement; its own cursors would take four."""
@@ -76,9 +73,6 @@ class AsyncSQLiteSession(SQLiteSession):
             do = required(do)
         done: T = await self.connection._execute(do, self.connection._conn, *args)
         return done
-
-    async def close(self) -> None:
-        await self.connection.close()
 
 
 def mode(connection: sqlite3.Connection) -> bool | Literal[-1]:
