@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
-import json
 import os
 import resource
 import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ import effectonce as eo
 from effectonce.store import open_backend
 from tests.harness import servers
 
+from .intents import intents
 from .measure import Case, Table, rate
 
 _serial = itertools.count()
@@ -99,15 +100,35 @@ class Dbos:
         self._process.wait(30)
 
 
-def three_steps(store: eo.Store) -> eo.Saga[dict[str, Any]]:
+def three_steps(store: eo.Store, stopped: Sequence[bool] = ()) -> eo.Saga[dict[str, Any]]:
+    """Steps that do nothing. While ``stopped`` has something in it the second does not know what it did."""
     saga = eo.Saga("bench", store, input=dict[str, Any])
-    for name in ("one", "two", "three"):
 
-        async def step(order: dict[str, Any]) -> int:
-            return 1
+    @saga.step()
+    async def one(order: dict[str, Any]) -> int:
+        return 1
 
-        saga.step(name=name)(step)
+    @saga.step()
+    async def two(order: dict[str, Any]) -> int:
+        if stopped:
+            raise eo.OutcomeUnknown("stopped", 0.0)
+        return 2
+
+    @saga.step()
+    async def three(order: dict[str, Any]) -> int:
+        return 3
+
     return saga
+
+
+def _ungrouped(url: str, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> Iterator[eo.Store]:
+    """Stores that share no commit, enough of them to have ten connections and more, as a pool would."""
+    for _ in range(6):
+        backend = open_backend(url)
+        backend.capabilities = replace(backend.capabilities, batch=1)
+        store = stack.enter_context(eo.Store(backend, sweep_every=None))
+        stack.callback(lambda store=store: loop.run_until_complete(store.aclose()))  # type: ignore[misc]
+        yield store
 
 
 CREATE = """CREATE TABLE by_hand (id text PRIMARY KEY, input bytea NOT NULL, log bytea NOT NULL, state text NOT NULL)"""
@@ -128,11 +149,7 @@ def saga(scale: float) -> Iterator[Table]:
         store.migrate()
         stack.callback(lambda: loop.run_until_complete(store.aclose()))
         ours = three_steps(store)
-        backend = open_backend(server.url)
-        backend.capabilities = replace(backend.capabilities, batch=1)  # nothing shares a commit
-        alone_store = stack.enter_context(eo.Store(backend, sweep_every=None))
-        stack.callback(lambda: loop.run_until_complete(alone_store.aclose()))
-        ungrouped = three_steps(alone_store)
+        ungrouped = [three_steps(each) for each in _ungrouped(server.url, loop, stack)]
         pool = AsyncConnectionPool(server.url, min_size=10, max_size=10, open=False, kwargs={"autocommit": True})
         loop.run_until_complete(pool.open(wait=True))
         stack.callback(lambda: loop.run_until_complete(pool.close()))
@@ -151,7 +168,7 @@ def saga(scale: float) -> Iterator[Table]:
             await ours.arun(id, {"order": id, "amount": 4200})
 
         async def one_by_one(id: str) -> None:
-            await ungrouped.arun(id, {"order": id, "amount": 4200})
+            await ungrouped[hash(id) % len(ungrouped)].arun(id, {"order": id, "amount": 4200})
 
         async def by_hand(id: str) -> None:
             body, log = b'{"order": "%b", "amount": 4200}' % id.encode(), b"1" * 60
@@ -193,42 +210,74 @@ def saga(scale: float) -> Iterator[Table]:
 
 
 def resuming(scale: float) -> Iterator[Table]:
-    """Interrupted sagas, gone on with: time linear in their number, memory flat."""
+    """Sagas that stopped after their first step, gone on with: time linear in their number, memory flat."""
     few, many = max(100, int(1000 * scale)), max(1000, int(10_000 * scale))
+    grown: dict[int, list[float]] = {few: [], many: []}
     with servers.postgres(durable=True) as server:
         store = eo.connect(server.url, sweep_every=None)
         store.migrate()
 
         def interrupted(count: int) -> Callable[[int], float]:
             async def measured() -> float:
-                ours, serial = three_steps(store), next(_serial)
+                stopped: list[bool] = [True]
+                ours, serial = three_steps(store, stopped), next(_serial)
+
+                async def begun(number: int) -> None:
+                    with contextlib.suppress(eo.OutcomeUnknown):
+                        await ours.arun(f"left-{serial}-{number}", {"order": number})
+
                 for at in range(0, count, 500):
-                    ids = range(at, min(at + 500, count))
-                    await asyncio.gather(*(ours.astart(f"left-{serial}-{n}", {"order": n}) for n in ids))
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                    await asyncio.gather(*(begun(number) for number in range(at, min(at + 500, count))))
+                stopped.clear()
+                gc.collect()
+                before, peak = _resident(), asyncio.create_task(_peak())
                 started = time.perf_counter()
                 came = await ours.aresume()
                 took = time.perf_counter() - started
-                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-                print(f"  {count} resumed in {took:.2f} s, {grown:.1f} MB more", file=sys.stderr)
-                assert came.done == count, json.dumps(came.done)
+                peak.cancel()
+                grown[count].append(max(1.0, await peak - before))
+                assert came.done == count, came
                 await store.aclose()
                 return count / took
 
             return lambda number: asyncio.run(measured())
 
+        cases = [f"{few} left behind", f"{many} left behind"]
         yield Table(
             "sagas gone on with after a crash",
             "sagas/s",
             "more",
-            [
-                Case(f"{few} left behind", interrupted(few)),
-                Case(f"{many} left behind", interrupted(many), {f"{few} left behind": 0.8}, ours=True),
-            ],
+            [Case(cases[0], interrupted(few)), Case(cases[1], interrupted(many), {cases[0]: 0.8}, ours=True)],
             "PostgreSQL, fsync on; linear where the ratio is about 1",
+            rounds=2,
+        )
+        yield Table(
+            "memory taken by that",
+            "MB",
+            "less",
+            [
+                Case(cases[0], lambda number: grown[few][number]),
+                Case(cases[1], lambda number: grown[many][number], {cases[0]: 0.25}, ours=True),
+            ],
+            "resident, at its highest; it does not grow with their number where the ratio is far above 0.1",
             rounds=2,
         )
         store.close()
 
 
-PARTS = {"saga": saga, "resuming": resuming}
+def _resident() -> float:
+    """Megabytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+async def _peak() -> float:
+    """The most that `_resident` gives until this is cancelled."""
+    most = 0.0
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            most = max(most, _resident())
+            await asyncio.sleep(0.02)
+    return max(most, _resident())
+
+
+PARTS = {"saga": saga, "resuming": resuming, "intents": intents}

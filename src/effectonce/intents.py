@@ -15,8 +15,9 @@ and goes on from there: it sends again while the provider keeps the key, looks t
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -38,9 +39,12 @@ from .errors import (
     PermanentFailure,
     ResultNotStored,
     Retryable,
+    WrongColour,
+    scrubbed,
     show,
 )
-from .handlers import name_of, refuse_unguardable, return_type
+from .handlers import is_async, name_of, refuse_unguardable, return_type
+from .leftovers import AT_ONCE, Leftovers
 from .operations import Classifier, Intent, Operation, Reconciler, Req, request_type
 from .policies import check_scope
 from .providers import Provider, find
@@ -49,6 +53,9 @@ from .store import Store
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody knows."""
+
+Word = Literal["done", "retry", "abandon"]
+"""What an operator may say."""
 
 
 class Recovered(Struct, frozen=True):
@@ -75,6 +82,7 @@ class Intents:
         self.operations: dict[str, Operation[Any, Any]] = {}
         self.classifiers: dict[str, Classifier] = {}
         self.reconcilers: dict[str, Reconciler] = {}
+        self._leftovers: dict[str, Leftovers] = {}
 
     def operation(
         self,
@@ -142,13 +150,22 @@ class Intents:
             made: Operation[Req, Any] = Operation(self, function, known, terms, policy, request_type(function))
             self.store.take_scope(scope, function)
             self.operations[scope] = made
+            self._leftovers[scope] = Leftovers(self.store, scope)
             return made
 
         return decorate
 
     def classify(self, provider: str | Provider) -> Callable[[Classifier], Classifier]:
         """Make a function say what a response, or what was raised, means: a `Verdict`, or None for our own guess."""
-        return partial(self._register, self.classifiers, find(provider).name)
+        known = find(provider).name
+
+        def register(function: Classifier) -> Classifier:
+            if is_async(function):
+                raise WrongColour(f"the classifier of {known} must be a plain def: {name_of(function)} is async")
+            registered: Classifier = self._register(self.classifiers, known, function)
+            return registered
+
+        return register
 
     def reconcile(self, provider: str | Provider) -> Callable[[Reconciler], Reconciler]:
         """Make a function look an effect up: `Verdict.success` where it is there, ``not_executed`` where it is proven
@@ -163,41 +180,55 @@ class Intents:
 
     # -- recovery and people
 
-    def recover(self, *, idle: Duration = "1m") -> Recovered:
-        """Go on with every intent that nobody has touched for ``idle``. Safe to run several at once, and beside the
-        workers. Operations that are async are left to `arecover`."""
-        return self._counted(
-            drive(self._gone_on(operation, record, self.store.engine.sync_side()))
-            for operation, record in self._left_behind(idle, is_async=False)
-        )
+    def recover(self, *, idle: Duration = "1m", limit: int | None = None) -> Recovered:
+        """Go on with every intent that nobody has touched for ``idle``; with ``limit`` with so many, and the next call
+        goes on from there. Safe to run several at once, and beside the workers. Operations that are async are left to
+        `arecover`.
 
-    async def arecover(self, *, idle: Duration = "1m") -> Recovered:
-        """`recover`, for async operations."""
+        One whose completion joins rows of its caller's (`Operation.send`) is not completed: what it gave is written
+        down, and the delivery that writes the rows completes it. One of a saga's step is left to the saga, which may
+        have turned around."""
+        side = self.store.engine.sync_side()
+        ends: Counter[str] = Counter()
+        for page in self._left_behind(idle, limit, is_async=False):
+            ends.update(drive(self._gone_on(operation, record, side)) for operation, record in page)
+        return Recovered(**ends)
+
+    async def arecover(self, *, idle: Duration = "1m", limit: int | None = None) -> Recovered:
+        """`recover`, for async operations; several at a time."""
         side = self.store.engine.async_side()
-        found = self._left_behind(idle, is_async=True)
-        return self._counted([await self._gone_on(operation, record, side) for operation, record in found])
-
-    @staticmethod
-    def _counted(ends: Iterable[str]) -> Recovered:
-        return Recovered(**Counter(ends))
+        ends: Counter[str] = Counter()
+        pages = self._left_behind(idle, limit, is_async=True)
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for at in range(0, len(page), AT_ONCE):
+                some = (self._gone_on(operation, record, side) for operation, record in page[at : at + AT_ONCE])
+                ends.update(await asyncio.gather(*some))
+        return Recovered(**ends)
 
     async def _gone_on(self, operation: Operation[Any, Any], record: Record, side: Side) -> str:
         """What became of one intent: a name of `Recovered`. One that cannot be read keeps no other waiting."""
         try:
-            return await _came_to(operation._through(operation._run(self.id_of(record), b""), side))
+            about = self.log(record)
+            if about.outcome is not None or about.within:
+                return "later"
+            return await _came_to(operation.gone_on(self.id_of(record), side))
         except Exception as error:
             log.warning(
-                "an intent in %s could not be recovered: %s: %s", show(record.scope), type(error).__name__, error
-            )
+                "an intent in %s could not be recovered: %s: %s",
+                show(record.scope), type(error).__name__, show(scrubbed(str(error)), 500),
+            )  # fmt: skip
             return "broken"
 
-    def _left_behind(self, idle: Duration, is_async: bool) -> Iterator[tuple[Operation[Any, Any], Record]]:
-        before = self.store.now() - micros(idle, "idle")
-        for operation in self.operations.values():
-            if operation._is_async is is_async:
-                for record in operation.unfinished():
-                    if record.changed_at <= before:
-                        yield operation, record
+    def _left_behind(
+        self, idle: Duration, limit: int | None, is_async: bool
+    ) -> Iterator[list[tuple[Operation[Any, Any], Record]]]:
+        untouched, left = micros(idle, "idle"), limit
+        for scope, operation in self.operations.items():
+            if operation.is_async is is_async and (left is None or left > 0 or left == limit):
+                for page in self._leftovers[scope].pages(left, untouched):
+                    if left is not None:
+                        left -= len(page)
+                    yield [(operation, record) for record in page]
 
     def id_of(self, record: Record) -> str:
         """What a record's intent is known by; with ``private=`` that is not the record's key."""
@@ -221,33 +252,44 @@ class Intents:
                     break
         return found
 
-    def resolve(
-        self, id: str, outcome: Literal["done", "retry", "abandon"], *, result: Any = ..., who: str = ""
-    ) -> None:
+    def resolve(self, id: str, outcome: Word, *, result: Any = ..., who: str = "") -> None:
         """Decide an intent in doubt: it happened (``done``, with its result), send it again under a new key
         (``retry``), or give it up (``abandon``). `NotInDoubt` where it is not. That is an event and a line in the log,
         with ``who`` decided it."""
         for scope, operation in self.operations.items():
-            if self.store.get(scope, id) is not None:
-                policy = operation._policy
-                if result is not ...:
-                    try:
-                        policy.codec.encode(result)
-                    except Unstorable as error:
-                        raise ConfigurationError(f"this is no result of {operation!r}: {error}") from error
-                kept = policy.hold if outcome == "retry" else policy.retention
-                self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6)
+            record = self.store.get(scope, id)
+            if record is not None:
+                self._decide(operation, record, id, outcome, result)
                 log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
                 self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
                 return
         raise NotInDoubt(f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt")
+
+    def _decide(self, operation: Operation[Any, Any], record: Record, id: str, outcome: Word, result: Any) -> None:
+        policy, scope = operation.policy, operation.scope
+        stored: bytes | None = None
+        if result is not ...:
+            try:
+                stored = policy.codec.encode(result)
+            except Unstorable as error:
+                raise ConfigurationError(f"this is no result of {operation!r}: {error}") from error
+        if outcome == "abandon" or not self.log(record).joined:
+            kept = policy.hold if outcome == "retry" else policy.retention
+            self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6)
+            return
+        if outcome == "done" and stored is None:
+            raise ConfigurationError(
+                f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
+            )
+        self.store.resolve(scope, id, "retry", retention=policy.hold / 1e6)
+        drive(operation.decided(id, self.store.engine.sync_side(), stored if outcome == "done" else None))
 
     def check(self, redelivery: Duration) -> None:
         """`ConfigurationError` where a message may come again after its provider has dropped the key, and nobody can
         look the effect up, or after the record is gone. ``redelivery``: how long the broker may still deliver it."""
         longest = micros(redelivery, "redelivery")
         for operation in self.operations.values():
-            terms, kept = operation.terms, operation._policy.retention
+            terms, kept = operation.terms, operation.policy.retention
             operation.require_colour()
             if kept < longest:
                 raise ConfigurationError(

@@ -5,6 +5,10 @@
         provider.charges          # what was really charged, in order
         provider.next("drop")     # the next request is executed, and its answer never arrives
 
+``drop``, ``reset`` and ``hang`` execute it and lose the answer: by a plain end, by a reset, or not before ``release``
+is set. ``slow`` executes it when ``release`` is set, and its key is in use until then. ``invalid`` is turned away
+before its key is looked at. ``/mails`` takes no keys.
+
 A key is kept for ``window`` seconds. Once execution has begun, its answer is replayed under its key, a 500 too. Another
 body under a key is 400 ``idempotency_error``; a key in use is 409 ``idempotency_key_in_use``; 429 and 401 come before
 the keys are looked at.
@@ -13,13 +17,15 @@ the keys are looked at.
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
-Fault = Literal["drop", "reset", "hang", "500", "429", "401", "decline"]
+Fault = Literal["drop", "reset", "hang", "slow", "500", "429", "401", "invalid", "decline"]
 
 
 class Provider:
@@ -27,8 +33,11 @@ class Provider:
         self.window = window
         self.charges: list[dict[str, Any]] = []
         self.refunds: list[dict[str, Any]] = []
+        self.mails: list[dict[str, Any]] = []
+        self.done = {"/charges": self.charges, "/refunds": self.refunds, "/mails": self.mails}  # and what else is asked
         self.requests: list[tuple[str, str]] = []  # (path, key) as they came in
-        self.release = threading.Event()  # what a hanging answer waits for
+        self.release = threading.Event()  # what a hanging or slow answer waits for
+        self.begun = threading.Event()  # a slow one has
         self._faults: deque[Fault] = deque()
         self._kept: dict[str, tuple[float, bytes, tuple[int, dict[str, Any]] | None]] = {}
         self._lock = threading.Lock()
@@ -38,7 +47,11 @@ class Provider:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                length = int(self.headers.get("Content-Length", 0))
+                body = self.rfile.read(length)
+                if len(body) < length:  # whoever sent it was killed half-way: it is no request
+                    self.close_connection = True
+                    return
                 provider.answer(self, self.path, self.headers.get("Idempotency-Key", ""), body)
 
             def do_GET(self) -> None:
@@ -51,6 +64,7 @@ class Provider:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients are killed on purpose
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -77,11 +91,15 @@ class Provider:
     # -- one request
 
     def answer(self, handler: BaseHTTPRequestHandler, path: str, key: str, body: bytes) -> None:
+        if path == "/mails":
+            key = ""
         with self._lock:
             self.requests.append((path, key))
             fault = self._faults.popleft() if self._faults else None
             if fault in ("429", "401"):
                 return self.send(handler, int(fault), {"error": {"type": "rate_limit_error"}})
+            if fault == "invalid":
+                return self.send(handler, 400, {"error": {"type": "invalid_request_error"}})
             kept = self._kept.get(key)
             if kept is not None and kept[0] > time.monotonic():
                 if kept[1] != body:
@@ -89,12 +107,15 @@ class Provider:
                 if kept[2] is None:
                     return self.send(handler, 409, {"error": {"code": "idempotency_key_in_use"}})
                 return self._reply(handler, fault, *kept[2])
-            until = time.monotonic() + self.window
             if key:
-                self._kept[key] = (until, body, None)
+                self._kept[key] = (time.monotonic() + self.window, body, None)
+        if fault == "slow":
+            self.begun.set()
+            self.release.wait(60)
+        with self._lock:
             came = self._execute(path, body, fault)
             if key:
-                self._kept[key] = (until, body, came)
+                self._kept[key] = (time.monotonic() + self.window, body, came)
         return self._reply(handler, fault, *came)
 
     def _execute(self, path: str, body: bytes, fault: Fault | None) -> tuple[int, dict[str, Any]]:
@@ -102,7 +123,7 @@ class Provider:
             return 402, {"error": {"type": "card_error", "code": "card_declined"}}
         if fault == "500":
             return 500, {"error": {"type": "api_error"}}
-        done = self.refunds if path == "/refunds" else self.charges
+        done = self.done.setdefault(path, [])
         made = {"id": f"{path[1:3]}_{len(done) + 1}", **json.loads(body)}
         done.append(made)
         return 200, made
@@ -112,6 +133,8 @@ class Provider:
             self.release.wait(60)
         if fault in ("drop", "hang", "reset"):
             handler.close_connection = True
+            if fault == "reset":
+                handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
             return
         self.send(handler, status, body)

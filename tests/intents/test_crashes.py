@@ -9,10 +9,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.core.intent_flow import Log
 from tests.harness.provider import Provider
 
 from .shop import STEPS, shop
@@ -122,3 +126,72 @@ def test_a_declined_card_is_final(url: str, provider: Provider) -> None:
         with pytest.raises(eo.PermanentFailure, match="402"):
             charge({"order": "o1", "amount": 4200}, key="o1")
     assert len(provider.requests) == 1
+
+
+# -- what else the provider may do
+
+
+@pytest.mark.parametrize("fault", ["drop", "reset"])
+def test_rule_3_a_lost_answer_is_unknown_and_the_same_key_finds_it(url: str, provider: Provider, fault: Any) -> None:
+    provider.next(fault)
+    intents, charge = shop(url, provider.url)
+    with intents.store:
+        with pytest.raises(eo.OutcomeUnknown):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+        assert charge({"order": "o1", "amount": 4200}, key="o1")["id"] == "ch_1"
+    assert len(provider.charges) == 1
+
+
+def test_a_key_in_use_is_unknown_until_the_first_request_has_ended(url: str, provider: Provider) -> None:
+    """Stripe's 409: the first sender lost its connection, and its request still runs."""
+    provider.next("slow")
+    intents, charge = shop(url, provider.url)
+    order = {"order": "o1", "amount": 4200}
+    with intents.store, ThreadPoolExecutor(1) as threads:
+        id = charge.terms.id("o1", "", "")
+        key = charge.terms.key(Log(b"", "o1", "", ""))
+        first = threads.submit(httpx.post, f"{provider.url}/charges", headers={"Idempotency-Key": key}, json=order)
+        assert provider.begun.wait(30)
+        with pytest.raises(eo.OutcomeUnknown, match="still running"):
+            charge(order, key="o1")
+        provider.release.set()
+        assert first.result().status_code == 200
+        assert charge(order, key="o1")["id"] == "ch_1"
+        assert intents.store.get(charge.scope, id).state == "done"  # type: ignore[union-attr]
+    assert len(provider.charges) == 1
+
+
+def test_rule_5_past_the_window_nothing_is_sent_though_the_provider_would_execute_it(
+    url: str, provider: Provider
+) -> None:
+    """The store's clock decides, on a real store: the window here is over before the second delivery."""
+    provider.next("drop")
+    intents, charge = shop(url, provider.url)
+    charge.terms = msgspec.structs.replace(charge.terms, window=50_000, margin=0)
+    with intents.store:
+        with pytest.raises(eo.OutcomeUnknown):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+        provider.forget()
+        time.sleep(0.06)
+        with pytest.raises(eo.InDoubt):
+            charge({"order": "o1", "amount": 4200}, key="o1")
+        assert len(intents.in_doubt()) == 1
+    assert len(provider.charges) == len(provider.requests) == 1
+
+
+def test_two_recoveries_and_the_sender_at_once_charge_once(url: str, provider: Provider) -> None:
+    provider.next(*["drop"] * 10)
+    intents, charge = shop(url, provider.url)
+    orders = [{"order": f"o{number}", "amount": 4200} for number in range(10)]
+    with intents.store:
+        for order in orders:
+            with pytest.raises(eo.OutcomeUnknown):
+                charge(order, key=order["order"])
+        others = [shop(url, provider.url)[0] for _ in range(2)]
+        time.sleep(0.002)
+        with others[0].store, others[1].store, ThreadPoolExecutor(3) as threads:
+            jobs = [threads.submit(other.recover, idle="1ms") for other in others]
+            jobs.append(threads.submit(lambda: [until_settled(url, provider, order["order"]) for order in orders]))
+            for job in jobs:
+                job.result()
+    assert sorted(charge["order"] for charge in provider.charges) == sorted(order["order"] for order in orders)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pymysql
 import pytest
 
 import effectonce as eo
 from effectonce.intents import Intents
+from effectonce.providers import Verdict
 
 Connect = Callable[[], Any]
 
@@ -29,13 +31,16 @@ class Shop:
         self.connect = connect
         self.orders = f"{prefix}_orders"
         self.sent: list[str] = []
+        self.lost = False  # whether the reply is
         with self.transaction() as conn:
             self.execute(conn, f"CREATE TABLE {self.orders} (id VARCHAR(40) PRIMARY KEY)")
         intents = Intents(self.store, scope="billing")
 
-        @intents.operation("stripe", "charge", lease="300ms")
+        @intents.operation("stripe", "charge", lease="1s")
         def charge(intent: eo.Intent[str]) -> str:
             self.sent.append(intent.provider_key)
+            if self.lost:
+                raise TimeoutError
             return f"ch_{intent.request}"
 
         self.intents, self.charge = intents, charge
@@ -160,3 +165,73 @@ def test_a_store_that_is_no_database_is_refused(tmp_path: Path) -> None:
         with pytest.raises(eo.ConfigurationError, match="no SQL database"):
             sent.complete(conn)
         conn.close()
+
+
+# -- others must not complete it, since they have no rows
+
+
+def recovered(shop: Shop) -> Any:
+    """What a recovery comes to, once the lease of who died has ended."""
+    for _ in range(200):
+        came = shop.intents.recover(idle="1ms")
+        if came != type(came)():
+            return came
+        time.sleep(0.02)
+    raise AssertionError("it was never seen")
+
+
+def test_a_recovery_leaves_the_completion_to_the_delivery_that_has_the_rows(shop: Shop) -> None:
+    """Rule 9: completed without its rows, the redelivery would take it for done, and they would never be written."""
+    with pytest.raises(OSError, match="killed"):
+        shop.pay("o1", fail=True)
+    assert recovered(shop).later == 1
+    assert (shop.paid(), shop.state("o1"), len(set(shop.sent))) == (0, "free", 1)
+    sends = len(shop.sent)
+    assert recovered(shop).later == 1, "what it gave is known: nobody is asked again"
+    sent = shop.pay("o1")
+    assert (sent.result, sent.replayed, shop.paid(), shop.state("o1")) == ("ch_o1", False, 1, "done")
+    assert len(shop.sent) == sends
+
+
+def in_doubt(shop: Shop) -> str:
+    shop.lost = True
+    with pytest.raises(eo.OutcomeUnknown):
+        shop.pay("o1")
+    shop.lost = False
+    shop.intents.reconcile("stripe")(lambda intent: Verdict.unknown("their search is down"))
+    shop.charge.terms = msgspec.structs.replace(shop.charge.terms, window=0, margin=0)  # it is over
+    with pytest.raises(eo.InDoubt):
+        shop.pay("o1")
+    (record,) = shop.intents.in_doubt()
+    return record.key
+
+
+def test_an_operators_word_is_completed_with_the_rows_too(shop: Shop) -> None:
+    id = in_doubt(shop)
+    with pytest.raises(eo.ConfigurationError, match="say 'done' with it"):
+        shop.intents.resolve(id, "done")
+    assert shop.state("o1") == "in_doubt"
+    shop.intents.resolve(id, "done", result="ch_by_hand")
+    assert (shop.paid(), shop.state("o1")) == (0, "free")
+    sent = shop.pay("o1")
+    assert (sent.result, sent.replayed, shop.paid(), shop.state("o1")) == ("ch_by_hand", False, 1, "done")
+    assert len(shop.sent) == 1
+
+
+def test_an_operators_word_that_did_not_get_to_the_log_has_to_be_said_again(shop: Shop) -> None:
+    """Killed between the two commits of a resolve: it must not go out as if it had never been sent."""
+    id = in_doubt(shop)
+    shop.store.resolve(shop.charge.scope, id, "retry")
+    with pytest.raises(eo.InDoubt):
+        shop.pay("o1")
+    assert len(shop.sent) == 1
+    shop.intents.resolve(id, "retry")
+    assert shop.pay("o1").result == "ch_o1"
+    assert len(set(shop.sent)) == 2, "under a new key"
+
+
+def test_an_operator_gives_it_up(shop: Shop) -> None:
+    shop.intents.resolve(in_doubt(shop), "abandon")
+    with pytest.raises(eo.PermanentFailure, match="gave it up"):
+        shop.pay("o1")
+    assert shop.paid() == 0

@@ -1,25 +1,24 @@
 """Processes that run the order saga and are killed at one of its boundaries, and processes that recover them.
 
-``python -m tests.sagas.mortal kill STORE EFFECTS`` runs one order per boundary, each in a process of its own that sends
-itself SIGKILL there; ``… resume STORE EFFECTS`` goes on until nothing is left.
+``python -m tests.sagas.mortal kill STORE PROVIDER`` runs one order per boundary, each in a process of its own that
+sends itself SIGKILL there; ``… resume STORE PROVIDER`` goes on until nothing is left that anybody could go on with.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sqlite3
 import sys
 import time
 from typing import Any
 
+import httpx
 import msgspec
 
 import effectonce as eo
 
-FORWARD = ("reserve", "charge", "ship")
-#: Every boundary: before the effect, and after it when nothing is written down yet.
+FORWARD = ("reserve", "charge", "ship", "mail")
+#: Every boundary: before the call goes out, and when it has happened and nothing is written down yet.
 POINTS = [f"{name}:{when}" for name in FORWARD for when in ("before", "after")]
 BACK_POINTS = [f"{name}:{when}" for name in ("reserve", "charge", "refund", "release") for when in ("before", "after")]
 BACK_POINTS.append("ship:before")
@@ -30,68 +29,71 @@ class Order(msgspec.Struct):
     shippable: bool
     killed_at: str
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether nobody can know what came of it: it was killed around a call to an API without keys."""
+        return self.killed_at.startswith("mail:")
 
-class Outside:
-    """A provider that keeps keys: what was done under one is not done again. It outlives whoever asks."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        with contextlib.closing(self._open()) as db:
-            db.executescript(
-                "CREATE TABLE IF NOT EXISTS effects (key TEXT PRIMARY KEY, name TEXT, order_id TEXT);"
-                "CREATE TABLE IF NOT EXISTS calls (key TEXT, name TEXT, order_id TEXT)"
-            )
+class Shop:
+    """The order saga: each step calls the provider through an intent, or with the step's own key."""
 
-    def do(self, name: str, order: Order, killing: bool) -> str:
-        if killing and order.killed_at == f"{name}:before":
+    def __init__(self, store: eo.Store, provider: str, *, killing: bool) -> None:
+        self.http = httpx.Client(base_url=provider, timeout=10, verify=False)  # no certificates to load
+        self.killing = killing
+        self.intents = intents = eo.Intents(store, scope="shop")
+        self.saga = saga = eo.Saga("order", store, input=Order, lease="1s")
+
+        @intents.operation("stripe", "charge", lease="1s")
+        def stripe_charge(intent: eo.Intent[Order]) -> str:
+            return self.call("charge", intent.request, "/charges", intent.headers)
+
+        @intents.operation("stripe", "refund", lease="1s")
+        def stripe_refund(intent: eo.Intent[Order]) -> str:
+            return self.call("refund", intent.request, "/refunds", intent.headers)
+
+        @intents.operation("ses", "confirm", keyless="at-most-once", lease="1s")
+        def ses_confirm(intent: eo.Intent[Order]) -> str:
+            return self.call("mail", intent.request, "/mails", {})
+
+        @saga.step()
+        def reserve(order: Order) -> str:
+            return self.call("reserve", order, "/reservations", {"Idempotency-Key": eo.current().key})
+
+        @reserve.compensate
+        def release(order: Order, done: eo.Done) -> None:
+            assert done[reserve]
+            self.call("release", order, "/releases", {"Idempotency-Key": eo.current().key})
+
+        @saga.step()
+        def charge(order: Order) -> str:
+            return str(stripe_charge(order, key=eo.current().key))
+
+        @charge.compensate
+        def refund(order: Order, done: eo.Done) -> None:
+            assert done[charge].startswith("ch_")
+            stripe_refund(order, key=eo.current().key)
+
+        @saga.step()
+        def ship(order: Order) -> str:
+            if not order.shippable:
+                self.die(order, "ship:before")
+                raise LookupError("no carrier goes there")
+            return self.call("ship", order, "/shipments", {"Idempotency-Key": eo.current().key})
+
+        @saga.step()
+        def mail(order: Order) -> str:
+            return str(ses_confirm(order, key=eo.current().key))
+
+    def call(self, name: str, order: Order, path: str, headers: dict[str, str]) -> str:
+        self.die(order, f"{name}:before")
+        response = self.http.post(path, headers=headers, json={"order": order.id})
+        self.die(order, f"{name}:after")
+        return str(response.raise_for_status().json()["id"])
+
+    def die(self, order: Order, point: str) -> None:
+        if self.killing and order.killed_at == point:
             os.kill(os.getpid(), signal.SIGKILL)
-        key = eo.current().key
-        with contextlib.closing(self._open()) as db:
-            db.execute("INSERT INTO calls VALUES (?, ?, ?)", (key, name, order.id))
-            db.execute("INSERT OR IGNORE INTO effects VALUES (?, ?, ?)", (key, name, order.id))
-        if killing and order.killed_at == f"{name}:after":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return f"{name} of {order.id}"
-
-    def of(self, order_id: str, table: str = "effects") -> list[str]:
-        with contextlib.closing(self._open()) as db:
-            rows = db.execute(f"SELECT name FROM {table} WHERE order_id = ? ORDER BY rowid", (order_id,))
-            return [name for (name,) in rows]
-
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=30, isolation_level=None)
-
-
-def order_saga(store: eo.Store, outside: Outside, killing: bool) -> eo.Saga[Order]:
-    saga = eo.Saga("order", store, input=Order, lease="1s")
-
-    @saga.step()
-    def reserve(order: Order) -> str:
-        return outside.do("reserve", order, killing)
-
-    @reserve.compensate
-    def release(order: Order, done: eo.Done) -> None:
-        assert done[reserve] == f"reserve of {order.id}"
-        outside.do("release", order, killing)
-
-    @saga.step()
-    def charge(order: Order) -> str:
-        return outside.do("charge", order, killing)
-
-    @charge.compensate
-    def refund(order: Order, done: eo.Done) -> None:
-        assert done[charge] == f"charge of {order.id}"
-        outside.do("refund", order, killing)
-
-    @saga.step()
-    def ship(order: Order) -> str:
-        if not order.shippable:
-            if killing and order.killed_at == "ship:before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ConnectionError("no carrier goes there")
-        return outside.do("ship", order, killing)
-
-    return saga
 
 
 def orders() -> list[Order]:
@@ -102,7 +104,7 @@ def orders() -> list[Order]:
     ]
 
 
-def kill(store_url: str, effects: str) -> int:
+def kill(store_url: str, provider: str) -> int:
     """How many of the processes were killed."""
     killed = 0
     if store_url.startswith("postgresql"):
@@ -111,21 +113,22 @@ def kill(store_url: str, effects: str) -> int:
         child = os.fork()
         if child == 0:
             with eo.connect(store_url, sweep_every=None) as store:
-                order_saga(store, Outside(effects), killing=True).run(order.id, order)
+                Shop(store, provider, killing=True).saga.run(order.id, order)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     return killed
 
 
-def resume(store_url: str, effects: str) -> dict[str, Any]:
+def resume(store_url: str, provider: str) -> dict[str, Any]:
     totals = dict.fromkeys(("done", "failed", "in_doubt"), 0)
     with eo.connect(store_url, sweep_every=None) as store:
-        saga = order_saga(store, Outside(effects), killing=False)
+        shop = Shop(store, provider, killing=False)
         deadline = time.monotonic() + 60
-        while any(True for _ in saga.records("open")):
+        while any(True for _ in shop.saga.records("open")):
             assert time.monotonic() < deadline, "something is left"
-            came = saga.resume()
+            shop.intents.recover(idle="1ms")  # beside the saga, as a worker does
+            came = shop.saga.resume()
             for name in totals:
                 totals[name] += getattr(came, name)
             time.sleep(0.05)

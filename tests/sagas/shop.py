@@ -84,3 +84,15 @@ def raising(error: BaseException, times: int = 1_000_000) -> Callable[[], None]:
             raise error
 
     return fail
+
+
+def state(saga: eo.Saga[Any], id: str = "o-1") -> str:
+    record = saga.get(id)
+    assert record is not None
+    return record.state
+
+
+def part(saga: eo.Saga[Any], step: str, id: str = "o-1") -> Any:
+    record = saga.get(id)
+    assert record is not None
+    return next(entry for entry in saga.log(record).entries if entry.name == step)

@@ -11,7 +11,16 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from effectonce.errors import CorruptRecord, EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, show
+from effectonce.errors import (
+    CorruptRecord,
+    EffectOnceError,
+    InDoubt,
+    LeaseLost,
+    NotExecuted,
+    OutcomeUnknown,
+    scrubbed,
+    show,
+)
 
 from .engine import Side
 from .flow import Run, abort, finish, leave
@@ -30,9 +39,14 @@ class Log(Struct, array_like=True):
     rounds: int = 0  # how often it was proven that nothing had happened, and it began anew
     first_sent_at: int = 0
     send_count: int = 0
+    joined: bool = False  # its completion joins rows of the caller's, so nobody else may complete it
+    outcome: bytes | None = None  # of such a one: what it gave, found by a recovery or said by an operator
+    doubted: bool = False  # of such a one: it waits for an operator's word
+    within: bool = False  # a saga's step made it: that goes on with it, or turns around and never does
 
     def begin_anew(self) -> None:
         self.first_sent_at = self.send_count = 0
+        self.outcome = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -98,6 +112,9 @@ def now(run: Run, began: float) -> int:
 
 async def stamp(run: Run, side: Side, log: Log, terms: Terms, began: float) -> None:
     """Commit that it goes out now. `InDoubt` where that has become unsafe meanwhile."""
+    if run.parent is not None and run.parent.lease_lost:
+        await leave(run, side, "free", "lease-lost")
+        raise LeaseLost(f"{_about(run, log)} was not sent: what calls it has lost its lease, or has timed out")
     log.send_count += 1
     log.first_sent_at = log.first_sent_at or run.token
     await note(run, side, _encode(log))
@@ -108,8 +125,11 @@ async def stamp(run: Run, side: Side, log: Log, terms: Terms, began: float) -> N
 
 
 async def doubt(run: Run, side: Side, log: Log, why: str) -> None:
-    """Nobody knows: an operator decides."""
-    await leave(run, side, "in_doubt", why, hidden(run, _encode(log)))
+    """Nobody knows: an operator decides. Where that could not be recorded nobody would be told, so the next delivery
+    has to record it."""
+    log.doubted = log.joined
+    if not await leave(run, side, "in_doubt", why, hidden(run, _encode(log))):
+        raise OutcomeUnknown(f"{_about(run, log)}: {why}, and that could not be recorded; deliver it again", 1.0)
     raise InDoubt(
         f"{_about(run, log)} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve"
     )
@@ -130,7 +150,8 @@ async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_
 
 async def turned_away(run: Run, side: Side, log: Log, why: str, retry_after: float) -> None:
     """Nothing happened, so the next send is a first one."""
-    await undo(run, side, log, why)
+    log.begin_anew()
+    await leave(run, side, "free", why, hidden(run, _encode(log)))
     raise NotExecuted(f"{_about(run, log)} was not executed: {why}; deliver it again later", retry_after)
 
 
@@ -139,14 +160,21 @@ class Refused(Exception):
 
 
 async def fail(run: Run, side: Side, error: Exception | None, why: str) -> None:
-    """It will never happen: that is recorded, and every duplicate is told."""
-    await abort(run, side, Refused(why) if error is None or isinstance(error, EffectOnceError) else error)
+    """It will never happen: that is recorded, and every duplicate is told; without the secrets of a URL."""
+    ours = error is None or isinstance(error, EffectOnceError) or scrubbed(told := str(error)) != told
+    await abort(run, side, Refused(why) if ours or error is None else error)
 
 
-async def undo(run: Run, side: Side, log: Log, why: str) -> None:
-    """It did not leave after all: the next send is a first one."""
-    log.begin_anew()
-    await leave(run, side, "free", why, hidden(run, _encode(log)))
+async def found(run: Run, side: Side, log: Log, outcome: bytes) -> bool:
+    """It happened, and that is written down for the delivery that will complete it with its rows. Whether it is."""
+    log.outcome, log.doubted = outcome, False
+    return await leave(run, side, "free", "it waits for its delivery", hidden(run, _encode(log)))
+
+
+async def retried(run: Run, side: Side, log: Log) -> bool:
+    """An operator lets one that is ``joined`` begin anew. Whether that is written down."""
+    log.doubted = False
+    return await leave(run, side, "free", "an operator's retry", hidden(run, _encode(log)))
 
 
 async def complete(run: Run, side: Side, result: object) -> None:

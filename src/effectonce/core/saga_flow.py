@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 import msgspec
 from msgspec import Struct, field
 
-from effectonce.errors import CorruptRecord, InDoubt, LeaseLost, SagaChanged, SagaFailed, show
+from effectonce.errors import CorruptRecord, InDoubt, LeaseLost, SagaChanged, SagaFailed, scrubbed, show
 from effectonce.record import Settlement
 
 from .codec import VERSION, encode_error
@@ -36,9 +36,10 @@ class Part(Struct, array_like=True):
     began: int = 0
     ended: int = 0
     error: str = ""
+    unknown_since: int = 0  # since when nobody has known whether it happened
 
     def begin_anew(self) -> None:
-        self.state, self.attempts, self.crashes = "pending", 0, 0
+        self.state, self.attempts, self.crashes, self.unknown_since = "pending", 0, 0, 0
         self.rounds += 1
 
 
@@ -65,6 +66,17 @@ class Log(Struct, array_like=True):
     why: str = ""
     doubtful: str = ""  # the step in doubt
     doubt: str = ""  # and why
+    settled: int = 0  # the number of the attempt that last wrote this down and let go
+    written_at: int = 0
+
+    def interrupted(self) -> None:
+        """Whoever had it before ended without a word: the step that came next may have happened."""
+        if self.phase == "running":
+            for entry in self.entries:
+                if entry.do.state != "done":
+                    entry.do.state = "running"
+                    entry.do.crashes += 1
+                    return
 
     @property
     def undoing(self) -> bool:
@@ -87,9 +99,9 @@ _decode = msgspec.msgpack.Decoder(Log).decode
 _to_json = msgspec.json.Encoder().encode
 
 
-def frozen(id: str, version: str, input: bytes, names: Sequence[str]) -> bytes:
+def frozen(id: str, version: str, input: bytes, names: Sequence[str], now: int) -> bytes:
     """The note of a saga that is first written down."""
-    return _encode(Log(id, version, input, [Entry(name, name) for name in names]))
+    return _encode(Log(id, version, input, [Entry(name, name) for name in names], written_at=now))
 
 
 def read(stored: bytes | None) -> Log:
@@ -102,7 +114,7 @@ def read(stored: bytes | None) -> Log:
 def told(error: BaseException) -> str:
     """An error as the log keeps it."""
     try:
-        return show(f"{type(error).__name__}: {error}".rstrip(": "), 1000)
+        return show(scrubbed(f"{type(error).__name__}: {error}".rstrip(": ")), 1000)
     except Exception:  # its own text cannot be made
         return type(error).__name__
 
@@ -162,6 +174,13 @@ class Course:
         self.name = name
         self.log = read(noted(run))
         self._offset = run.token - round(run.engine.monotonic() * 1e6)
+        #: Whether whoever had it before ended without a word. The count tells where the store no longer can: its lease
+        #: lapsed, and somebody took it and gave it back.
+        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)
+        #: What was done in a step so long ago is no longer remembered by what did it once.
+        self.forgotten = self.now() - self.log.written_at >= run.policy.retention
+        if self.interrupted:
+            self.log.interrupted()
 
     def now(self) -> int:
         """The store's time, as far as this process can know it without asking."""
@@ -172,7 +191,7 @@ class Course:
 
     async def commit(self) -> None:
         """Write the log down. `LeaseLost` where another goes on with it: stop."""
-        await note(self.run, self.side, _encode(self.log))
+        await note(self.run, self.side, self._written())
 
     async def done(self) -> None:
         op = completion_of(self.run, packed(results_of(self.log)))
@@ -198,6 +217,12 @@ class Course:
         """Leave it for the next runner, written down."""
         await self._settle(self._ending("free", self.run.policy.hold), "released")
 
+    async def give_back(self) -> None:
+        """Leave it as it was found, since nothing of it was run: also that it was interrupted, if it was."""
+        op = self._ending("free", self.run.policy.hold)
+        op.refund = True
+        await self._settle(op, "released")
+
     async def doubt(self, entry: Entry, why: str) -> NoReturn:
         """Nobody knows, or nobody can: an operator decides."""
         self.log.doubtful, self.log.doubt = entry.name, why
@@ -206,7 +231,13 @@ class Course:
 
     async def leave(self, why: str) -> None:
         """As `free`, for one that has an error to raise: never raises an `Exception` itself."""
-        await leave(self.run, self.side, "free", why, hidden(self.run, _encode(self.log)))
+        await leave(self.run, self.side, "free", why, hidden(self.run, self._written(settled=True)))
+
+    def _written(self, settled: bool = False) -> bytes:
+        self.log.written_at = self.now()
+        if settled:
+            self.log.settled = self.run.attempt
+        return _encode(self.log)
 
     def _ending(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
         run = self.run
@@ -215,7 +246,8 @@ class Course:
     async def _settle(self, op: Settlement, kind: str, detail: str = "") -> None:
         run = self.run
         run.active = False
-        op.note = hidden(run, _encode(self.log))
+        if not op.refund:
+            op.note = hidden(run, self._written(settled=True))
         applied = self.side.settle(op)
         if type(applied) is not bool:
             applied = await applied

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from inspect import iscoroutine
 from typing import Any, Final
 
-from effectonce.errors import show
+from effectonce.errors import scrubbed, show
 
 from .registry import Provider
 from .verdicts import Verdict
@@ -27,11 +27,16 @@ NEVER_LEFT: Final = frozenset(
 CLIENTS: Final = frozenset(("httpx", "httpcore", "requests", "urllib3", "urllib", "aiohttp", "botocore", "stripe"))
 
 
-def classify(provider: Provider, outcome: Any) -> Verdict:
+#: Given before a key is looked at, by a proxy or by who checks permissions: on a resend they say nothing about the
+#: first.
+GATES: Final = frozenset((403, 404, 405, 407, 411, 413, 414, 415, 431, 451))
+
+
+def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
     """What ``outcome`` of a call to ``provider`` says: the value that the operation returned, or what it raised.
 
     A value without a status is a success. An exception that says nothing is ``unknown``: it may have come after the
-    effect.
+    effect. ``resend``: it was sent before, and nobody knows what came of that.
     """
     raised = isinstance(outcome, BaseException)
     response = getattr(outcome, "response", None) if raised else outcome
@@ -53,9 +58,27 @@ def classify(provider: Provider, outcome: Any) -> Verdict:
         return Verdict.not_executed(why, wait)
     if status in (408, 409, 425) or status >= 500 or status < 400:
         return Verdict.unknown(why, wait)
+    if resend and status in GATES:
+        return Verdict.unknown(f"{why}, which says nothing about the send before", wait)
     if provider.transient and str(_header(provider.transient, outcome, response)).lower() == "true":
         return Verdict.unknown(why, wait)
     return Verdict.failure(f"{why}: {show(_text(outcome), 200)}" if raised else why)
+
+
+def is_ambiguous(error: BaseException, again: bool = False) -> bool:
+    """Whether ``error`` is of the network or of an HTTP client, and leaves open whether what was asked for happened.
+
+    ``again``: it was asked for before, and nobody knows what came of that; what was turned away now says nothing of it.
+    """
+    if isinstance(error, TimeoutError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return True
+    if type(error).__module__.partition(".")[0] not in CLIENTS:
+        return again and isinstance(error, ConnectionError)
+    kind = classify(_ANY, error, again).kind
+    return kind == "unknown" or (again and kind == "not_executed")
+
+
+_ANY: Final = Provider(name="it")
 
 
 def _without_answer(error: BaseException) -> Verdict:
@@ -159,6 +182,6 @@ def _retry_after(*sources: Any) -> float:
 
 def _text(error: Any) -> str:
     try:
-        return str(error)
+        return scrubbed(str(error))
     except Exception:
         return ""

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NoReturn, Protocol
+from contextlib import suppress
+from typing import Any, Final, Literal, NoReturn, Protocol
 
-from .core.codec import Unstorable, encode_untyped
-from .core.engine import Side
-from .core.engine import log as logger
-from .core.flow import Run, begin, leave, running
-from .core.saga_flow import Course, Entry, Log, Part, fit, results_of, told, unpacked
-from .durations import readable
-from .errors import (
+from effectonce.core.codec import Unstorable, encode_untyped
+from effectonce.core.engine import Side
+from effectonce.core.engine import log as logger
+from effectonce.core.flow import Run, begin, running
+from effectonce.core.saga_flow import Course, Entry, Log, Part, fit, results_of, told, unpacked
+from effectonce.durations import readable
+from effectonce.errors import (
     BrokerUnavailable,
     ConfigurationError,
     CorruptRecord,
+    EffectOnceError,
     InDoubt,
     InProgress,
     LeaseLost,
     OutcomeUnknown,
+    Retryable,
     SagaChanged,
     StoreUnavailable,
     show,
 )
-from .record import Answer
-from .saga_steps import Attempt, Done, Step, StepRun, Work
+from effectonce.providers import is_ambiguous
+from effectonce.record import Answer
+
+from .steps import Attempt, Done, Step, StepRun, Work
 
 #: What a step may raise without anybody knowing whether it happened: no failure, it is tried again later.
 UNKNOWN = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable)
 #: As that, but somebody has to find out.
 DOUBTFUL = (InDoubt, LeaseLost)
+PATIENCE: Final = 86_400_000_000
+"""How long a step is gone on with while nobody knows whether it happened; then somebody has to find out."""
 
 Word = Literal["done", "not_done", "retry", "abandon"]
 """What an operator may say."""
@@ -43,7 +50,8 @@ class Definition(Protocol):
     steps: dict[str, Step[Any]]
     renames: dict[str, dict[str, str]]
 
-    def read_input(self, body: bytes) -> Any: ...
+    def read_input(self, body: bytes) -> Any:
+        """`SagaChanged` where it reads so no longer."""
 
 
 async def through(saga: Definition, run: Run, side: Side, only: Literal["", "write", "compensate"] = "") -> Done | None:
@@ -51,6 +59,7 @@ async def through(saga: Definition, run: Run, side: Side, only: Literal["", "wri
 
     ``only="write"``: it is written down and left for others; ``only="compensate"``: what is done is undone.
     """
+    runner: Runner | None = None
     try:
         try:
             pending = begin(run, side)
@@ -66,17 +75,21 @@ async def through(saga: Definition, run: Run, side: Side, only: Literal["", "wri
         running.set(run)
         course = Course(run, side, saga.name)
         if only == "write":
-            await course.free()
+            await course.give_back()
             return None
         try:
             fit(course.log, saga.version, list(saga.steps), saga.renames)
+            runner = Runner(saga, course)
         except SagaChanged:
-            await leave(run, side, "free", "saga-changed")
+            with suppress(EffectOnceError):
+                await course.give_back()
             raise
-        return await Runner(saga, course).go_on(only == "compensate")
+        return await runner.go_on(only == "compensate")
     finally:
         run.active = False
         run.ended()
+        if runner is not None and runner.orphan is not None:
+            runner.orphan.keep_leased(run)
 
 
 class Runner:
@@ -88,12 +101,13 @@ class Runner:
         self._log = course.log
         self._input = saga.read_input(course.log.input)
         self._cause: BaseException | None = None
+        self.orphan: Attempt | None = None  # what still runs when we have to stop
 
     async def go_on(self, compensate: bool) -> Done:
         log = self._log
         if log.doubt:  # an operator's word did not get to the log: it still has to be said
             await self._course.doubt(log.part_in_doubt()[0], log.doubt)
-        if self._course.run.lapsed:
+        if self._course.interrupted:
             await self._count_the_crash()
         if compensate and log.phase == "running":
             log.fail("", None)
@@ -159,7 +173,7 @@ class Runner:
         if attempt.finished and attempt.error is None:
             self._succeeded(entry, step, attempt.value)
             entry.do.error = f"late: no end within {limit}"
-        elif isinstance(attempt.error, Exception) and not isinstance(attempt.error, UNKNOWN + DOUBTFUL):
+        elif isinstance(attempt.error, Exception) and not _is_unknown(attempt.error):
             course.end(entry.do, "failed", f"late: {told(attempt.error)}")
         else:
             await self._nobody_knows(entry)
@@ -212,8 +226,10 @@ class Runner:
                 await attempt.make(work, args)
             except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
                 part.state = "running"
-                if await attempt.stop():  # else it still runs, and nobody may run beside it: the lease ends by itself
+                if await attempt.stop():
                     await course.leave(type(error).__name__)
+                else:  # it still runs, and nobody may run beside it
+                    self.orphan = attempt
                 raise
             raised = attempt.error
             if raised is None:
@@ -225,19 +241,37 @@ class Runner:
             if isinstance(raised, DOUBTFUL):
                 course.end(part, "running", told(raised))
                 await course.doubt(entry, part.error)
+            unknown = _is_unknown(raised, part.unknown_since > 0 or part.crashes > 0)
+            if unknown:
+                part.unknown_since = part.unknown_since or course.now()
             delay = work.retry.after(raised, part.attempts)
-            if delay is None:
-                if not isinstance(raised, UNKNOWN):
-                    return attempt
-                course.end(part, "running", told(raised))
-                await course.leave(part.error)
-                raise raised
-            await self._pause(delay, part)
+            if delay is not None:
+                await self._pause(delay, part)
+            elif unknown:
+                await self._later(entry, part, raised)
+            else:
+                return attempt
+
+    async def _later(self, entry: Entry, part: Part, raised: Exception) -> NoReturn:
+        """Nobody knows whether it happened. Under its key it may be asked again, but not forever (F50)."""
+        course = self._course
+        course.end(part, "running", told(raised))
+        if part.ended - part.unknown_since >= PATIENCE:
+            await course.doubt(entry, f"for {readable(PATIENCE)} nobody has known whether it happened: {part.error}")
+        await course.leave(part.error)
+        if isinstance(raised, Retryable):
+            raise raised
+        raise OutcomeUnknown(
+            f"saga {show(self._saga.name)} {show(self._log.id)!r}: whether {entry.name} happened is unknown: "
+            f"{part.error}; resume will go on with it"
+        ) from raised
 
     async def _pause(self, seconds: float, part: Part) -> None:
         try:
             await self._course.side.signal().wait(seconds)
         except BaseException as error:
+            if part.unknown_since:
+                part.state = "running"
             await self._course.leave(type(error).__name__)
             raise
 
@@ -260,10 +294,16 @@ class Runner:
         if found is None:
             return
         entry, part, work = found
-        part.state = "running"
-        part.crashes += 1
+        if part is entry.undo:  # of a step it is in the log by now
+            part.state = "running"
+            part.crashes += 1
         if part.crashes >= work.retry.max_crashes:
             await self._course.doubt(entry, f"{part.crashes} processes ended in it without a word")
+        if self._course.forgotten:
+            kept = readable(self._course.run.policy.retention)
+            await self._course.doubt(
+                entry, f"a process ended in it without a word, longer ago than what it did is remembered ({kept})"
+            )
         await self._course.commit()
 
     def _next(self) -> tuple[Entry, Part, Work] | None:
@@ -274,6 +314,11 @@ class Runner:
         if any(entry.do.state in ("running", "timed_out") for entry in entries):
             return None
         return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)
+
+
+def _is_unknown(error: BaseException, again: bool = False) -> bool:
+    """``again``: nobody knows what came of an attempt before."""
+    return isinstance(error, UNKNOWN + DOUBTFUL) or is_ambiguous(error, again)
 
 
 def decide(log: Log, steps: Mapping[str, Step[Any]], word: Word, result: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
-from .core.codec import Codec
-from .core.engine import Side
-from .core.flow import Run, running
-from .core.retry import Retry
-from .errors import ConfigurationError, ResultNotStored, show
-from .handlers import LAZY, is_async, name_of, refuse_lazy, refuse_unguardable
+from effectonce.core.codec import Codec
+from effectonce.core.engine import Side
+from effectonce.core.flow import Run, running
+from effectonce.core.retry import Retry
+from effectonce.errors import ConfigurationError, ResultNotStored, show
+from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, refuse_unguardable
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -136,6 +136,11 @@ class StepRun(Run, eq=False, gc=False):
         saga = self.parent
         return self.refused or saga is None or saga.lease_lost
 
+    @property
+    def keeps(self) -> int:
+        """What is done once inside a step is remembered as long as the saga is, so that it is not done again."""
+        return self.policy.retention
+
 
 class Attempt:
     """One call of a step: on this thread, as a task, or in a thread of its own where it may outlast us."""
@@ -188,6 +193,13 @@ class Attempt:
             self._going.cancel()
             await self.wait(CANCELLING)
         return self._going is None or self._going.done()
+
+    def keep_leased(self, saga: Run) -> None:
+        """It goes on without us: until it has ended the lease is kept, so that nobody runs beside it."""
+        leased = saga.engine.leased
+        leased.add(saga)
+        if self._going is not None:
+            self._going.add_done_callback(lambda _: leased.discard(saga))
 
     def _came(self, value: Any, error: BaseException | None) -> None:
         self.finished, self.value, self.error = True, value, error

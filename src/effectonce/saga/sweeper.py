@@ -7,14 +7,15 @@ import threading
 from types import TracebackType
 from typing import Any, Protocol
 
-from .core.engine import log
-from .store import Store
+from effectonce.core.engine import log
+from effectonce.store import Store
 
 
 class Resumable(Protocol):
     """What a sweeper needs of its `Saga`."""
 
     name: str
+    scope: str
     store: Store
 
     @property
@@ -43,12 +44,15 @@ class Sweeper:
                     self._saga.resume()
             except Exception as error:
                 log.warning("sagas %s could not be resumed: %s", self._saga.name, error)
+                self._saga.store.engine.emit("sweep_failed", self._saga.scope, detail=str(error))
             if self._end.wait(self._every):
                 return
 
     async def _asweep(self) -> None:
-        await self._saga.aresume()
-        await self._saga.store.engine.aclose()
+        try:
+            await self._saga.aresume()
+        finally:
+            await self._saga.store.engine.aclose()
 
     def __enter__(self) -> Sweeper:
         self._thread.start()

@@ -21,50 +21,52 @@ one stopped. A step that fails for good turns the saga around: what is done is c
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Raw, Struct
 
-from .core.codec import Codec, json_decoder, to_json
-from .core.drive import drive
-from .core.engine import log as logger
-from .core.flow import Policy, Run, begin, prepare
-from .core.notes import hidden, note_in
-from .core.retry import Retry
-from .core.saga_flow import Course, Log, frozen, read
-from .durations import Duration, micros
-from .errors import (
+from effectonce.core.codec import Codec, json_decoder, to_json
+from effectonce.core.drive import drive
+from effectonce.core.engine import Side
+from effectonce.core.engine import log as logger
+from effectonce.core.flow import Policy, Run, begin, prepare
+from effectonce.core.notes import hidden, note_in
+from effectonce.core.retry import Retry
+from effectonce.core.saga_flow import Course, Log, frozen, read
+from effectonce.durations import Duration, micros
+from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
-    EffectOnceError,
     InDoubt,
     LeaseLost,
     NotInDoubt,
     PermanentFailure,
     ResultNotStored,
     Retryable,
+    SagaChanged,
     SagaFailed,
     WrongColour,
     show,
 )
-from .fingerprint import fingerprints
-from .handlers import return_type
-from .keys import Key, encode_key
-from .policies import check_scope
-from .record import Record
-from .saga_runner import Word, decide, through
-from .saga_steps import STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
-from .saga_sweeper import Sweeper
-from .store import Store
+from effectonce.fingerprint import fingerprints
+from effectonce.handlers import return_type
+from effectonce.keys import Key, encode_key
+from effectonce.leftovers import AT_ONCE, Leftovers
+from effectonce.policies import check_scope
+from effectonce.record import Record
+from effectonce.store import Store
+
+from .runner import Word, decide, through
+from .steps import STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
+from .sweeper import Sweeper
 
 In = TypeVar("In")
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody has finished it."""
 MAX_INPUT: Final = 256 * 1024
-AT_ONCE: Final = 50
-"""How many sagas `aresume` has on their way at a time, so that they share commits."""
 
 
 class Resumed(Struct, frozen=True):
@@ -82,7 +84,11 @@ class Saga(Generic[In]):
 
     Mode L, by the step: none is lost, and one whose end was not written down runs again. So a step must be safe to
     repeat under `current().key`, which stays the same: give it to an `Inbox`, an `Intents` operation, `once` or the
-    provider. What a step says last holds for all its attempts: where it cannot know, it raises `OutcomeUnknown`.
+    provider. What `once` and `Intents` do inside a step is remembered for the saga's ``retention`` at least (give an
+    `Inbox` one that is as long); a step that was interrupted longer ago is in doubt, and not run blindly.
+
+    What a step says last holds for all its attempts. Where it cannot know it raises `OutcomeUnknown`, and a timeout, a
+    reset or a 5xx of an HTTP client is taken for that: `resume` runs it again, and after a day an operator decides.
 
     A saga with a step that is ``async def`` is run by `arun` and `aresume`, where plain steps run in threads.
     """
@@ -106,6 +112,7 @@ class Saga(Generic[In]):
         self.steps: dict[str, Step[Any]] = {}
         self.renames: dict[str, dict[str, str]] = {}
         self.scope = f"saga/{name}"
+        self._leftovers = Leftovers(store, self.scope)
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
@@ -146,6 +153,8 @@ class Saga(Generic[In]):
             called = name or str(getattr(function, "__name__", ""))
             check_name(called, self.steps)
             do = work(function, retry, limit, patience)
+            if not self.steps:
+                self.store.take_scope(self.scope, _definition(function))
             made: Step[Any] = Step(called, do, Codec(return_type(function, returns), self.store.max_result))
             self.steps[called] = made
             return made
@@ -169,8 +178,14 @@ class Saga(Generic[In]):
         return any(step.do.is_async or (step.undo is not None and step.undo.is_async) for step in self.steps.values())
 
     def read_input(self, body: bytes) -> In:
-        """The input as it was frozen."""
-        return self._read(body)  # type: ignore[no-any-return]
+        """The input as it was frozen; `SagaChanged` where it reads so no longer."""
+        try:
+            return self._read(body)  # type: ignore[no-any-return]
+        except (TypeError, ValueError) as error:
+            raise SagaChanged(
+                f"the input of a saga {self.name} does not read as it is defined now: {error}; let the old release "
+                "finish it, or define an input that reads both"
+            ) from error
 
     def diagram(self) -> str:
         """The saga as a Mermaid flowchart."""
@@ -228,7 +243,7 @@ class Saga(Generic[In]):
             )
         name = encode_key(id)
         run = self._run(name, fingerprints(body))
-        run.note = hidden(run, frozen(name, self.version, body, list(self.steps)))
+        run.note = hidden(run, frozen(name, self.version, body, list(self.steps), run.engine.now()))
         return run
 
     def _run(self, id: str, prints: bytes = b"") -> Run:
@@ -241,32 +256,29 @@ class Saga(Generic[In]):
 
     # -- recovery
 
-    def resume(self) -> Resumed:
-        """Go on with every saga that was started, or left behind by a process that died. Safe to run several at
-        once."""
+    def resume(self, *, limit: int | None = None) -> Resumed:
+        """Go on with every saga that was started, or left behind by a process that died; with ``limit`` with so many,
+        and the next call goes on from there. Safe to run several at once."""
         self._require_sync()
-        counts = dict.fromkeys(Resumed.__struct_fields__, 0)
-        for page in self._left_behind():
-            for id in page:
-                counts[drive(self._came_to(self._run(id), self.store.engine.sync_side()))] += 1
-        return Resumed(**counts)
+        side = self.store.engine.sync_side()
+        came: Counter[str] = Counter()
+        for page in self._left_behind(limit):
+            came.update(drive(self._came_to(id, side)) for id in page)
+        return Resumed(**came)
 
-    async def aresume(self) -> Resumed:
+    async def aresume(self, *, limit: int | None = None) -> Resumed:
         """`resume`, in an event loop; several at a time."""
-        counts = dict.fromkeys(Resumed.__struct_fields__, 0)
-        pages = self._left_behind()
+        side = self.store.engine.async_side()
+        came: Counter[str] = Counter()
+        pages = self._left_behind(limit)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
-                some = (self._came_to(self._run(id), self.store.engine.async_side()) for id in page[at : at + AT_ONCE])
-                for outcome in await asyncio.gather(*some):
-                    counts[outcome] += 1
-        return Resumed(**counts)
+                came.update(await asyncio.gather(*(self._came_to(id, side) for id in page[at : at + AT_ONCE])))
+        return Resumed(**came)
 
-    def _left_behind(self) -> Iterator[list[str]]:
-        now = self.store.now()
-        for page in self._pages(unfinished=True):
-            free = (each for each in page if each.state == "free" or (each.lease_until or 0) <= now)
-            yield [id for id in map(self._id, free) if id is not None]
+    def _left_behind(self, limit: int | None) -> Iterator[list[str]]:
+        for page in self._leftovers.pages(limit):
+            yield [id for id in map(self._id, page) if id is not None]
 
     def _id(self, record: Record) -> str | None:
         """What a record's saga is known by; with ``private=`` that is not the record's key."""
@@ -276,18 +288,18 @@ class Saga(Generic[In]):
             logger.warning("saga %s %s was not resumed: %s", self.name, show(record.key), error)
             return None
 
-    async def _came_to(self, run: Run, side: Any) -> str:
-        """What going on with one saga came to: a name of `Resumed`."""
+    async def _came_to(self, id: str, side: Side) -> str:
+        """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
         try:
-            await through(self, run, side)
+            await through(self, self._run(id), side)
         except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
             if isinstance(told, InDoubt):
                 return "in_doubt"
             if isinstance(told, PermanentFailure):
                 return "failed"
             return "done" if isinstance(told, ResultNotStored) else "later"
-        except EffectOnceError as error:
-            logger.warning("saga %s %s was not resumed: %s", self.name, show(run.key), error)
+        except Exception as error:
+            logger.warning("saga %s %s was not resumed: %s: %s", self.name, show(id), type(error).__name__, error)
             return "refused"
         return "done"
 
@@ -388,6 +400,11 @@ class Saga(Generic[In]):
 
     def __repr__(self) -> str:
         return f"<saga {show(self.name)} version {show(self.version)}: {', '.join(self.steps)}>"
+
+
+def _definition(function: Any) -> Any:
+    """What tells two definitions of one name apart. A factory that is called twice defines the same saga twice."""
+    return function.__code__ if "<locals>" in getattr(function, "__qualname__", "") else function
 
 
 async def _quietly(started: Awaitable[Any]) -> None:

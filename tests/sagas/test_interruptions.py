@@ -1,0 +1,383 @@
+"""What hostile readers found: interruptions that were forgotten, late threads, and one saga that stopped all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+import effectonce as eo
+from effectonce.core.engine import release
+from effectonce.core.flow import claim_of
+from effectonce.saga import Resumed
+from effectonce.stores.memory import MemoryBackend
+from effectonce.testing import ManualClock
+from effectonce.testing.lives import Killed, Life, MortalBackend
+
+from .shop import Order, Shop, order_saga, raising
+
+ORDER = Order("o-1")
+
+
+def killed_after(step: str, store: Any, backend: MortalBackend, shop: Shop) -> None:
+    """A process that is killed when ``step`` has happened, and before that is written down."""
+
+    def die() -> None:
+        backend.life._dead = True
+        raise Killed
+
+    shop.after[step] = die
+    with pytest.raises(Killed):
+        order_saga(store, shop).run("o-1", ORDER)
+    shop.after.clear()
+    backend.life = Life()
+    backend.clock.advance("1m")
+
+
+# -- an interrupted step may have happened, whoever looks at the saga in between
+
+
+def started_again(store: eo.Store, shop: Shop) -> None:
+    order_saga(store, shop).start("o-1", ORDER)
+
+
+def run_by_another_release(store: eo.Store, shop: Shop) -> None:
+    other = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order, version="2")
+    other.step(name="reserve")(lambda order: None)
+    assert other.resume() == Resumed(refused=1)
+
+
+def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
+    """As the store does for a caller that was cancelled just when its claim was granted."""
+    run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
+    claim: Any = claim_of(run)
+    assert side.settle(release(claim, side.claim(claim)))
+
+
+@pytest.mark.parametrize("between", [started_again, run_by_another_release, claimed_and_given_back])
+def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
+    """F49: charged, killed, looked at by somebody else, and then turned around: the charge must not be overlooked."""
+    backend, shop = MortalBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    killed_after("charge", store, backend, shop)
+    between(store, shop)
+    saga = order_saga(store, shop)
+    with pytest.raises(eo.InDoubt, match="it was begun, and nobody knows whether it happened"):
+        saga.compensate("o-1")
+    saga.resolve("o-1", "done", result={"charge": "ch", "amount": 4200})
+    assert saga.resume() == Resumed(failed=1)
+    assert shop.effects == ["reserve", "charge", "refund", "release"]
+
+
+def test_a_step_that_may_have_happened_is_not_dropped_by_a_migration() -> None:
+    backend, shop = MortalBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    killed_after("charge", store, backend, shop)
+    new = eo.Saga("order", eo.Store(backend, sweep_every=None), input=Order, version="2")
+    for name in ("reserve", "ship"):
+        new.step(name=name)(lambda order: None)
+    new.migrate("1", {})
+    with pytest.raises(eo.SagaChanged, match="charge was begun and has no step any more"):
+        new.run("o-1", ORDER)
+
+
+# -- one saga does not keep the others waiting
+
+
+def test_an_input_that_no_longer_reads_is_refused_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    """F07."""
+    store = eo.connect("memory://", sweep_every=None)
+    old: eo.Saga[Any] = eo.Saga("order", store, input=dict)
+    old.step(name="one")(_nothing)
+    old.start("bad", {"id": 7})
+    old.start("good", {"id": "o-1"})
+    new = eo.Saga("order", store, input=Order)
+    new.step(name="one")(_nothing)
+    assert new.resume() == Resumed(done=1, refused=1)
+    assert "define an input that reads both" in caplog.text
+    assert (new.get("bad").state, new.get("good").state) == ("free", "done")  # type: ignore[union-attr]
+
+
+def _nothing(order: Any) -> None:
+    return None
+
+
+def test_a_bounded_resume_gets_to_all_of_them() -> None:
+    store, shop = eo.connect("memory://", sweep_every=None), Shop()
+    saga = order_saga(store, shop)
+    shop.at["charge"] = raising(eo.OutcomeUnknown("?", 0.0))
+    for number in range(9):
+        saga.start(f"o-{number}", ORDER)
+    for _ in range(3):
+        assert saga.resume(limit=3) == Resumed(later=3)
+    assert len(set(shop.done)) == 9
+    shop.at.clear()
+    assert [saga.resume(limit=5).done for _ in range(2)] == [5, 4]
+
+
+# -- nobody knows
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("read"), ConnectionResetError(), httpx.ReadTimeout("read"), httpx.RemoteProtocolError("cut")]
+)
+def test_an_error_of_the_network_is_not_taken_for_a_failure(error: Exception) -> None:
+    """The charge may have happened: turned around without it, it would never be refunded."""
+    store, shop = eo.connect("memory://", sweep_every=None), Shop()
+    saga = order_saga(store, shop)
+    shop.after["charge"] = raising(error)
+    with pytest.raises(eo.OutcomeUnknown, match="whether charge happened is unknown"):
+        saga.run("o-1", ORDER)
+    assert "release" not in shop.calls
+    shop.after.clear()
+    assert saga.resume() == Resumed(done=1)
+    assert shop.effects == ["reserve", "charge", "ship"]
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), ConnectionError("closed")])
+def test_what_never_left_is_a_failure(error: Exception) -> None:
+    store, shop = eo.connect("memory://", sweep_every=None), Shop()
+    shop.at["charge"] = raising(error)
+    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
+        order_saga(store, shop).run("o-1", ORDER)
+
+
+@pytest.mark.parametrize("then", [httpx.ConnectError("refused"), ConnectionRefusedError()])
+def test_what_never_left_says_nothing_about_the_attempt_before(then: Exception) -> None:
+    """Rule 4, for plain steps: the first may have charged, the second could not even connect."""
+    store, shop = eo.connect("memory://", sweep_every=None), Shop()
+    saga = order_saga(store, shop)
+    shop.after["charge"] = raising(TimeoutError(), 1)
+    shop.at["charge"] = _from_the_second_on(then)
+    with pytest.raises(eo.OutcomeUnknown):
+        saga.run("o-1", ORDER)
+    shop.at.clear()
+    assert saga.resume() == Resumed(done=1)
+    assert shop.effects == ["reserve", "charge", "ship"]
+
+
+def _from_the_second_on(error: Exception) -> Any:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise error
+
+    return fail
+
+
+async def test_cancelled_while_it_waits_to_try_again_the_attempt_before_is_not_forgotten() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    saga = eo.Saga("order", store, input=Order)
+    tried = asyncio.Event()
+
+    @saga.step(retry=eo.Retry(2, first="1h", cap="1h"))
+    async def charge(order: Order) -> None:
+        tried.set()
+        raise eo.OutcomeUnknown("charged, or not", 3600.0)
+
+    task = asyncio.create_task(saga.arun("o-1", ORDER))
+    await tried.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(eo.InDoubt, match="nobody knows whether it happened"):
+        await saga.acompensate("o-1")
+
+
+@pytest.mark.parametrize("step", ["charge", "refund"])
+def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> None:
+    clock, shop = ManualClock(), Shop()
+    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    saga = order_saga(store, shop)
+    shop.at["ship"] = raising(RuntimeError("no carrier"))
+    shop.after[step] = raising(eo.OutcomeUnknown("?", 0.0))
+    with pytest.raises(eo.OutcomeUnknown):
+        saga.run("o-1", ORDER)
+    for _ in range(3):
+        clock.advance("6h")
+        assert saga.resume() == Resumed(later=1)
+    clock.advance("7h")
+    assert saga.resume() == Resumed(in_doubt=1)
+    (record,) = saga.records("in_doubt")
+    assert "nobody has known whether it happened" in saga.log(record).doubt
+
+
+# -- threads that go on
+
+
+async def test_nobody_runs_beside_a_thread_that_outlives_its_caller() -> None:
+    clock = ManualClock()
+    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    saga = eo.Saga("slow", store, input=Order)
+    entered, go, calls = threading.Event(), threading.Event(), []
+
+    @saga.step()
+    def charge(order: Order) -> None:
+        calls.append(1)
+        entered.set()
+        go.wait(30)
+
+    task = asyncio.create_task(saga.arun("o-1", ORDER))
+    await asyncio.to_thread(entered.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(4):  # its lease is kept for it
+        clock.advance("20s")
+        store.engine.heartbeat.beat()
+        assert await saga.aresume() == Resumed()
+    go.set()
+    while store.engine.leased:  # noqa: ASYNC110 - it is left by a thread
+        await asyncio.sleep(0.001)
+    clock.advance("31s")
+    assert await saga.aresume() == Resumed(done=1)
+    assert len(calls) == 2
+
+
+def test_f49_a_late_step_cannot_charge_what_was_turned_around() -> None:
+    """It was slow before it sent anything: the operator said "not done", and then it woke up."""
+    store = eo.connect("memory://", sweep_every=None)
+    intents = eo.Intents(store, scope="billing")
+    go, ended = threading.Event(), threading.Event()
+    sent: list[str] = []
+    late: list[BaseException] = []
+
+    @intents.operation("stripe", "charge")
+    def stripe(intent: eo.Intent[Order]) -> str:
+        sent.append(intent.key)
+        return "ch_1"
+
+    saga = eo.Saga("slow", store, input=Order)
+
+    @saga.step(timeout="10ms", grace="1ms")
+    def charge(order: Order) -> str:
+        go.wait(30)
+        try:
+            return str(stripe(order, key=eo.current().key))
+        except eo.LeaseLost as error:
+            late.append(error)
+            raise
+        finally:
+            ended.set()
+
+    with pytest.raises(eo.InDoubt):
+        saga.run("o-1", ORDER)
+    saga.resolve("o-1", "not_done")
+    assert saga.resume() == Resumed(failed=1)
+    go.set()
+    assert ended.wait(30)
+    assert (sent, len(late)) == ([], 1)
+    assert "has timed out" in str(late[0])
+
+
+# -- what is done inside of a step
+
+
+def test_an_intent_of_a_saga_that_has_turned_around_is_never_sent() -> None:
+    """429, so nothing was charged, and the order is given up. A recovery must not charge it after all."""
+    clock = ManualClock()
+    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    intents = eo.Intents(store, scope="billing")
+    sent: list[str] = []
+
+    @intents.operation("stripe", "charge")
+    def stripe(intent: eo.Intent[Order]) -> str:
+        sent.append(intent.key)
+        raise httpx.HTTPStatusError("429", request=_REQUEST, response=httpx.Response(429))
+
+    saga = eo.Saga("order", store, input=Order)
+
+    @saga.step()
+    def charge(order: Order) -> str:
+        return str(stripe(order, key=eo.current().key))
+
+    with pytest.raises(eo.SagaFailed, match="NotExecuted"):
+        saga.run("o-1", ORDER)
+    clock.advance("1h")
+    assert intents.recover().later == 1
+    assert sent == ["o-1/charge"]
+
+
+_REQUEST = httpx.Request("POST", "https://api.example")
+
+
+@pytest.mark.parametrize("tool", ["once", "intents"])
+def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
+    """Done, killed before the saga knew it, and gone on with long after its own retention: it is not done again."""
+    backend = MortalBackend()
+    store: Any = eo.Store(backend, sweep_every=None)
+    intents = eo.Intents(store, scope="billing")
+    done: list[str] = []
+
+    @intents.operation("stripe", "charge", retention="1h")
+    def stripe(intent: eo.Intent[str]) -> str:
+        done.append(intent.request)
+        return "ch_1"
+
+    @eo.once(store, scope="charges", key="order", retention="1h")
+    def once(order: str) -> str:
+        done.append(order)
+        return "ch_1"
+
+    saga = eo.Saga("order", store, input=Order, retention="30d")
+
+    @saga.step()
+    def charge(order: Order) -> str:
+        result: str = once(order.id) if tool == "once" else stripe(order.id, key=eo.current().key)
+        if deaths:
+            backend.life._dead = True
+            raise deaths.pop()
+        return result
+
+    deaths = [Killed()]
+    with pytest.raises(Killed):
+        saga.run("o-1", ORDER)
+    backend.life = Life()
+    backend.clock.advance("20d")
+    store.purge()
+    assert saga.resume() == Resumed(done=1)
+    assert done == ["o-1"]
+
+
+def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
+    backend, shop = MortalBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    killed_after("charge", store, backend, shop)
+    backend.clock.advance("31d")
+    saga = order_saga(store, shop)
+    assert saga.resume() == Resumed(in_doubt=1)
+    assert "longer ago than what it did is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
+    assert shop.calls.count("charge") == 1
+
+
+# -- two sagas of one name
+
+
+def test_two_definitions_of_one_name_on_one_store_are_refused() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    first: eo.Saga[Any] = eo.Saga("order", store, input=Order)
+    first.step(name="one")(_nothing)
+    second: eo.Saga[Any] = eo.Saga("order", store, input=Order)
+    with pytest.raises(eo.ScopeTaken, match="saga/order"):
+        second.step(name="one")(lambda order: None)
+    assert second.steps == {}
+
+
+def test_secrets_in_the_url_of_an_error_are_not_written_down() -> None:
+    """F66."""
+    store, shop = eo.connect("memory://", sweep_every=None), Shop()
+    saga = order_saga(store, shop)
+    shop.at["charge"] = raising(ValueError("POST https://shop:canary@api.example/v1?key=canary failed"))
+    with pytest.raises(eo.SagaFailed) as told:
+        saga.run("o-1", ORDER)
+    record = saga.get("o-1")
+    assert record is not None
+    assert "api.example/v1" in str(told.value)
+    assert "canary" not in str(told.value) + repr(msgspec.to_builtins(saga.log(record))) + repr(record)
