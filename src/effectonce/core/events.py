@@ -1,0 +1,73 @@
+"""Who is told what happens. Nobody wants most of it, and some only count: what is not wanted is not made."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from effectonce.contracts import Event, Hook, Meter
+
+log = logging.getLogger("effectonce")
+
+MANY_SCOPES = 2000  # so many are remembered; names that never end must not fill the memory
+
+
+class Events:
+    """The hooks of one store, or of a worker that has none. Whether there are any is asked before every event."""
+
+    def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
+        self.hooks = hooks
+        self._forget()
+
+    def _forget(self) -> None:
+        self._told: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # who wants which events
+        #: By scope, who counts these two, where nobody else wants them: every call has both, so they take a short cut.
+        self.claimed: dict[str, Meter] = {}
+        self.completed: dict[str, Meter] = {}
+
+    def add_hook(self, hook: Hook) -> None:
+        self.hooks = (*self.hooks, hook)
+        self._forget()
+
+    def emit(
+        self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,
+        detail: str = "",
+    ) -> None:  # fmt: skip
+        """Tell every hook. A hook that raises is logged and otherwise ignored: telemetry never changes an outcome."""
+        meters, hooks = self._told.get((kind, scope)) or self._who_wants(kind, scope)
+        for meter in meters:
+            try:
+                meter(seconds)
+            except Exception:
+                self.hook_raised(kind)
+        if hooks:
+            event = Event(kind, scope, key, attempt, token, seconds, detail)
+            for hook in hooks:
+                try:
+                    hook(event)
+                except Exception:
+                    self.hook_raised(kind)
+
+    def hook_raised(self, kind: str) -> None:
+        log.exception("an effectonce hook raised on %s", kind)
+
+    def _who_wants(self, kind: str, scope: str) -> tuple[list[Meter], list[Hook]]:
+        """Those who count such events, and those who want to see them; remembered."""
+        meters: list[Meter] = []
+        hooks: list[Hook] = []
+        for hook in self.hooks:
+            try:
+                wanted = hook.wants(kind, scope) if hasattr(hook, "wants") else True
+            except Exception:
+                self.hook_raised(kind)
+                continue
+            if wanted is True:
+                hooks.append(hook)
+            elif wanted:
+                meters.append(wanted)
+        if len(self._told) >= MANY_SCOPES:
+            self._forget()
+        self._told[kind, scope] = meters, hooks
+        if len(meters) == 1 and not hooks and kind in ("claimed", "completed"):
+            (self.claimed if kind == "claimed" else self.completed)[scope] = meters[0]
+        return meters, hooks

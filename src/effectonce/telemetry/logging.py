@@ -1,0 +1,140 @@
+"""Events as log lines, one each: ``key=value`` for people, or JSON for programs.
+
+    EventLogger().watch(store)
+    EventLogger(format="json", level=logging.DEBUG).watch(worker)
+
+    effectonce.events: replayed scope=charge-card key=pay_7f3a attempt=1
+
+A line never holds a payload, a result or a password. Keys are whole, unless the store is private or ``keys=False``:
+then they are a short hash, by which lines about one key can still be found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from typing import Any, Literal
+
+from msgspec import json
+
+from effectonce.contracts import Event
+from effectonce.errors import InvalidOption, show
+
+from .watching import Watched, hook_into, store_of
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+#: How loud each kind is. What is not here is a warning.
+LEVELS = {
+    "claimed": DEBUG,
+    "completed": DEBUG,
+    "published": DEBUG,
+    "swept": DEBUG,
+    "replayed": INFO,
+    "in_progress": INFO,
+    "released": INFO,
+    "redriven": INFO,
+    "resolved": INFO,
+    "in_doubt": ERROR,
+    "dead_lettered": ERROR,
+    "exhausted": ERROR,
+    "fenced": ERROR,
+    "unrecorded": ERROR,
+    "parked": ERROR,
+}
+
+MAX_TEXT = 500
+
+_PLAIN = re.compile(r'[^ ="]+')
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")  # of a URL, in what a driver said
+
+
+class EventLogger:
+    """A hook that logs. ``level`` is the least that is logged, fixed here, so that what is below it costs nothing."""
+
+    def __init__(
+        self,
+        logger: logging.Logger | str = "effectonce.events",
+        *,
+        format: Literal["text", "json"] = "text",
+        level: int = logging.INFO,
+        keys: bool = True,
+    ) -> None:
+        if format not in ("text", "json"):
+            raise InvalidOption(f"format={format!r} is neither 'text' nor 'json'")
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+        self._write = _as_json if format == "json" else _as_text
+        self._level = level
+        self._keys = keys
+
+    def watch(self, *watched: Watched) -> EventLogger:
+        """Log what happens to these from now on."""
+        for each in watched:
+            store = store_of(each)
+            if store is not None and store.private:
+                hook_into(each, _Hiding(self))
+            else:
+                hook_into(each, self)
+        return self
+
+    def wants(self, kind: str, scope: str) -> bool:
+        return LEVELS.get(kind, WARNING) >= self._level
+
+    def __call__(self, event: Event) -> None:
+        self.log(event, hidden=not self._keys)
+
+    def log(self, event: Event, *, hidden: bool) -> None:
+        """Write one line. ``hidden``: a hash of the key instead of it, and no detail, which may quote it."""
+        level = LEVELS.get(event.kind, WARNING)
+        if not self._logger.isEnabledFor(level):
+            return
+        facts: dict[str, Any] = {}
+        if event.scope:
+            facts["scope"] = show(event.scope, MAX_TEXT)
+        if event.key:
+            facts["key"] = _short(event) if hidden else show(event.key, MAX_TEXT)
+        if event.attempt:
+            facts["attempt"] = event.attempt
+        if event.token:
+            facts["token"] = event.token
+        if event.seconds:
+            facts["seconds"] = round(event.seconds, 6)
+        if event.detail and not hidden:
+            facts["detail"] = show(_PASSWORD.sub(r"\1***@", event.detail), MAX_TEXT)
+        self._logger.log(level, "%s", self._write(event.kind, facts), extra={"effectonce": facts})
+
+
+class _Hiding:
+    """An `EventLogger` on a store that is private."""
+
+    def __init__(self, logger: EventLogger) -> None:
+        self.wants = logger.wants
+        self._logger = logger
+
+    def __call__(self, event: Event) -> None:
+        self._logger.log(event, hidden=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hiding) and other._logger is self._logger
+
+    def __hash__(self) -> int:
+        return hash(self._logger)
+
+
+def _short(event: Event) -> str:
+    text = f"{len(event.scope)}:{event.scope}{event.key}"
+    return f"#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def _as_text(kind: str, facts: dict[str, Any]) -> str:
+    return " ".join((kind, *(f"{name}={_word(value)}" for name, value in facts.items())))
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.encode(text).decode()
+
+
+def _as_json(kind: str, facts: dict[str, Any]) -> str:
+    return json.encode({"event": kind, **facts}).decode()

@@ -1,0 +1,315 @@
+"""OpenTelemetry: traces and metrics by its conventions for messaging; nothing at all where no SDK is installed.
+
+    Tracing().watch(worker)          # also its broker and its store; or a Store, a Broker, an Outbox, a Relay
+
+    create orders ──(outbox)── send orders ──(broker)── process orders ◄──link── process orders, of a duplicate
+
+The trace travels in the headers of the message (``traceparent``), so a message and all that comes of it is one trace,
+whichever broker and outbox is between. A duplicate has a link to the run whose result it gets: its trace is kept with
+the result, where there is one. In a transaction (`Inbox`) none is kept, nor where a result was not stored: those share
+the trace of the message itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import DecodeError, json
+from msgspec.structs import replace
+
+from effectonce.errors import ConfigurationError, MissingDriver, show
+
+try:
+    from opentelemetry import context, metrics, propagate, trace
+    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+except ImportError as missing:
+    raise MissingDriver("traces need opentelemetry-api: pip install 'effectonce[opentelemetry]'") from missing
+
+from effectonce.broker import Broker
+from effectonce.contracts import Delivery, Event, Meter
+from effectonce.core.flow import Run, running
+from effectonce.handlers import is_async
+from effectonce.message import Message
+from effectonce.outbox import Outbox
+from effectonce.outgoing import Outgoing
+from effectonce.relay import Relay
+from effectonce.store import Store
+from effectonce.worker import Worker
+
+from .watching import hook_into
+
+#: How the conventions call our brokers.
+SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
+#: Seconds, as the conventions advise.
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+TRACEPARENT = "traceparent"
+MAX_LINKS = 100  # of one span
+
+Attributes = dict[str, str | int | bool]
+
+
+class Tracing:
+    """Spans and metrics of what it watches, by the global providers of OpenTelemetry, or these."""
+
+    def __init__(
+        self, tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
+    ) -> None:
+        self._tracer = trace.get_tracer("effectonce", tracer_provider=tracer_provider)
+        meter = metrics.get_meter("effectonce", meter_provider=meter_provider)
+        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
+        self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
+        self._operation_time = meter.create_histogram(
+            "messaging.client.operation.duration", "s", explicit_bucket_boundaries_advisory=BOUNDS
+        )
+        self._process_time = meter.create_histogram(
+            "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BOUNDS
+        )
+        self._outcomes = meter.create_counter("effectonce.outcomes", "{event}", "What happened to operations, by kind.")
+
+    def watch(self, *watched: Store | Broker | Outbox | Worker | Relay) -> Tracing:
+        """Trace these from now on; of a worker and of a relay also the store and the broker."""
+        for each in watched:
+            if isinstance(each, Worker):
+                self._watch_worker(each)
+            elif isinstance(each, Relay):
+                self.watch(each.store)
+            elif isinstance(each, Store):
+                each.engine.tracer = self
+                hook_into(each, self)
+            elif isinstance(each, Broker | Outbox):
+                each.tracer = self
+            else:
+                raise ConfigurationError(
+                    f"a Store, a Broker, an Outbox, a Worker or a Relay can be traced, not {type(each).__name__}"
+                )
+        return self
+
+    def _watch_worker(self, worker: Worker) -> None:
+        self.watch(worker.broker)
+        if worker.store is not None:
+            self.watch(worker.store)
+        else:
+            hook_into(worker, self)
+        if worker.tracer is None:
+            worker.tracer = tracer = _Handlers(self, worker)
+            for route in worker.routes:
+                route.function = tracer.handling(route.queue, route.function)
+
+    # -- a hook
+
+    def wants(self, kind: str, scope: str) -> Meter:
+        add, attributes = self._outcomes.add, {"effectonce.kind": kind, "effectonce.scope": scope}
+        return lambda seconds: add(1, attributes)
+
+    def __call__(self, event: Event) -> None:
+        """Never called: it takes meters only."""
+
+    # -- results
+
+    def context(self) -> bytes:
+        return _written(trace.get_current_span().get_span_context())
+
+    def replayed(self, run: Run) -> None:
+        span = trace.get_current_span()
+        if span.is_recording():
+            for link in _links(run.trace):
+                span.add_link(link.context, {"effectonce.scope": run.scope, "effectonce.replayed": True})
+
+    # -- sending
+
+    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
+        if not isinstance(message, Message) or TRACEPARENT in message.headers:
+            return message
+        about = {"messaging.message.id": message.id, **_about("effectonce", queue, "create")}
+        with self._tracer.start_as_current_span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=about):
+            return _injected(message)
+
+    @contextmanager
+    def sending(self, system: str, queue: str, messages: Sequence[Message[Any]]) -> Iterator[Sequence[Message[Any]]]:
+        known = [link for each in messages if TRACEPARENT in each.headers for link in _links_of(each.headers)]
+        about = _about(system, queue, "send")
+        labels = dict(about)
+        if len(messages) == 1:
+            about["messaging.message.id"] = messages[0].id
+        else:
+            about["messaging.batch.message_count"] = len(messages)
+        kind = SpanKind.CLIENT if len(known) == len(messages) else SpanKind.PRODUCER
+        began = time.perf_counter()
+        with self._tracer.start_as_current_span(f"send {queue}", kind=kind, attributes=about, links=known) as span:
+            try:
+                yield [each if TRACEPARENT in each.headers else _injected(each) for each in messages]
+            except Exception as error:
+                labels["error.type"] = type(error).__qualname__
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+            finally:
+                self._sent.add(len(messages), labels)
+                self._operation_time.record(time.perf_counter() - began, labels)
+
+    def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
+        about = _about(system, row.destination, "send")
+        labels = dict(about)
+        about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
+        if error is not None:
+            about["error.type"] = labels["error.type"] = type(error).__qualname__
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            f"send {row.destination}",
+            context=_extracted(_headers(row)),
+            kind=SpanKind.CLIENT,
+            attributes=about,
+            start_time=now - round(seconds * 1e9),
+        )
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, show(error, 300)))
+        span.end(now)
+        self._sent.add(1, labels)
+        self._operation_time.record(seconds, labels)
+
+    # -- handling
+
+    @contextmanager
+    def processing(
+        self, about: Attributes, message: Message[Any], links: Sequence[Link], **more: str | int | bool
+    ) -> Iterator[trace.Span]:
+        """A span around what is done with ``message``, in the trace of the message."""
+        labels = dict(about)
+        queue = about["messaging.destination.name"]
+        began = time.perf_counter()
+        with self._tracer.start_as_current_span(
+            f"process {queue}",
+            context=_extracted(message.headers),
+            kind=SpanKind.CONSUMER,
+            attributes={**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more},
+            links=links,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                labels["error.type"] = type(error).__qualname__
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+            finally:
+                self._consumed.add(1, labels)
+                self._process_time.record(time.perf_counter() - began, labels)
+
+    def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """A span about a settlement, with links to the messages, as far as their headers say what trace they are of
+        (in structured CloudEvents the body does, which is not read again for this)."""
+        now = time.time_ns()
+        links = [
+            link
+            for each in deliveries[:MAX_LINKS]
+            if TRACEPARENT in each.packet.headers
+            for link in _links_of(each.packet.headers)
+        ]
+        self._tracer.start_span(
+            f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
+            context=context.Context(),
+            kind=SpanKind.CLIENT,
+            attributes={
+                **about,
+                "messaging.consumer.group.name": group,
+                "messaging.batch.message_count": len(deliveries),
+            },
+            links=links,
+            start_time=now - round(seconds * 1e9),
+        ).end(now)
+        self._operation_time.record(seconds, about)
+
+
+class _Handlers:
+    """Spans of one worker's handlers."""
+
+    def __init__(self, tracing: Tracing, worker: Worker) -> None:
+        self._tracing = tracing
+        self._system = worker.broker.capabilities.name
+        self._group = worker.name
+
+    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if is_async(function):
+
+            @functools.wraps(function)
+            async def handle_async(*args: Any) -> Any:
+                with self._around(queue, args[-1]):
+                    return await function(*args)
+
+            return handle_async
+
+        @functools.wraps(function)
+        def handle(*args: Any) -> Any:
+            with self._around(queue, args[-1]):
+                return function(*args)
+
+        return handle
+
+    @contextmanager
+    def _around(self, queue: str, message: Message[Any]) -> Iterator[None]:
+        run = running.get()
+        more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
+        with self._tracing.processing(self._about(queue), message, (), **more) as span:
+            if run is not None:
+                run.trace = _written(span.get_span_context())
+            yield
+
+    def skipped(self, queue: str, message: Message[Any], run: Run) -> None:
+        more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
+        with self._tracing.processing(self._about(queue), message, _links(run.trace), **more):
+            pass
+
+    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        self._tracing.settled(_about(self._system, queue, how, "settle"), self._group, deliveries, seconds)
+
+    def _about(self, queue: str) -> Attributes:
+        return _about(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
+
+
+def _about(system: str, queue: str, name: str, kind: str = "") -> Attributes:
+    return {
+        "messaging.system": SYSTEMS.get(system, system),
+        "messaging.destination.name": queue,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind or name,
+    }
+
+
+# -- contexts, as they travel and as they are kept
+
+
+def _injected(message: Message[Any]) -> Message[Any]:
+    headers = dict(message.headers)
+    propagate.inject(headers)
+    return replace(message, headers=headers) if headers != message.headers else message
+
+
+def _extracted(headers: Mapping[str, str]) -> context.Context:
+    return propagate.extract(headers, context=context.Context())
+
+
+def _headers(row: Outgoing) -> dict[str, str]:
+    try:
+        return json.decode(row.headers, type=dict[str, str])
+    except DecodeError:  # a row that somebody else wrote, and that cannot be sent either
+        return {}
+
+
+def _links_of(headers: Mapping[str, str]) -> list[Link]:
+    found = trace.get_current_span(_extracted(headers)).get_span_context()
+    return [Link(found)] if found.is_valid else []
+
+
+def _written(found: SpanContext) -> bytes:
+    return f"{found.trace_id:032x}{found.span_id:016x}".encode() if found.is_valid else b""
+
+
+def _links(kept: bytes) -> list[Link]:
+    """To what `_written` wrote; [] where there is nothing, or something else."""
+    try:
+        found = SpanContext(int(kept[:32], 16), int(kept[32:], 16), True, TraceFlags(TraceFlags.SAMPLED))
+    except ValueError:
+        return []
+    return [Link(found, {"effectonce.link": "first-run"})] if found.is_valid else []

@@ -1,0 +1,93 @@
+"""One line for each event: the right level, nothing secret, nothing that forges another line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import typing
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.contracts import Event
+from effectonce.telemetry.logging import LEVELS, EventLogger
+
+Log = pytest.LogCaptureFixture
+
+
+def charged(store: eo.Store, key: str = "pay_7f3a") -> None:
+    with eo.block(store, scope="charge", key=key):
+        pass
+
+
+def test_a_duplicate_is_one_line_and_what_is_normal_is_none(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = eo.connect("memory://", sweep_every=None)
+    EventLogger().watch(store)
+    charged(store)
+    charged(store)
+    assert [(record.levelname, record.name) for record in caplog.records] == [("INFO", "effectonce.events")]
+    assert caplog.messages[0].startswith("replayed scope=charge key=pay_7f3a attempt=1 token=")
+
+
+def test_json_is_one_object_a_line_and_debug_shows_all(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = eo.connect("memory://", sweep_every=None)
+    EventLogger("shop", format="json", level=logging.DEBUG).watch(store)
+    charged(store)
+    claimed, completed = (json.loads(line) for line in caplog.messages)
+    assert (claimed["event"], claimed["scope"], claimed["key"]) == ("claimed", "charge", "pay_7f3a")
+    assert completed["event"] == "completed"
+    assert caplog.records[0].effectonce["scope"] == "charge"  # type: ignore[attr-defined]
+
+
+def test_a_private_store_shows_no_key_and_no_detail(caplog: Log) -> None:
+    """F62."""
+    caplog.set_level(logging.DEBUG)
+    store = eo.connect("memory://", sweep_every=None, private="a secret of 32 characters or more")
+    EventLogger(level=logging.DEBUG).watch(store).watch(store)
+    charged(store, "ann@example.org")
+    store.engine.emit("fenced", "charge", "ann@example.org", detail="about ann@example.org")
+    assert len(caplog.messages) == 3
+    assert "ann" not in caplog.text
+    keys = {message.split("key=")[1].split()[0] for message in caplog.messages}
+    assert len(keys) == 1, "lines about one key can still be found"
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize(
+    "hostile", ["a\r\nclaimed scope=forged", "\x1b[2Jx", "two words", 'quo"ted', "a=b", "x" * 5000]
+)
+def test_f65_what_comes_from_outside_stays_in_its_place(format: Any, hostile: str, caplog: Log) -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    EventLogger(format=format).watch(store)
+    store.engine.emit("fenced", "s", hostile, detail=hostile)
+    (line,) = caplog.messages
+    assert line.isprintable()
+    assert len(line) < 2500
+    if format == "json":
+        assert set(json.loads(line)) == {"event", "scope", "key", "detail"}
+    else:
+        assert [word.partition("=")[0] for word in shlex.split(line)] == ["fenced", "scope", "key", "detail"]
+
+
+def test_f66_no_password_is_in_a_line(caplog: Log) -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    EventLogger().watch(store)
+    store.engine.emit("publish_failed", "orders", "1", detail="cannot reach amqp://shop:canary@host/vhost: refused")
+    assert "canary" not in caplog.text
+    assert "amqp://shop:***@host/vhost" in caplog.text
+
+
+def test_every_kind_that_has_a_level_is_one() -> None:
+    kinds = set(typing.get_args(typing.get_type_hints(Event)["kind"]))
+    assert set(LEVELS) <= kinds
+
+
+def test_what_cannot_be_watched_says_so() -> None:
+    with pytest.raises(eo.ConfigurationError, match="a Store, a Worker or a Relay can be watched, not str"):
+        EventLogger().watch("redis://")  # type: ignore[arg-type]
+    with pytest.raises(eo.InvalidOption):
+        EventLogger(format="xml")  # type: ignore[arg-type]

@@ -1,0 +1,254 @@
+"""What is exposed is what happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+import effectonce as eo
+from effectonce.contracts import Event
+from effectonce.stores.memory import MemoryBackend
+from effectonce.telemetry import counting, prometheus
+from effectonce.telemetry.prometheus import Metrics
+from effectonce.telemetry.readings import Reading, refresh
+from effectonce.testing import ManualClock
+
+from .scrape import Page, page, private
+
+
+def test_every_outcome_of_a_guard_is_counted_by_scope_and_kind(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+    metrics = private().watch(store)
+
+    @eo.once(store, scope="charge", key="id", on_error="doubt")
+    def charge(id: str, fails: bool = False) -> int:
+        if fails:
+            raise RuntimeError
+        return 1
+
+    for id in ("a", "b", "c", "a", "a"):
+        charge(id)
+    with pytest.raises(RuntimeError):
+        charge("d", fails=True)
+    with pytest.raises(eo.InDoubt):
+        charge("d")
+
+    found = page(metrics)
+    assert found.value("effectonce_outcomes_total", scope="charge", kind="claimed") == 4
+    assert found.value("effectonce_outcomes_total", scope="charge", kind="completed") == 3
+    assert found.value("effectonce_outcomes_total", scope="charge", kind="replayed") == 2
+    assert found.value("effectonce_outcomes_total", scope="charge", kind="in_doubt") == 2, (
+        "it became so, and was met so"
+    )
+    assert found.value("effectonce_claim_seconds_count", scope="charge") == 4
+    assert found.value("effectonce_claim_seconds_bucket", scope="charge", le="300.0") == 4
+    assert found.value("effectonce_run_seconds_count", scope="charge", outcome="completed") == 3
+    assert found.value("effectonce_run_seconds_count", scope="charge", outcome="in_doubt") == 1, "of the one that ran"
+    assert found.value("effectonce_records", state="in_doubt") == 1
+    assert found.value("effectonce_records", state="done") == 3
+    assert found.value("effectonce_in_doubt_oldest_seconds") >= 0
+    assert found.value("effectonce_batch_size_sum", lane="both") == 4 + 3 + 2 + 1 + 1
+    assert found.value("effectonce_up") == 1
+    store.close()
+
+
+def test_a_zombie_is_counted_as_fenced() -> None:
+    """F08."""
+    clock = ManualClock()
+    store = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    metrics = private().watch(store)
+
+    @eo.once(store, scope="charge", key="id", lease="1s")
+    def charge(id: str, overtaken: bool = True) -> None:
+        if overtaken:
+            clock.advance(2)
+            charge_elsewhere()
+
+    def charge_elsewhere() -> None:
+        thread = threading.Thread(target=charge, args=("a", False))
+        thread.start()
+        thread.join()
+
+    with pytest.raises(eo.LeaseLost):
+        charge("a")
+    found = page(metrics)
+    assert found.value("effectonce_outcomes_total", kind="fenced") == 1
+    assert found.value("effectonce_outcomes_total", kind="completed") == 1
+    assert found.value("effectonce_outcomes_total", kind="claimed") == 2
+
+
+def test_threads_lose_no_count() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    metrics = private().watch(store)
+
+    @eo.once(store, scope="count", key="id")
+    def count(id: int) -> None: ...
+
+    def work(number: int) -> None:
+        for each in range(3 * counting.FOLD_AT):
+            count(number * 10_000 + each)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        page(metrics)
+    assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 12 * counting.FOLD_AT
+    assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * counting.FOLD_AT
+
+
+def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that scrapes is not filled with names that are made of data."""
+    monkeypatch.setattr(prometheus, "MAX_SCOPES", 3)
+    store = eo.connect("memory://", sweep_every=None)
+    metrics = private().watch(store)
+    for number in range(10):
+        with eo.block(store, scope=f"tenant-{number}", key="x"):
+            pass
+    found = page(metrics)
+    assert len({each.labels["scope"] for each in found.samples if each.name == "effectonce_outcomes_total"}) == 4
+    assert found.value("effectonce_outcomes_total", kind="completed") == 10
+    assert found.value("effectonce_outcomes_total", kind="completed", scope=prometheus.OTHER) == 7
+
+
+def test_metrics_of_one_registry_count_once_however_often_they_are_made() -> None:
+    registry = CollectorRegistry()
+    store = eo.connect("memory://", sweep_every=None)
+    Metrics(registry).watch(store)
+    Metrics(registry).watch(store, store)
+    with eo.block(store, scope="s", key="x"):
+        pass
+    assert page(Metrics(registry)).value("effectonce_outcomes_total", kind="completed") == 1
+
+
+def test_another_hook_sees_the_events_all_the_same() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    seen: list[Event] = []
+    metrics = private().watch(store)
+    with eo.block(store, scope="s", key="x"):
+        pass
+    store.add_hook(seen.append)
+    with eo.block(store, scope="s", key="y"):
+        pass
+    assert [event.kind for event in seen] == ["claimed", "completed"]
+    assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 2
+
+
+def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def wants(self, kind: str, scope: str) -> object:
+            return self.fail
+
+        def fail(self, seconds: float) -> None:
+            raise RuntimeError("a defect")
+
+        def __call__(self, event: Event) -> None: ...
+
+    store = eo.connect("memory://", sweep_every=None, hooks=[Broken()])
+
+    @eo.once(store, scope="s", key="id")
+    def double(id: int) -> int:
+        return 2 * id
+
+    assert [double(1), double(2), double(1)] == [2, 4, 2]
+    assert "an effectonce hook raised on completed" in caplog.text
+
+
+def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
+    """Nobody frees a lock that a thread of the parent held, nor ends what it was reading."""
+    tally, reading = counting.Tally(), Reading("slow", lambda: 7)
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        began.set()
+        return go_on.wait(20)
+
+    slow = Reading("slower", wait)
+    slow.refresh()
+    assert began.wait(20)
+    with tally.lock:
+        child = os.fork()
+        if not child:
+            slow._read = lambda: True
+            refresh([slow, reading], 10)
+            tally.pending.append(1.0)
+            tally.fold()
+            os._exit(42 if slow.value and reading.value == 7 and tally.count == 1 else 1)
+    go_on.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+def test_a_scrape_does_not_wait_for_a_server_that_hangs() -> None:
+    hangs, asked = threading.Event(), []
+
+    def read() -> int:
+        asked.append(1)
+        hangs.wait(20)
+        return 7
+
+    reading = Reading("a dead server", read)
+    for _ in range(3):
+        began = time.monotonic()
+        refresh([reading], 0.05)
+        assert time.monotonic() - began < 10
+        assert reading.value is None
+    assert len(asked) == 1, "nobody is asked twice at once"
+    hangs.set()
+    refresh([reading], 10)
+    assert reading.value == 7
+    refresh([reading])
+    assert len(asked) == 1, "and an answer is kept for a while"
+
+
+def test_what_does_not_answer_is_down_and_the_rest_is_there(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/gone/shop.db", sweep_every=None)
+    other = eo.connect("memory://", sweep_every=None)
+    metrics = private().watch(store, other)
+    found = page(metrics)
+    assert sorted(each.value for each in found.samples if each.name == "effectonce_up") == [0, 1]
+
+
+def test_no_password_is_in_a_metric() -> None:
+    """F66."""
+    store = eo.connect("redis://user:canary-password@127.0.0.1:1/0?connect_timeout=100ms", sweep_every=None)
+    text = private().watch(store).text().decode()
+    assert "effectonce_up" in text
+    assert "canary" not in text
+
+
+def test_processes_that_share_a_folder_are_counted_together(tmp_path: Path) -> None:
+    """As forked web servers do: whichever answers the scrape tells of all."""
+    code = """
+import sys
+import effectonce as eo
+from effectonce.telemetry.prometheus import Metrics
+store = eo.connect("sqlite:///shop.db", sweep_every=None)
+metrics = Metrics().watch(store)
+for number in range(3):
+    with eo.block(store, scope="charge", key=f"{sys.argv[1]}-{number}"): pass
+print(metrics.text().decode())
+"""
+    (tmp_path / "shared").mkdir()
+    shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "shared")}
+    for turn in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, turn], cwd=tmp_path, env=shared, capture_output=True, text=True, check=True
+        )
+    found = Page(done.stdout)
+    assert found.value("effectonce_outcomes_total", scope="charge", kind="completed") == 6
+    assert found.value("effectonce_claim_seconds_count", scope="charge") == 6
+    assert found.value("effectonce_run_seconds_count", outcome="completed") == 6
+    assert found.value("effectonce_records", state="done") == 6
+
+
+def test_without_the_package_the_error_names_it() -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; import effectonce.telemetry.prometheus"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'effectonce[prometheus]'" in done.stderr
