@@ -1,0 +1,112 @@
+"""`effectonce dashboard`: the pages for whoever is on call, on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from typing import Annotated, TypeVar
+
+import typer
+
+from effectonce.audit import Audit
+from effectonce.broker import connect_broker
+from effectonce.errors import ConfigurationError, MissingDriver, show
+from effectonce.intents import Intents
+from effectonce.loading import named
+from effectonce.saga import Saga
+from effectonce.store import connect
+
+from .options import AuditFile, BrokerUrl, StoreUrl
+from .settings import setting
+from .terminal import Screen
+from .worker import find_worker
+
+T = TypeVar("T")
+
+OPERATOR, VIEWER = "EFFECTONCE_DASHBOARD_TOKEN", "EFFECTONCE_DASHBOARD_VIEWER_TOKEN"
+NAMES = list[str] | None
+
+
+def dashboard(
+    store: StoreUrl = None,
+    broker: BrokerUrl = None,
+    worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker: its dead letters.")] = None,
+    intents: Annotated[NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents: decided by their types.")] = None,
+    saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga: its steps can be decided.")] = None,
+    outbox: Annotated[
+        str | None, typer.Option(metavar="URL", show_default=False, help="The outbox's database, if not the store.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="The outbox's table, if it has its own.", show_default=False)
+    ] = None,
+    queue: Annotated[NAMES, typer.Option(help="A queue of --broker: its dead letters, without a worker.")] = None,
+    group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
+    metrics: Annotated[NAMES, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
+    audit: AuditFile = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
+    ] = False,
+    allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A name it is reached by, behind a proxy.")] = None,
+) -> None:
+    """Look at what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
+
+    Log in with the token of a role, operator or viewer: from EFFECTONCE_DASHBOARD_TOKEN and
+    EFFECTONCE_DASHBOARD_VIEWER_TOKEN, else made up and printed.
+    """
+    try:
+        import uvicorn
+
+        from effectonce.dashboard.access import LOOPBACK, Access, require_safe_bind
+        from effectonce.dashboard.app import make_app
+        from effectonce.dashboard.sources import Sources
+    except ImportError as error:
+        raise MissingDriver(f"the dashboard needs {error.name}: pip install 'effectonce[dashboard]'") from None
+    given = os.environ.get(OPERATOR)
+    require_safe_bind(host, remote=allow_remote, token_given=bool(given))
+    operator = given or secrets.token_urlsafe(24)
+    viewer = os.environ.get(VIEWER) or (None if given else secrets.token_urlsafe(24))
+    stored, sent = setting("store", store), setting("broker", broker)
+    sources = Sources(
+        None if stored is None else connect(stored, sweep_every=None),
+        broker=None if sent is None else connect_broker(sent),
+        workers=[find_worker(name) for name in worker or ()],
+        intents=[_found(name, Intents, "shop.billing:intents") for name in intents or ()],
+        sagas=[_found(name, Saga, "shop.orders:saga") for name in saga or ()],
+        outbox=None if outbox is None else connect(outbox, sweep_every=None),
+        table=table,
+        queues=queue or (),
+        group=group,
+        metrics=metrics or (),
+        audit=Audit(setting("audit", audit)),
+    )
+    access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
+    listening = _listening(host.strip("[]"), port)
+    screen = Screen()
+    shown = f"[{host.strip('[]')}]" if ":" in host else host
+    screen.tell("dashboard", f"http://{shown}:{listening.getsockname()[1]} shows {sources.store.engine.backend!r}")
+    if not given:
+        screen.tell("dashboard", f"operator token: {operator}")
+        screen.tell("dashboard", f"viewer token:   {viewer}")
+    config = uvicorn.Config(make_app(sources, access), access_log=False, server_header=False, log_level="warning")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Bound before anything is said, so that the address that is printed is the one that answers."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{show(host)} port {port} cannot be listened on ({error.strerror or error}): choose another --port, or 0 "
+            "for any that is free"
+        ) from error
+
+
+def _found(name: str, kind: type[T], example: str) -> T:
+    found = named(name, example)
+    if not isinstance(found, kind):
+        raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, and not {kind.__name__}")
+    return found

@@ -1,0 +1,148 @@
+// Live plots, and small comforts. Every page works without this file.
+"use strict";
+
+// -- theme
+
+document.getElementById("theme")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("effectonce-theme", root.dataset.theme); } catch { /* it lasts for this page */ }
+});
+
+// -- on a phone the menu scrolls: show where we are
+
+const here = document.querySelector(".side [aria-current]");
+if (here) here.closest("nav").scrollLeft = here.offsetLeft - 24;
+
+// -- keyboard: "/" goes to the search
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    const field = document.getElementById("key") || document.getElementById("seek");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  } else if (event.key === "Escape" && typing) {
+    event.target.blur();
+  }
+});
+
+// -- lists: one box for all, and a question before what concerns all
+
+for (const box of document.querySelectorAll("input[data-all]")) {
+  const each = () => box.form.querySelectorAll(`input[type=checkbox][name="${box.dataset.all}"]`);
+  box.addEventListener("change", () => { for (const one of each()) one.checked = box.checked; });
+  box.form.addEventListener("change", (event) => {
+    if (event.target.name === box.dataset.all) box.checked = [...each()].every((one) => one.checked);
+  });
+}
+
+for (const button of document.querySelectorAll("button[data-confirm]")) {
+  button.addEventListener("click", (event) => {
+    if (!confirm(button.dataset.confirm)) event.preventDefault();
+  });
+}
+
+// -- plots
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 300, HEIGHT = 64, PAD = 4;
+
+const number = (value) =>
+  value === null || value === undefined ? "–"
+  : value >= 1000 ? Math.round(value).toLocaleString("en")
+  : value >= 10 || Number.isInteger(value) ? String(Math.round(value))
+  : value.toFixed(value < 1 ? 2 : 1);
+
+const span = (seconds) =>
+  seconds >= 7200 ? [number(seconds / 3600), "hours"] : seconds >= 120 ? [number(seconds / 60), "minutes"] : [number(seconds), "seconds"];
+
+const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+
+const part = (name, attributes) => {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+};
+
+class Plot {
+  constructor(figure) {
+    this.name = figure.dataset.plot;
+    this.output = figure.querySelector("output");
+    this.unit = figure.querySelector("figcaption small");
+    this.spans = figure.dataset.unit === "seconds";
+    this.svg = figure.querySelector("svg");
+    this.axis = figure.querySelectorAll(".axis span");
+    this.points = [];
+    if (!this.svg) return;
+    this.area = part("path", { class: "area" });
+    this.line = part("path", { class: "line" });
+    this.cross = part("line", { class: "cross", y1: 0, y2: HEIGHT });
+    this.svg.append(this.area, this.line, this.cross);
+    this.svg.addEventListener("pointermove", (event) => this.point(event));
+    this.svg.addEventListener("pointerleave", () => { this.held = null; this.say(); });
+  }
+
+  show(times, values) {
+    if (!this.svg) return;
+    this.points = times.map((at, n) => [at, values[n]]).filter(([, value]) => value !== null);
+    const highest = Math.max(...this.points.map(([, value]) => value), 0);
+    const top = highest > 0 ? highest * 1.15 : 1;
+    const [from, to] = times.length ? [times[0], times[times.length - 1]] : [0, 1];
+    this.x = (at) => (to > from ? ((at - from) / (to - from)) * WIDTH : WIDTH);
+    const y = (value) => HEIGHT - PAD - (value / top) * (HEIGHT - 2 * PAD);
+    const path = this.points.map(([at, value], n) => `${n ? "L" : "M"}${this.x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    this.line.setAttribute("d", path);
+    const ends = this.points.length ? [this.x(this.points[0][0]), this.x(this.points.at(-1)[0])] : [];
+    this.area.setAttribute("d", path && `${path}L${ends[1].toFixed(1)} ${HEIGHT}L${ends[0].toFixed(1)} ${HEIGHT}Z`);
+    this.range = times.length ? [clock(from), clock(to)] : ["", ""];
+    this.say();
+  }
+
+  point(event) {
+    if (!this.points.length) return;
+    const box = this.svg.getBoundingClientRect();
+    const wanted = ((event.clientX - box.left) / box.width) * WIDTH;
+    this.held = this.points.reduce((best, each) =>
+      Math.abs(this.x(each[0]) - wanted) < Math.abs(this.x(best[0]) - wanted) ? each : best)[0];
+    this.say();
+  }
+
+  say() {
+    const found = this.held ? this.points.find(([at]) => at === this.held) : null;
+    const shown = found || this.points.at(-1);
+    if (shown && this.spans) [this.output.textContent, this.unit.textContent] = span(shown[1]);
+    else this.output.textContent = shown ? number(shown[1]) : "–";
+    this.cross.setAttribute("class", found ? "cross on" : "cross");
+    if (found) {
+      this.cross.setAttribute("x1", this.x(found[0]));
+      this.cross.setAttribute("x2", this.x(found[0]));
+    }
+    this.axis[0].textContent = found ? clock(found[0]) : this.range?.[0] || "";
+    this.axis[1].textContent = found ? "" : this.range?.[1] || "";
+  }
+}
+
+const live = document.querySelector("[data-live]");
+if (live) {
+  const plots = [...live.querySelectorAll("[data-plot]")].map((figure) => new Plot(figure));
+  const refresh = async () => {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch(live.dataset.live, { headers: { accept: "application/json" } });
+      if (answer.status === 401) { location.assign("/login"); return; }
+      if (!answer.ok) throw new Error(answer.statusText);
+      const { series, states, needs } = await answer.json();
+      for (const plot of plots) plot.show(series.at, series[plot.name]);
+      for (const [state, text] of states) {
+        const count = document.querySelector(`[data-count="${state}"]`);
+        if (count) count.textContent = text;
+      }
+      live.dataset.state = "live";
+      live.dataset.needs = needs;
+    } catch { live.dataset.state = "lost"; }
+  };
+  refresh();
+  setInterval(refresh, 2000);
+  document.addEventListener("visibilitychange", refresh);
+}

@@ -1,0 +1,189 @@
+"""What the buttons do: decided, unparked, redriven; once, and with a name in the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from effectonce.dashboard.access import Access
+from effectonce.dashboard.app import make_app
+from effectonce.dashboard.sources import Sources
+from tests.dashboard.conftest import Visitor
+from tests.dashboard.serving import OPERATOR
+from tests.dashboard.world import DEEDS, World
+
+INTENT = "intents/billing/twilio/sms"
+SAGA = "saga/order-fulfilment"
+
+
+def said(own: World) -> list[tuple[str, str, str, str]]:
+    """The audit log, oldest first: action, target, outcome, who."""
+    return [(each.action, each.target, each.outcome, each.by) for each in reversed(own.audit.recent(50))][len(DEEDS) :]
+
+
+def record(own: World, scope: str, key: str) -> Any:
+    found = own.sources().record(scope, key)
+    assert found is not None
+    return found
+
+
+# -- in doubt
+
+
+@pytest.mark.parametrize(("word", "state"), [("done", "done"), ("retry", "free"), ("abandon", "failed")])
+def test_a_guarded_call_in_doubt_is_decided(own: World, hand: Visitor, word: str, state: str) -> None:
+    answer = hand.act("/doubts/resolve", scope="charge-card", key="pay_doubtful", outcome=word, result='{"paid": true}')
+    assert answer.status_code == 303
+    after = record(own, "charge-card", "pay_doubtful")
+    assert after.state == state
+    assert after.result == (b'1{"paid":true}' if word == "done" else None)
+    who = "ada (operator, dashboard)"
+    target = "charge-card pay_doubtful"
+    assert said(own) == [("records resolve", target, "asked", who), ("records resolve", target, "done", who)]
+    assert who in hand.get("/record?scope=charge-card&key=pay_doubtful").text, "the timeline names who decided"
+
+
+def test_a_second_word_is_refused_and_written_down(own: World, hand: Visitor) -> None:
+    fields = {"scope": "charge-card", "key": "pay_doubtful", "outcome": "abandon"}
+    hand.act("/doubts/resolve", **fields)
+    again = hand.act("/doubts/resolve", **{**fields, "outcome": "retry"})
+    assert again.status_code == 409
+    assert record(own, "charge-card", "pay_doubtful").state == "failed"
+    assert said(own)[-1][2].startswith("failed: [not-in-doubt]")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"outcome": "maybe"},
+        {"outcome": ""},
+        {"outcome": "not_done"},
+        {"outcome": "done", "result": "{broken"},
+    ],
+)
+def test_a_word_that_makes_no_sense_changes_nothing(own: World, hand: Visitor, fields: dict[str, str]) -> None:
+    answer = hand.act("/doubts/resolve", **{"scope": "charge-card", "key": "pay_doubtful", **fields})
+    assert answer.status_code == 400
+    assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
+    assert said(own) == []
+
+
+def test_what_is_gone_cannot_be_decided(hand: Visitor) -> None:
+    assert hand.act("/doubts/resolve", scope="charge-card", key="never", outcome="done").status_code == 409
+
+
+def test_an_intent_is_decided_as_its_program_would(own: World, hand: Visitor) -> None:
+    key = own.intents.in_doubt()[0].key
+    wrong = hand.act("/doubts/resolve", scope=INTENT, key=key, outcome="done", result='"not a dict"')
+    assert wrong.status_code == 400, "a result of another type would be unreadable to its caller"
+    assert record(own, INTENT, key).state == "in_doubt"
+    assert (
+        hand.act("/doubts/resolve", scope=INTENT, key=key, outcome="done", result='{"sid": "SM9"}').status_code == 303
+    )
+    assert record(own, INTENT, key).result == b'1{"sid":"SM9"}'
+
+
+def test_a_sagas_step_is_decided_and_goes_on(own: World, hand: Visitor) -> None:
+    result = '{"charge": "ch_2", "amount": 4200}'
+    answer = hand.act("/doubts/resolve", scope=SAGA, key="order-2003", outcome="done", result=result)
+    assert answer.headers["location"].startswith("/saga?")
+    own.saga.resume()
+    assert record(own, SAGA, "order-2003").state == "done"
+
+
+def test_a_compensation_is_decided_by_other_words(own: World, hand: Visitor) -> None:
+    page = hand.get("/saga?scope=saga%2Forder-fulfilment&key=order-2005").text
+    assert "It was undone by hand" in page
+    assert "It did not happen" not in page
+    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2005", outcome="not_done").status_code == 400
+    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2005", outcome="done").status_code == 303
+    own.saga.resume()
+    assert record(own, SAGA, "order-2005").state == "failed", "and compensated"
+
+
+def test_a_saga_whose_program_is_not_known_can_only_be_given_up(own: World) -> None:
+    app = make_app(Sources(own.store), Access(operator=OPERATOR, hosts=["testserver"]))
+    with Visitor(app, follow_redirects=False) as visitor:
+        visitor.enter()
+        assert "--saga MODULE:SAGA" in visitor.get("/saga?scope=saga%2Forder-fulfilment&key=order-2003").text
+        fields = {"scope": SAGA, "key": "order-2003"}
+        assert visitor.act("/doubts/resolve", **fields, outcome="done").status_code == 400
+        assert visitor.act("/doubts/resolve", **fields, outcome="abandon").status_code == 303
+    assert record(own, SAGA, "order-2003").state == "failed"
+
+
+def test_a_saga_is_turned_around(own: World, hand: Visitor) -> None:
+    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2003", outcome="not_done").status_code == 303
+    own.saga.resume()
+    assert record(own, SAGA, "order-2003").state == "failed"
+
+
+# -- the outbox
+
+
+def test_chosen_messages_are_unparked(own: World, hand: Visitor) -> None:
+    assert hand.act("/outbox/unpark", seq=["2"]).status_code == 303
+    assert [entry.seq for entry in own.sources().outbox_rows("parked", None).entries] == [5]
+    assert "1 unparked" in hand.get("/outbox").text
+    assert said(own)[-1] == ("outbox unpark", f"{own.url} outbox", "done", "ada (operator, dashboard)")
+
+
+def test_all_are_unparked_only_where_that_is_said(own: World, hand: Visitor) -> None:
+    assert hand.act("/outbox/unpark").status_code == 400
+    assert hand.act("/outbox/unpark", seq=["x"]).status_code == 400
+    assert hand.act("/outbox/unpark", seq=["2"], all="yes").status_code == 400
+    assert len(own.sources().outbox_rows("parked", None).entries) == 2
+    assert hand.act("/outbox/unpark", all="yes").status_code == 303
+    assert own.sources().outbox_rows("parked", None).entries == []
+
+
+# -- dead letters
+
+
+def test_a_dry_run_changes_nothing(own: World, hand: Visitor) -> None:
+    page = hand.act("/letters/preview", queue="billing/orders", id=["1", "2"])
+    assert page.status_code == 200
+    assert "2 of 2 would be sent" in page.text
+    assert "runs again, as its next attempt" in page.text
+    assert own.sources().letters["billing/orders"].count() == 3
+    assert said(own) == []
+
+
+def test_chosen_letters_are_redriven(own: World, hand: Visitor) -> None:
+    page = hand.act("/letters/redrive", queue="billing/orders", id=["1", "3"])
+    assert "2 of 2 sent" in page.text
+    assert [dead.id for dead in own.sources().letters["billing/orders"].list()] == ["2"]
+    assert said(own)[-1][:3] == ("dlq redrive", "orders of billing", "done")
+
+
+def test_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> None:
+    hand.act("/letters/redrive", queue="billing/orders", id=["1"])
+    again = hand.act("/letters/redrive", queue="billing/orders", id=["1"])
+    assert "None of them is here any more" in again.text
+
+
+def test_a_redrive_names_its_queue_and_letters(hand: Visitor) -> None:
+    assert hand.act("/letters/redrive", queue="billing/orders").status_code == 400
+    assert hand.act("/letters/redrive", queue="nobody/nothing", id=["1"]).status_code == 400
+    assert hand.act("/letters/preview", queue="", id=["1"]).status_code == 400
+
+
+# -- nothing is done that is not written down
+
+
+def test_without_an_audit_log_nothing_is_done(own: World, hand: Visitor) -> None:
+    own.audit.path = str(own.folder / "missing" / "audit.jsonl")
+    refused = hand.act("/doubts/resolve", scope="charge-card", key="pay_doubtful", outcome="retry")
+    assert refused.status_code == 400
+    assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
+
+
+def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Visitor) -> None:
+    """The process died on the way: somebody has to look."""
+    own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", outcome="asked", detail="retry")
+    assert "no outcome was written down" in hand.get("/record?scope=charge-card&key=pay_doubtful").text
+    own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", detail="retry")
+    page = hand.get("/record?scope=charge-card&key=pay_doubtful").text
+    assert "no outcome" not in page
+    assert page.count("grace@desk") == 1

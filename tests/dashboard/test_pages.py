@@ -1,0 +1,416 @@
+"""What the pages show, to whom, and what they never show (F65, F66)."""
+
+from __future__ import annotations
+
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+from msgspec.structs import replace
+
+import effectonce as eo
+from effectonce.dashboard.access import Access
+from effectonce.dashboard.app import PAGES, make_app
+from effectonce.dashboard.graph import draw
+from effectonce.dashboard.pages.upkeep import examined
+from effectonce.dashboard.sources import ROWS, Sources
+from effectonce.dashboard.timeline import saga_log
+from effectonce.dashboard.watching import Watcher, events_in
+from effectonce.doctor import Finding
+from effectonce.errors import ConfigurationError, InvalidOption
+from effectonce.telemetry.prometheus import Metrics
+from tests.dashboard.conftest import Visitor
+from tests.dashboard.serving import OPERATOR, VIEWER
+from tests.dashboard.world import SCRIPT, World
+
+ALONE = ("/record", "/saga", "/letter", "/overview.json")
+
+
+def text(visitor: Visitor, path: str) -> str:
+    answer = visitor.get(path)
+    assert answer.status_code == 200, path
+    return unescape(answer.text)
+
+
+def test_every_page_answers_both_roles(operator: Visitor) -> None:
+    for path in PAGES:
+        if path not in ALONE:
+            assert "<h1>" in text(operator, path)
+
+
+def test_a_viewer_sees_the_same_pages(viewer: Visitor) -> None:
+    for path in PAGES:
+        if path not in ALONE:
+            assert "<h1>" in text(viewer, path)
+
+
+def test_the_overview_says_what_needs_somebody(operator: Visitor) -> None:
+    operator.app.state.desk.watcher.look()  # type: ignore[attr-defined]
+    page = text(operator, "/")
+    assert "in doubt, the oldest for" in page
+    assert "parked in the outbox" in page
+    assert "dead letters of billing/orders" in page
+
+
+def test_the_overviews_figures_come_as_json(operator: Visitor) -> None:
+    for _ in range(2):
+        operator.app.state.desk.watcher.look()  # type: ignore[attr-defined]
+    facts = operator.get("/overview.json").json()
+    series = facts["series"]
+    assert {len(values) for values in series.values()} == {len(series["at"])}
+    assert series["in_doubt"][-1] == 5
+    assert series["outbox_lag"][-1] > 1700
+    assert series["deliveries"][-1] is None, "nobody has named the workers' metrics"
+    assert dict(facts["states"])["in_doubt"] == "5"
+
+
+# -- records
+
+
+def test_records_are_found_by_a_whole_key_in_any_scope(operator: Visitor) -> None:
+    assert operator.links("/records?key=order-1003", "/record") == [
+        "/record?scope=orders%2Forder.paid%2Fbilling&key=order-1003"
+    ]
+    assert operator.links("/records?key=order-100", "/record") == []
+
+
+def test_records_are_found_by_the_beginning_of_a_key(operator: Visitor) -> None:
+    found = operator.links("/records?key=pay_003*&scope=charge-card", "/record")
+    assert [link.rpartition("=")[2] for link in found] == [f"pay_003{n}" for n in range(10)]
+    exact = operator.links("/records?key=pay_0030*&scope=charge-card", "/record")
+    assert [link.rpartition("=")[2] for link in exact] == ["pay_0030"]
+    assert len(operator.links("/records?key=order-10*", "/record")) == 24, "in all scopes that are known"
+    assert operator.links("/records?key=pay_003*&scope=charge-card&state=failed", "/record") == []
+
+
+def test_records_are_found_by_state(operator: Visitor) -> None:
+    found = operator.links("/records?state=failed", "/record")
+    assert sorted(link.rpartition("=")[2] for link in found) == ["order-2004", "pay_declined"]
+    assert operator.get("/records?state=nonsense").status_code == 400
+
+
+def test_paging_reaches_every_record_once(operator: Visitor) -> None:
+    path, seen = "/records?scope=charge-card", []
+    while path:
+        assert len(operator.links(path, "/record")) <= ROWS
+        seen += operator.links(path, "/record")
+        following = [link for link in operator.links(path, "/records") if "cursor" in link]
+        path = following[0] if following else ""
+    assert len(seen) == len(set(seen)) == 65
+
+
+def test_a_bad_cursor_is_said_so(operator: Visitor) -> None:
+    assert "start again without one" in text(operator, "/records?cursor=nonsense")
+
+
+def test_a_timeline_tells_who_and_when(operator: Visitor) -> None:
+    page = text(operator, "/record?scope=charge-card&key=pay_declined")
+    for word in ("first seen", "claimed", "owner 0d0d0d0d", "first attempt", "failed for good", "expires"):
+        assert word in page
+    path = next(link for link in operator.links("/doubts", "/record") if "twilio" in link)
+    assert "sent to twilio" in text(operator, path)
+
+
+def test_what_has_no_record_is_not_found(operator: Visitor) -> None:
+    assert operator.get("/record?scope=charge-card&key=never").status_code == 404
+    assert operator.get("/saga?scope=saga%2Forder-fulfilment&key=never").status_code == 404
+    assert operator.get("/saga?scope=charge-card&key=pay_0001").status_code == 404
+    assert operator.get("/record").status_code == 400
+    assert operator.get("/letter?queue=billing/orders&id=99").status_code == 400
+    assert operator.get("/nowhere").status_code == 404
+
+
+# -- what is only for operators, and what is for nobody
+
+
+SECRETS = {
+    "/record?scope=charge-card&key=pay_0001": "rc_1",
+    "/record?scope=charge-card&key=pay_declined": "card 4242",
+    "/saga?scope=saga%2Forder-fulfilment&key=order-2005": "tok_secret_of_operators",
+    "/saga?scope=saga%2Forder-fulfilment&key=order-2001": "parcel 99",
+    "/doubts": "the bank hung up",
+    "/outbox": "over the limit of 262144",
+    "/letters": "ledger.internal",
+    "/letter?queue=billing%2Forders&id=1": '"order"',
+}
+
+
+@pytest.mark.parametrize(("path", "secret"), SECRETS.items())
+def test_payloads_and_results_are_for_operators(anyone: Visitor, path: str, secret: str) -> None:
+    for token, shown in ((OPERATOR, True), (VIEWER, False)):
+        anyone.cookies.clear()
+        assert (secret in text(anyone.enter(token), path)) is shown
+
+
+def test_a_request_is_for_operators(anyone: Visitor) -> None:
+    for token, shown in ((OPERATOR, True), (VIEWER, False)):
+        anyone.cookies.clear()
+        path = next(link for link in anyone.enter(token).links("/doubts", "/record") if "twilio" in link)
+        assert ("Your parcel is on its way" in text(anyone, path)) is shown
+
+
+def test_what_keys_hold_is_text(operator: Visitor) -> None:
+    """F65: markup, line ends and terminal codes in a key."""
+    page = operator.get("/records?key=pay_<*&scope=charge-card").text
+    assert SCRIPT not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\r\\n\\x1b[31m" in page
+    (path,) = operator.links("/records?key=pay_<*&scope=charge-card", "/record")
+    one = operator.get(path).text
+    assert SCRIPT not in one
+    assert "\x1b" not in one
+    asked = operator.get("/records", params={"key": '"><script>alert(2)</script>', "scope": "'\"><b>"}).text
+    assert "<script>alert(2)" not in asked
+    assert "<b>" not in asked.partition("<main")[2]
+
+
+def test_secrets_in_urls_are_never_rendered() -> None:
+    """F66: a canary password in every URL that the dashboard is given, with servers that do not answer."""
+    canary = "c4nary-pa55word"
+    away = f"postgresql://ada:{canary}@127.0.0.1:1/shop?timeout=200ms"
+    sources = Sources(
+        eo.connect(away),
+        broker=eo.connect_broker(f"amqp://ada:{canary}@127.0.0.1:1/"),
+        queues=["orders"],
+        outbox=eo.connect(away),
+        metrics=[f"http://ada:{canary}@127.0.0.1:1/metrics"],
+    )
+    app = make_app(sources, Access(operator=OPERATOR, viewer=VIEWER, hosts=["testserver"]))
+    with Visitor(app, follow_redirects=False) as visitor:
+        visitor.enter()
+        app.state.desk.watcher.look()
+        for path in (*PAGES, "/record?scope=a&key=b", "/saga?scope=a&key=b", "/letters?queue=worker/orders"):
+            answer = visitor.get(path)
+            assert canary not in answer.text, path
+            assert "Traceback" not in answer.text
+        assert "does not answer" in text(visitor, "/")
+        assert visitor.get("/records").status_code == 503
+
+
+def test_a_defect_says_nothing_of_itself(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("postgresql://ada:c4nary@db")
+
+    monkeypatch.setattr(Sources, "search", broken)
+    answer = operator.get("/records")
+    assert answer.status_code == 500
+    assert "c4nary" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_a_private_stores_keys_stay_hidden(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/private.db", private="a secret of the shop's", sweep_every=None)
+
+    @eo.once(store, scope="mail", key="address", on_error="doubt")
+    def mail(address: str) -> str:
+        if "doubt" in address:
+            raise ConnectionError(address)
+        return f"sent to {address}"
+
+    mail("ada@example.org")
+    with pytest.raises(ConnectionError):
+        mail("doubt@example.org")
+    app = make_app(Sources(store), Access(operator=OPERATOR, viewer=VIEWER, hosts=["testserver"]))
+    with Visitor(app, follow_redirects=False) as visitor:
+        visitor.enter()
+        app.state.desk.watcher.look()
+        assert "@example.org" not in text(visitor, "/records") + text(visitor, "/doubts")
+        (found,) = visitor.links("/records?key=ada@example.org", "/record")
+        assert "ada" not in found
+        assert "sealed" in text(visitor, found)
+        (doubt,) = set(visitor.links("/doubts", "/record"))
+        hidden = doubt.rpartition("=")[2]
+        refused = visitor.act("/doubts/resolve", scope="mail", key=hidden, outcome="done", result='"x"')
+        assert refused.status_code == 400, "an unsealed result could not be read by the program"
+        assert visitor.act("/doubts/resolve", scope="mail", key=hidden, outcome="retry").status_code == 303
+    record = store.get("mail", "doubt@example.org")
+    assert record is not None
+    assert record.state == "free"
+    store.close()
+
+
+# -- sagas
+
+
+def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
+    sources = world.sources()
+    record = world.saga.get("order-2005")
+    assert record is not None
+    log = saga_log(sources, record)
+    assert log is not None
+    drawing = draw(log, record.state, {"reserve", "charge"})
+    shown = {(node.title, node.state) for node in drawing.nodes}
+    assert shown == {
+        ("reserve", "done"),
+        ("charge", "done"),
+        ("ship", "failed"),
+        ("undo charge", "doubt"),
+        ("undo reserve", "pending"),
+        ("done", "pending"),
+        ("failed", "pending"),
+    }
+    assert all(node.x >= 0 and node.x + node.width <= drawing.width for node in drawing.nodes)
+    assert all(node.y + node.height <= drawing.height for node in drawing.nodes)
+    assert sum(edge.taken for edge in drawing.edges) == 3, "down to ship, and from there to the first compensation"
+
+
+def test_sagas_are_found_without_their_program(world: World) -> None:
+    sources = Sources(eo.connect(world.url, sweep_every=None))
+    sources.look_for_scopes()
+    assert "saga/order-fulfilment" in sources.scopes
+    sources.close()
+
+
+# -- doctor, audit, sources
+
+
+def test_doctors_findings_are_shown(operator: Visitor) -> None:
+    page = text(operator, "/doctor")
+    for word in ("outbox-parked", "in-doubt", "dead-letters", "effectonce outbox unpark"):
+        assert word in page
+
+
+def test_a_finding_is_said_once(world: World) -> None:
+    findings: list[Finding] = examined(world.sources())
+    assert len({(each.code, each.about) for each in findings}) == len(findings)
+
+
+def test_the_audit_log_is_shown(operator: Visitor) -> None:
+    page = text(operator, "/audit")
+    assert "cron@night" in page
+    assert "214 deleted" in page
+
+
+def test_a_dashboard_needs_a_store() -> None:
+    with pytest.raises(ConfigurationError, match="--store"):
+        Sources()
+
+
+def test_metrics_are_read_by_http_only() -> None:
+    with pytest.raises(ConfigurationError, match="http"):
+        Sources(eo.connect("memory://"), metrics=["file:///etc/hostname"])
+
+
+def test_postgres_is_searched_as_sqlite_is(postgres_url: str, unique_name: str) -> None:
+    store = eo.connect(f"{postgres_url}?prefix={unique_name}", sweep_every=None)
+    store.migrate()
+
+    @eo.once(store, scope="mail", key="n")
+    def mail(n: str) -> str:
+        return n
+
+    @eo.once(store, scope="post", key="n")
+    def post(n: str) -> str:
+        return n
+
+    for n in ("a", "ab", "abc", "b"):
+        mail(n)
+    post("abd")
+    sources = Sources(store)
+    sources.look_for_scopes()
+    assert sources.scopes == ["mail", "post"]
+    assert [record.key for record in sources.search("ab*", "mail", None, None).records] == ["ab", "abc"]
+    assert [record.key for record in sources.search("ab*", "", "done", None).records] == ["ab", "abc", "abd"]
+    assert [record.scope for record in sources.search("abd", "", None, None).records] == ["post"]
+    sources.close()
+    store.close()
+
+
+def test_a_queue_needs_a_broker() -> None:
+    with pytest.raises(ConfigurationError, match="--broker"):
+        Sources(eo.connect("memory://"), queues=["orders"])
+
+
+def test_a_store_without_order_is_searched_by_whole_keys(redis_url: str, unique_name: str) -> None:
+    store = eo.connect(f"{redis_url}?namespace={unique_name}", sweep_every=None)
+
+    @eo.once(store, scope="mail", key="address")
+    def mail(address: str) -> str:
+        return "sent"
+
+    mail("ada")
+    sources = Sources(store)
+    with pytest.raises(InvalidOption, match="no order"):
+        sources.search("a*", "mail", None, None)
+    assert [record.key for record in sources.search("ada", "mail", None, None).records] == ["ada"]
+    sources.note_scopes(sources.search("", "mail", None, None).records)
+    assert [record.key for record in sources.search("ada", "", None, None).records] == ["ada"]
+    sources.close()
+    store.close()
+
+
+# -- the watcher
+
+
+def rates(watcher: Watcher) -> dict[str, float | None]:
+    """What the plots show of its two samples, as if a second lay between them."""
+    first, second = watcher.samples
+    watcher.samples[1] = replace(second, at=first.at + 1)
+    return {name: watcher.series()[name][0] for name in ("deliveries", "first_runs", "duplicates")}
+
+
+def test_events_are_read_from_a_page_of_metrics() -> None:
+    page = (
+        "# HELP effectonce_outcomes_total What happened\n# TYPE effectonce_outcomes_total counter\n"
+        'effectonce_outcomes_total{scope="a,kind=\\"x\\"",kind="claimed"} 12.0\n'
+        'effectonce_outcomes_total{kind="replayed",scope="b"} 1e3 1700000000000\n'
+        'effectonce_outcomes_created{kind="replayed"} 1.7e9\nbroken{ 1\neffectonce_outcomes_total 5\n'
+    )
+    assert sorted(events_in(page)) == [("claimed", 12.0), ("replayed", 1000.0)]
+
+
+def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:
+    """The real metrics of a real store, over HTTP; a count that falls began anew."""
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+    registry = prometheus_client.CollectorRegistry()
+    Metrics(registry).watch(store)
+    server, thread = prometheus_client.start_http_server(0, "127.0.0.1", registry)
+
+    @eo.once(store, scope="mail", key="n")
+    def mail(n: int) -> int:
+        return n
+
+    try:
+        watcher = Watcher(Sources(store, metrics=[f"http://127.0.0.1:{server.server_port}/metrics"]))
+        watcher.look()
+        for n in (1, 2, 3, 1, 2):
+            mail(n)
+        watcher.look()
+        assert rates(watcher) == {"deliveries": 5, "first_runs": 3, "duplicates": 2}
+        watcher._sources.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        store.close()
+
+
+def test_without_metrics_first_runs_are_counted_by_the_store(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+
+    @eo.once(store, scope="mail", key="n")
+    def mail(n: int) -> int:
+        return n
+
+    watcher = Watcher(Sources(store))
+    watcher.look()
+    for n in (1, 2, 1):
+        mail(n)
+    watcher.look()
+    assert rates(watcher) == {"deliveries": None, "first_runs": 2, "duplicates": None}
+    watcher._sources.close()
+    store.close()
+
+
+def test_a_source_that_is_away_is_named_and_the_rest_is_seen(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+    watcher = Watcher(Sources(store, metrics=["http://127.0.0.1:1/metrics"]))
+    watcher.look()
+    sample: Any = watcher.sample()
+    assert list(watcher.errors) == ["metrics"]
+    assert sample.stats is not None
+    assert time.time() - sample.at < 60
+    watcher._sources.close()
+    store.close()
