@@ -8,64 +8,9 @@ import effectonce as eo
     def charge(payment_id: str, amount: int) -> Receipt: ...
 """
 
-from . import keys
-from .blocks import Block, block
-from .broker import Broker, connect_broker
-from .contracts import Event
-from .core.flow import Run, current
-from .core.retry import Retry
-from .dlq import DeadLetterQueue, bypass_external_effects
-from .errors import (
-    AttemptsExhausted,
-    BrokerUnavailable,
-    ConfigurationError,
-    CorruptRecord,
-    EffectOnceError,
-    ForgedMessage,
-    InDoubt,
-    InProgress,
-    InvalidKey,
-    InvalidOption,
-    KeyTooLong,
-    LeaseLost,
-    MissingDriver,
-    MissingKey,
-    MissingPrincipal,
-    NotAwaited,
-    NotExecuted,
-    NotInDoubt,
-    NotInTransaction,
-    OutcomeUnknown,
-    PayloadMismatch,
-    PayloadTooLarge,
-    PermanentFailure,
-    Reentered,
-    ResultNotStored,
-    Retryable,
-    SagaChanged,
-    SagaFailed,
-    SchemaMismatch,
-    SchemaMissing,
-    ScopeTaken,
-    StoreUnavailable,
-    TransactionConflict,
-    Undecodable,
-    UnknownScheme,
-    UnsafeStore,
-    WrongColour,
-)
-from .guard import GLOBAL, Guarded, Outcome, once
-from .inbox import Inbox
-from .intents import Intents
-from .message import Message
-from .operations import Intent
-from .outbox import Outbox
-from .record import Record
-from .relay import Relay
-from .saga import Saga
-from .saga_steps import Done, Step
-from .store import PostgresStore, RedisStore, Store, connect
-from .worker import Worker
+# ruff: noqa: F403, F405 - the names are in `public`
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -138,3 +83,16 @@ __all__ = [
     "keys",
     "once",
 ]
+
+if TYPE_CHECKING:
+    from .public import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """All public names when the first is asked for, so that the command line starts without them."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import public
+
+        globals().update({each: getattr(public, each) for each in __all__})
+        return globals()[name]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from .conftest import Cli, Run
 
 CANARY = "s3cret-canary"
 ROOT = Path(__file__).parents[2]
@@ -29,10 +29,12 @@ def test_help_lists_every_command(run: Run) -> None:
     for arguments in ([], ["--help"], ["-h"]):
         done = run(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
-        commands = done.stdout.split("Commands:")[1].split("\n")
-        assert [line.split()[0] for line in commands if line.strip()] == [
-            "demo", "lint", "migrate", "check", "run", "verify", "relay", "dlq", "intents", "sagas", "outbox",
+        commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0].split("\n")
+        assert [line.split()[0] for line in commands] == [
+            "demo", "run", "relay", "migrate", "check", "doctor", "records", "outbox", "dlq", "intents", "sagas",
+            "verify", "lint", "dashboard",
         ]  # fmt: skip
+        assert all(f"\n    {code} " in done.stdout for code in (0, 1, 2, 130)), "and what its exit codes mean"
 
 
 def test_version(run: Run) -> None:
@@ -49,6 +51,14 @@ def test_migrate_makes_the_tables_and_may_be_repeated(run: Run, tmp_path: Path) 
     assert "effectonce_records" in {name for (name,) in tables}
     done = run("migrate", "sqlite:///shop.db", "--json")
     assert json.loads(done.stdout) == {"store": "sqlite:///shop.db", "migrated": True}
+
+
+def test_migrate_dry_run_says_whether_there_is_anything_to_do(inline: Cli, postgres_url: str, unique_name: str) -> None:
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}prefix={unique_name}"
+    assert inline("migrate", url, "--dry-run", "--json").json["needed"] is True
+    assert inline("check", url).code == 1, "and does nothing"
+    assert inline("migrate", url).code == 0
+    assert inline("migrate", url, "--dry-run").out.endswith(" is ready as it is\n")
 
 
 def test_migrate_sql_prints_a_script_that_makes_the_tables_and_touches_nothing(run: Run, tmp_path: Path) -> None:
@@ -101,6 +111,65 @@ def test_a_server_wants_migrate_once(run: Run, request: pytest.FixtureRequest, u
     assert run("check", url).returncode == 0
 
 
+# -- where its settings come from
+
+
+def test_a_setting_is_the_option_else_the_environment_else_the_project(
+    inline: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.effectonce]\nstore = "sqlite:///project.db"\n')
+    assert inline("check", "--json").json["store"] == "sqlite:///project.db"
+    monkeypatch.setenv("EFFECTONCE_STORE", "sqlite:///environment.db")
+    assert inline("check", "--json").json["store"] == "sqlite:///environment.db"
+    for given in (["sqlite:///given.db"], ["--store", "sqlite:///given.db"], ["-s", "sqlite:///given.db"]):
+        assert inline("check", "--json", *given).json["store"] == "sqlite:///given.db"
+    twice = inline("check", "sqlite:///a.db", "--store", "sqlite:///b.db")
+    assert (twice.code, one_line(twice.err, "configuration")) == (2, True)
+
+
+def test_where_nothing_is_set_it_says_how_to(inline: Cli) -> None:
+    for command in (["check"], ["migrate"], ["records", "list"], ["outbox", "stats"], ["doctor"], ["relay"]):
+        done = inline(*command)
+        assert (done.code, done.out) == (2, "")
+        assert one_line(done.err, "configuration")
+        assert all(word in done.err for word in ("--store", "EFFECTONCE_STORE", "[tool.effectonce]"))
+
+
+def test_a_project_that_cannot_be_read_is_one_line(inline: Cli, tmp_path: Path) -> None:
+    for text in ("[tool.effectonce\n", "[tool.effectonce]\nstore = 7\n"):
+        (tmp_path / "pyproject.toml").write_text(text)
+        done = inline("check")
+        assert (done.code, done.out) == (2, "")
+        assert one_line(done.err, "configuration")
+
+
+def test_the_password_of_the_project_is_never_printed(inline: Cli, tmp_path: Path) -> None:
+    """F66"""
+    (tmp_path / "pyproject.toml").write_text(f'[tool.effectonce]\nstore = "redis://u:{CANARY}@127.0.0.1:1"\n')
+    for command in (["check"], ["migrate"], ["records", "stats"], ["doctor"]):
+        done = inline(*command)
+        assert done.code in (1, 2)
+        assert "127.0.0.1:1" in done.out + done.err
+        assert CANARY not in done.out + done.err
+
+
+def test_the_shell_completes_commands_and_theirs(run: Run) -> None:
+    for words, at, expected in (("effectonce rec", 1, "records"), ("effectonce records pur", 2, "purge")):
+        done = run(_EFFECTONCE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(at))
+        assert done.stdout.split() == [expected]
+
+
+def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str, str]) -> None:
+    """Within twice the time of `import typer`: what takes time is what is imported."""
+    script = "import sys; from effectonce.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(done.stderr.split())
+    assert not loaded & {"asyncio", "rich", "tomllib", "effectonce.store", "effectonce.public", "effectonce.cli.dlq"}
+    assert len({name for name in loaded if name.startswith("effectonce")}) <= 8
+
+
 # -- how it says no
 
 
@@ -126,7 +195,7 @@ def test_a_wrong_option_names_those_that_exist(run: Run) -> None:
 
 
 def test_a_wrong_command_line_is_said_in_two_lines(run: Run) -> None:
-    for arguments in (["migrat", "x"], ["migrate"], ["migrate", "--bogus", "x"], ["check", "a", "b"]):
+    for arguments in (["migrat", "x"], ["migrate", "--bogus", "x"], ["check", "a", "b"], ["records", "shwo"]):
         done = run(*arguments)
         assert done.returncode == 2
         assert done.stdout == ""
@@ -194,18 +263,18 @@ def test_an_unreachable_server_is_one_line_without_its_password(run: Run, scheme
         ["migrate", "--sql", "--json", "postgresql://u:{0}@h/db"],
     ],
 )
-def test_no_password_is_ever_printed(run: Run, arguments: list[str]) -> None:
+def test_no_password_is_ever_printed(inline: Cli, arguments: list[str]) -> None:
     """F66: whatever the mistake in the command line."""
     for password in (CANARY, "s3cret%2Dcanary", "s3@cret-canary"):
-        done = run(*(argument.format(password) for argument in arguments))
-        said = done.stdout + done.stderr
+        done = inline(*(argument.format(password) for argument in arguments))
+        said = done.out + done.err
         assert said
         assert not any(secret in said for secret in (password, CANARY, "cret-canary")), said
 
 
 def test_a_defect_of_ours_keeps_the_password_too(environment: dict[str, str]) -> None:
     script = f"""
-import effectonce.cli, effectonce.cli.app as app
+import effectonce.cli, effectonce.cli.options as app
 def connect(url, **options): raise RuntimeError("could not use " + url)
 app.connect = connect
 raise SystemExit(effectonce.cli.main(["check", "redis://u:{CANARY}@h"]))

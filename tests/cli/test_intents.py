@@ -81,7 +81,9 @@ def test_recovery_goes_on_with_what_was_left(billing: None, run: Run) -> None:
 @pytest.mark.parametrize(("word", "left"), [(["--done", '"sent"'], []), (["--abandon"], []), (["--retry"], ["open"])])
 def test_an_operator_decides_and_that_is_logged(billing: None, run: Run, word: list[str], left: list[str]) -> None:
     (mail,) = listed(run, "--in-doubt")
-    done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word)
+    dry = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--dry-run")
+    assert dry.stdout == f"{mail['id']} is in doubt: would resolve it as {word[0][2:]}\n"
+    done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--yes")
     assert done.returncode == 0
     assert f"was resolved as {word[0][2:]} by " in done.stderr
     assert [row["state"] for row in listed(run) if row["key"] == "m1"] == left

@@ -108,7 +108,7 @@ def test_an_operator_finds_mends_and_resumes(orders: Path, cli: Cli, caplog: pyt
     early = cli("resume", "--json")
     assert json.loads(early[1]) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 1, "refused": 0}
     (orders / "mended").touch()
-    assert cli("resolve", "o-declined", "--retry") == (0, "o-declined: retry\n", "")
+    assert cli("resolve", "o-declined", "--retry", "--yes") == (0, "o-declined: retry\n", "")
     assert "was resolved as retry by " in caplog.text
     assert cli("resume")[1].startswith("0 done, 1 failed, 0 in doubt, 1 later")
     assert shown(cli, "o-declined")["state"] == "failed"
@@ -116,10 +116,10 @@ def test_an_operator_finds_mends_and_resumes(orders: Path, cli: Cli, caplog: pyt
 
 def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
     (orders / "mended").touch()
-    assert cli("compensate", "o-new")[1] == "o-new: compensated\n"
-    code, _, err = cli("compensate", "o-unknown")
+    assert cli("compensate", "o-new", "--yes")[1] == "o-new: compensated\n"
+    code, _, err = cli("compensate", "o-unknown", "--yes")
     assert (code, "[in-doubt]" in err) == (2, True)
-    cli("resolve", "o-unknown", "--done", "--result", "4200")
+    cli("resolve", "o-unknown", "--done", "--result", "4200", "--yes")
     cli("resume")
     timeline = shown(cli, "o-unknown")["timeline"]
     assert [(each["step"], each["state"]) for each in timeline] == [
@@ -130,6 +130,19 @@ def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
     assert listed(cli) == {"o-declined": "in doubt"}
 
 
+def test_a_dry_run_says_what_would_be_done(orders: Path, cli: Cli) -> None:
+    before = listed(cli, "--all")
+    assert cli("compensate", "o-unknown", "--dry-run")[1] == "would undo, of o-unknown: reserve\n"
+    assert cli("resolve", "o-declined", "--retry", "--dry-run")[1] == (
+        "o-declined is in doubt: would resolve it as retry\n"
+    )
+    assert json.loads(cli("resume", "--dry-run", "--json")[1]) == {"open": 2, "dry_run": True}
+    assert listed(cli, "--all") == before
+    code, out, err = cli("compensate", "o-unknown")
+    assert (code, out) == (2, "")
+    assert "--yes" in err, "and without a terminal it does not ask"
+
+
 WRONG = [
     (["show", "nobody"], "no saga order is known by"),
     (["compensate", "nobody"], "no saga order is known by"),
@@ -138,7 +151,7 @@ WRONG = [
     (["resolve", "o-declined"], "say one thing"),
     (["resolve", "o-declined", "--retry", "--abandon"], "say one thing"),
     (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
-    (["resolve", "o-declined", "--not-done"], "is to be done"),
+    (["resolve", "o-declined", "--not-done", "--yes"], "is to be done"),
 ]
 
 

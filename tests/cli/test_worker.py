@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import effectonce as eo
+from effectonce.audit import Audit
 from effectonce.cli import main
 
 SHOP = """\
@@ -119,7 +120,7 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     assert listed.returncode == 0
     assert "attempts-exhausted" in listed.stdout
     assert listed.stdout.endswith("2 of 2 dead letters\n")
-    facts = [json.loads(line) for line in run("dlq", "list", "shop:worker", "orders", "--json").stdout.splitlines()]
+    facts = json.loads(run("dlq", "list", "shop:worker", "orders", "--json").stdout)["dead_letters"]
     facts.sort(key=lambda each: str(each["key"]))
     assert [(each["key"], each["why"], each["text"]) for each in facts] == [
         ("o1", "attempts-exhausted", "the shop is broken"),
@@ -127,12 +128,14 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     ]
     shown = json.loads(run("dlq", "show", "shop:worker", "orders", facts[0]["id"], "--json").stdout)
     assert json.loads(shown["body"])["data"] == {"order": 1}
-    assert "worker       billing\n" in run("dlq", "show", "shop:worker", "orders", facts[0]["id"]).stdout
+    assert ["worker", "billing"] in [
+        line.split() for line in run("dlq", "show", "shop:worker", "orders", facts[0]["id"]).stdout.splitlines()
+    ]
 
     dry = run("dlq", "redrive", "shop:worker", "orders", "--dry-run", "--json")
     assert [json.loads(line)["fate"] for line in dry.stdout.splitlines()] == ["resume", "resume"]
     assert shop.dead() == 2
-    assert run("dlq", "redrive", "shop:worker", "orders", "--key", "o1").stdout.endswith("1 of 1 sent\n")
+    assert run("dlq", "redrive", "shop:worker", "orders", "--key", "o1", "--yes").stdout.endswith("1 of 1 sent\n")
     (shop.folder / "broken").unlink()
     shop.work(lambda: shop.charged() == [1])
     assert (shop.charged(), shop.dead()) == ([1], 1)
@@ -141,7 +144,7 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--all" in refused.stderr
     assert run("dlq", "purge", "shop:worker", "orders", "--why", "poison").stdout == "0 were removed\n"
-    assert run("dlq", "purge", "shop:worker", "orders", "--all").stdout == "1 were removed\n"
+    assert run("dlq", "purge", "shop:worker", "orders", "--all", "--yes").stdout == "1 were removed\n"
     assert run("dlq", "list", "shop:worker", "orders").stdout == "queue orders has no such dead letters\n"
 
 
@@ -160,6 +163,34 @@ def test_what_is_not_there_is_said_in_one_line(shop: Shop, run: Run, arguments: 
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_removes_nothing_and_deeds_are_written_down(shop: Shop, run: Run) -> None:
+    (shop.folder / "broken").touch()
+    shop.send(1)
+    shop.work(lambda: shop.dead() == 1)
+    assert run("dlq", "purge", "shop:worker", "orders", "--all", "--dry-run").stdout == "1 would be removed\n"
+    for command in (["purge", "shop:worker", "orders", "--all"], ["redrive", "shop:worker", "orders"]):
+        refused = run("dlq", *command)
+        assert (refused.returncode, refused.stdout, "--yes" in refused.stderr) == (2, "", True)
+    assert shop.dead() == 1
+    audit = ("--yes", "--audit", str(shop.folder / "audit.jsonl"))
+    assert run("dlq", "redrive", "shop:worker", "orders", *audit).returncode == 0
+    assert run("dlq", "purge", "shop:worker", "orders", "--all", *audit).stdout == "0 were removed\n"
+    entries = Audit(shop.folder / "audit.jsonl").recent()
+    assert [(entry.action, entry.target, entry.outcome) for entry in reversed(entries)] == [
+        ("dlq redrive", "orders of billing", "asked"),
+        ("dlq redrive", "orders of billing", "done"),
+        ("dlq purge", "orders of billing", "asked"),
+        ("dlq purge", "orders of billing", "done"),
+    ]
+
+
+def test_run_check_as_json(shop: Shop, run: Run) -> None:
+    done = run("run", "shop:worker", "--check", "--json")
+    handler, checked = (json.loads(line) for line in done.stdout.splitlines())
+    assert (handler["event"], handler["queue"], handler["type"]) == ("handler", "orders", "order.paid")
+    assert (checked["event"], checked["ok"]) == ("checked", True)
 
 
 def test_run_check_only_checks(shop: Shop, run: Run) -> None:

@@ -3,9 +3,8 @@
 `effectonce demo` and `effectonce lint` need nothing that `effectonce` itself does not need. Every other command is in
 `app`, on typer (the extra ``cli``), which is imported only when one of them is asked for.
 
-Exit codes: 0 it is so; 1 it was looked at and is not so (a check that found something, a demo whose count is
-wrong); 2 it could not be done. An error of ours is one line on stderr, ``effectonce: [code] message``, never a
-traceback, and no line shows a password.
+Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An error of ours is one line on stderr, ``effectonce:
+[code] message``, never a traceback, and no line shows a password.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Usage: effectonce COMMAND [OPTIONS]
   effectonce lint PATHS     Find the consumer that will charge twice, before it does
   effectonce --version
 
-All other commands (migrate, check, run, relay …) need a library more: pip install 'effectonce[cli]'
+All other commands (migrate, check, doctor, run …) need a library more: pip install 'effectonce[cli]'
 """
 
 
@@ -41,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EffectOnceError as error:
         print(terminal.error_line(error, given), file=sys.stderr)
         return 2
+    except terminal.Declined:
+        print("nothing was done", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

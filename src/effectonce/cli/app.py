@@ -1,49 +1,128 @@
-"""The commands on a store. Needs typer (the extra ``cli``); reached through `effectonce.cli.main` only."""
+"""The commands, each loaded when it is asked for. Needs typer (the extra ``cli``); reached through
+`effectonce.cli.main` only."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from msgspec import json
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from effectonce import __version__
-from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.store import ENVIRONMENT, Store, connect
+from .terminal import redacted
 
-from .dlq import dlq
-from .intents import intents
-from .relay import outbox, relay
-from .sagas import sagas
-from .terminal import error_line, redacted, without_secrets
-from .verify import verify
-from .worker import run as run_worker
+#: command: what the list of commands says of it
+COMMANDS = {
+    "demo": "One payment, delivered twice, charged once.",
+    "run": "Consume queues with your worker until SIGTERM.",
+    "relay": "Send what outboxes hold to a broker, until SIGTERM.",
+    "migrate": "Create or upgrade the store's schema.",
+    "check": "Whether a store can keep its promise.",
+    "doctor": "What is wrong, why it matters, and what to run.",
+    "records": "What a store remembers: list, show, forget, resolve.",
+    "outbox": "What waits in an outbox: list, stats, unpark.",
+    "dlq": "Dead letters: list, show, redrive, purge.",
+    "intents": "Calls to outside APIs: open, in doubt, resolve.",
+    "sagas": "Sagas: on their way, in doubt, and how one went.",
+    "verify": "Kill a handler at every step, count its effects.",
+    "lint": "Find the consumer that will charge twice.",
+    "dashboard": "All of this in a browser.",
+}
+EXIT_CODES = """\b
+Exit codes, the same for every command:
+  0    it is so, or it was done
+  1    something was found, refused or left: its lines say what
+  2    it could not be done: the command line, a setting, a server
+  130  Ctrl-C: what was begun is whole, the rest was left
+\b
+URLs: --store and --broker; else EFFECTONCE_STORE and EFFECTONCE_BROKER; else
+store and broker under [tool.effectonce] in pyproject.toml."""
 
 #: typer keeps its own copy of click in newer versions, so the base of its errors is found, not imported.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
+
+def load(name: str) -> typer.Typer | Callable[..., None]:
+    """The command ``name``: a function, or a group of commands."""
+    if name == "run":
+        from .worker import run
+
+        return run
+    if name == "relay":
+        from .relay import relay
+
+        return relay
+    if name in ("migrate", "check"):
+        from . import stores
+
+        return stores.migrate if name == "migrate" else stores.check
+    if name == "doctor":
+        from .doctor import doctor
+
+        return doctor
+    if name == "records":
+        from .records import records
+
+        return records
+    if name == "outbox":
+        from .outbox import outbox
+
+        return outbox
+    if name == "dlq":
+        from .dlq import dlq
+
+        return dlq
+    if name == "intents":
+        from .intents import intents
+
+        return intents
+    if name == "sagas":
+        from .sagas import sagas
+
+        return sagas
+    if name == "verify":
+        from .verify import verify
+
+        return verify
+    from .dashboard import dashboard
+
+    return dashboard
+
+
+class _Commands(TyperGroup):
+    """Knows its commands by name; loads the one that is run, or completed, and no other."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in COMMANDS or name in ("demo", "lint"):  # these need no typer: `main` has run them
+            return super().resolve_command(ctx, args)
+        found = load(name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(name)(found)
+            found = alone
+        command = get_command(found)
+        command.name = name
+        return name, command, args[1:]
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="At-least-once delivery, exactly-once effect.",
-    add_completion=False,
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and those hold URLs with passwords
-    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    rich_markup_mode=None,  # help in colour would take as long again
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Url = Annotated[
-    str,
-    typer.Argument(
-        metavar="URL",
-        envvar=ENVIRONMENT,
-        show_default=False,
-        help="The store: sqlite:///shop.db, redis://…, postgresql://…, mysql://…, dynamodb://table?region=…",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -67,6 +146,8 @@ def _message(error: Any) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from effectonce import __version__
+
         print(f"effectonce {__version__}")
         raise typer.Exit
 
@@ -78,88 +159,3 @@ def effectonce(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def demo(context: typer.Context) -> None:
-    """One payment, delivered twice, charged once."""
-    # `main` has dispatched it before it gets here: this entry is for --help.
-    from .demo import main
-
-    raise typer.Exit(main(context.args))
-
-
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def lint(context: typer.Context) -> None:
-    """Find the consumer that will charge twice, before it does."""
-    # As for the demo: `main` has dispatched it before it gets here.
-    from effectonce.lint.cli import main
-
-    raise typer.Exit(main(context.args))
-
-
-@app.command()
-def migrate(
-    url: Url,
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the schema, for your own migrations.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Create or upgrade the store's schema. Safe to run twice, and from two machines at once."""
-    with opened(url) as store:
-        if sql:
-            print_schema(store, url, as_json)
-            return
-        store.migrate()
-    report(as_json, f"{without_secrets(url)} is ready", store=without_secrets(url), migrated=True)
-
-
-@app.command()
-def check(url: Url, as_json: Json = False) -> None:
-    """Connect, and say what would keep the store from its promise. Exit code 1 where there is something."""
-    shown = without_secrets(url)
-    with opened(url) as store:
-        try:
-            store.check()
-        except EffectOnceError as error:
-            if as_json:
-                message = redacted(str(error), [url])
-                report(True, "", store=shown, ok=False, code=error.code, error=message)
-            else:
-                print(error_line(error, [url]), file=sys.stderr)
-            raise typer.Exit(1) from None
-    report(as_json, f"{shown} can keep its promise", store=shown, ok=True)
-
-
-app.command("run")(run_worker)
-app.add_typer(dlq, name="dlq")
-app.command()(verify)
-app.add_typer(intents, name="intents")
-app.add_typer(sagas, name="sagas")
-app.command()(relay)
-app.add_typer(outbox, name="outbox")
-
-
-def print_schema(store: Store, url: str, as_json: bool) -> None:
-    """The schema on stdout, and nothing else there: it is meant to be piped."""
-    schema = store.schema_sql()
-    if as_json:
-        report(True, "", store=without_secrets(url), sql=schema)
-    elif schema:
-        print(schema.rstrip())
-    else:
-        raise ConfigurationError(
-            f"{without_secrets(url)} has no SQL schema to print; `effectonce migrate` without --sql prepares it, where "
-            "there is anything to prepare"
-        )
-
-
-@contextmanager
-def opened(url: str) -> Iterator[Store]:
-    """The store at ``url``, closed afterwards."""
-    with connect(url, sweep_every=None) as store:
-        yield store
-
-
-def report(as_json: bool, text: str, **facts: object) -> None:
-    """``text`` for people, or the ``facts`` as one JSON object."""
-    print(json.encode(facts).decode() if as_json else text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -14,19 +13,34 @@ from msgspec import json
 from effectonce.dlq import Dead, DeadLetterQueue, Redrive, Select
 from effectonce.errors import InvalidOption, show
 
-from .terminal import Cell, Colour, Screen, table
+from .options import (
+    AuditFile,
+    DryRun,
+    Json,
+    Limit,
+    Patience,
+    Yes,
+    audited,
+    away,
+    details,
+    group,
+    listing,
+    moment,
+    report,
+)
+from .terminal import Colour, Screen, bar, confirm
 from .worker import WorkerName, find_worker
 
-dlq = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_help=True)
+dlq = group("Dead letters: list, show, redrive, purge.")
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue whose dead letters they are.")]
 Why = Annotated[str, typer.Option(help="Only those given up for this reason, as in attempts-exhausted.")]
 Kind = Annotated[str, typer.Option("--type", help="Only those of this type.")]
 Key = Annotated[str, typer.Option(help="Only those with this key.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be given several times.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Most = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
+]
 
 _COLOURS: dict[str, Colour] = {"execute": "green", "resume": "green", "no-op": "dim", "in-progress": "yellow"}
 _MEANING = {
@@ -55,15 +69,13 @@ def list_(
     """List dead letters, oldest first. Nothing is changed."""
     with _Opened(worker, queue) as letters:
         found = letters.list(select=_select(why, type, key, None), limit=limit)
-        if as_json:
-            for dead in found:
-                _print(_facts(dead))
-        elif found:
-            rows = [[Cell(each) for each in _row(dead)] for dead in found]
-            print("\n".join(table(Screen(), ("id", "type", "key", "why", "tries", "since", "error"), rows)))
-            print(f"{len(found)} of {letters.count()} dead letters")
-        else:
-            print(f"queue {queue} has no such dead letters")
+        count = letters.count()
+    heads = ("id", "type", "key", "why", "attempts", "since", "error")
+    listing(
+        as_json, "dead_letters", [_facts(dead) for dead in found], heads, none=f"queue {queue} has no such dead letters"
+    )
+    if found and not as_json:
+        print(f"{len(found)} of {count} dead letters")
 
 
 @dlq.command("show")
@@ -72,12 +84,7 @@ def show_(
 ) -> None:
     """Show one dead letter: why, where, how often, and its exact bytes."""
     with _Opened(worker, queue) as letters:
-        facts = _facts(letters.show(id), whole=True)
-        if as_json:
-            _print(facts)
-            return
-        for name, value in facts.items():
-            print(f"{name:12} {show(value if isinstance(value, str) else json.encode(value).decode(), 4000)}")
+        details(as_json, _facts(letters.show(id), whole=True))
 
 
 @dlq.command()
@@ -88,7 +95,7 @@ def redrive(
     type: Kind = "",
     key: Key = "",
     id: Ids = None,
-    limit: Limit = None,
+    limit: Most = None,
     rate: Annotated[float | None, typer.Option(help="At most so many a second.", show_default=False)] = None,
     to: Annotated[str | None, typer.Option(help="Another queue.", show_default=False)] = None,
     new_generation: Annotated[
@@ -98,35 +105,57 @@ def redrive(
         bool, typer.Option("--bypass-effects", help="Handlers skip what is under bypass_external_effects.")
     ] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
+    audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
     """Send dead letters to their queue again, and say for each what comes of it.
 
-    A message that is done stays done. Exit code 1 where some were left, since they would only come back.
+    A message that is done stays done. Exit code 1 where some were left, since they would only come back. Ctrl-C ends it
+    after the one at hand.
     """
+    select = _select(why, type, key, id)
+    options: dict[str, Any] = {"select": select, "limit": limit, "to": to, "new_generation": new_generation}
     with _Opened(worker, queue) as letters:
-        report = letters.redrive(
-            select=_select(why, type, key, id),
-            limit=limit,
-            rate=rate,
-            to=to,
-            dry_run=dry_run,
-            new_generation=new_generation,
-            bypass_effects=bypass_effects,
-        )
-    for each in report:
-        _say(each, dry_run, as_json)
-    sent = sum(each.sent for each in report)
-    if not as_json:
-        print(f"{len(report)} looked at, nothing changed" if dry_run else f"{sent} of {len(report)} sent")
-    if not dry_run and sent < len(report):
+        if dry_run:
+            looked_at = letters.redrive(**options, dry_run=True)
+            for each in looked_at:
+                _say(each, True, as_json)
+            if not as_json:
+                print(f"{len(looked_at)} looked at, nothing changed")
+            return
+        some = f"those selected of {letters.count():,}" if select is not None else f"up to {limit or letters.count():,}"
+        repeats = " The effects of those that are done, failed or in doubt repeat." if new_generation else ""
+        confirm(f"Send {some} dead letters to {show(to or queue)} again?{repeats}", yes=yes)
+        came: list[Redrive] = []
+        sent = 0
+        target = f"{letters.queue} of {letters.group}"
+        with audited(audit, "dlq redrive", target, _words(select, id, new_generation)), Patience() as patience:
+            with bar("redriving", min(limit or 2**62, letters.count()) if select is None else None) as advance:
+
+                def told(each: Redrive, of: int) -> None:
+                    came.append(each)
+                    advance(1)
+                    patience.leave()
+
+                try:
+                    letters.redrive(**options, rate=rate, bypass_effects=bypass_effects, on_each=told)
+                except KeyboardInterrupt:
+                    patience.over = True
+            for each in came:
+                _say(each, False, as_json)
+            sent = sum(each.sent for each in came)
+            if not as_json:
+                print(f"{sent} of {len(came)} sent")
+            patience.leave()
+    if sent < len(came):
         raise typer.Exit(1)
 
 
 def _say(each: Redrive, dry_run: bool, as_json: bool) -> None:
     if as_json:
         facts = {"id": each.dead.id, "key": _key(each.dead), "fate": each.fate, "sent": each.sent}
-        _print({**facts, "new_generation": each.new_generation, "dry_run": dry_run, "error": each.error})
+        report(True, "", **facts, new_generation=each.new_generation, dry_run=dry_run, error=each.error)
         return
     meaning = "runs again, as a new generation" if each.new_generation else _MEANING[each.fate]
     ending = f": {each.error}" if each.error else "" if each.sent or dry_run else " (left here)"
@@ -142,9 +171,11 @@ def purge(
     type: Kind = "",
     key: Key = "",
     id: Ids = None,
-    limit: Limit = None,
+    limit: Most = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
+    audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
     """Remove dead letters for good."""
@@ -152,11 +183,19 @@ def purge(
     if select is None and not everything:
         raise InvalidOption("purge removes for good: say which (--why, --type, --key, --id), or --all")
     with _Opened(worker, queue) as letters:
-        removed = letters.purge(select=select, limit=limit, dry_run=dry_run)
-    if as_json:
-        _print({"queue": queue, "removed": [dead.id for dead in removed], "dry_run": dry_run})
-    else:
-        print(f"{len(removed)} {'would be' if dry_run else 'were'} removed")
+        doomed = letters.purge(select=select, limit=limit, dry_run=True)
+        if not dry_run:
+            confirm(f"Remove {len(doomed):,} dead letters of {show(queue)} for good?", yes=yes or not doomed)
+            target = f"{letters.queue} of {letters.group}"
+            with (
+                audited(audit, "dlq purge", target, _words(select, id, False)),
+                bar("removing", len(doomed)) as advance,
+            ):
+                ids = {dead.id for dead in doomed}  # those that were shown, and none that came since
+                doomed = letters.purge(select=lambda dead: dead.id in ids)
+                advance(len(doomed))
+    text = f"{len(doomed)} {'would be' if dry_run else 'were'} removed"
+    report(as_json, text, queue=queue, removed=[dead.id for dead in doomed], dry_run=dry_run)
 
 
 class _Opened:
@@ -190,22 +229,24 @@ def _select(why: str, type: str, key: str, ids: Sequence[str] | None) -> Select 
     return select
 
 
+def _words(select: Select | None, ids: Sequence[str] | None, new_generation: bool) -> str:
+    """What was chosen, for the audit log."""
+    which = "all" if select is None else " ".join(ids or ("selected",))
+    return f"{which}, as new generations" if new_generation else which
+
+
 def _key(dead: Dead) -> str:
     return dead.cause.key or (dead.message.key if dead.message is not None else "")
 
 
-def _row(dead: Dead) -> tuple[str, ...]:
-    cause = dead.cause
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(cause.last)) if cause.last else "?"
-    kind = dead.message.type if dead.message is not None else ""
-    plain = (dead.id, kind or "-", _key(dead) or "-", cause.why, str(cause.attempts), since, cause.text or "-")
-    return tuple(show(each, 200) for each in plain)
-
-
 def _facts(dead: Dead, whole: bool = False) -> dict[str, Any]:
-    facts: dict[str, Any] = {"id": dead.id, "queue": dead.queue, **json.decode(json.encode(dead.cause))}
-    if dead.message is not None:
-        facts["type"], facts["key"] = dead.message.type, _key(dead)
+    cause = dead.cause
+    since = round(cause.last * 1e6) if cause.last else None
+    facts: dict[str, Any] = {"id": dead.id, "queue": dead.queue, **json.decode(json.encode(cause))}
+    facts["type"] = dead.message.type if dead.message is not None else ""
+    facts["key"] = _key(dead)
+    facts["since"] = moment(since) if whole else away(since, time.time_ns() // 1000)
+    facts["error"] = cause.text
     if whole:
         facts["headers"] = dict(dead.packet.headers)
         try:
@@ -213,7 +254,3 @@ def _facts(dead: Dead, whole: bool = False) -> dict[str, Any]:
         except UnicodeDecodeError:
             facts["body_base64"] = base64.b64encode(dead.packet.body).decode()
     return facts
-
-
-def _print(facts: dict[str, Any]) -> None:
-    sys.stdout.write(json.encode(facts).decode() + "\n")

@@ -6,68 +6,83 @@ The commands take the program's own ``module:intents``, since it knows the opera
 from __future__ import annotations
 
 import asyncio
-import getpass
-import socket
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
-from msgspec import json
 
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError, NotInDoubt, show
 from effectonce.intents import Intents
 from effectonce.loading import named
 from effectonce.record import Record
 
-from .terminal import Cell, Screen, table
+from .options import (
+    AuditFile,
+    DryRun,
+    Json,
+    Limit,
+    Yes,
+    audited,
+    group,
+    json_value,
+    listing,
+    moment,
+    operator,
+    report,
+)
+from .records import chosen
+from .terminal import bar, confirm
 
-intents = typer.Typer(help="Calls to outside APIs: what is open, what is in doubt.", no_args_is_help=True)
+intents = group("Calls to outside APIs: what is open, what is in doubt.")
 
 Name = Annotated[
     str, typer.Argument(metavar="MODULE:INTENTS", help="The program's intents, as in shop.billing:intents.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+#: What ends one intent's recovery, as its store's hooks are told.
+ENDS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
+_COUNTED = 10_000  # the most that are counted before a bar is drawn
 
 
 @intents.command("list")
 def list_(
     name: Name,
     in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Limit = 100,
     as_json: Json = False,
 ) -> None:
     """Intents that are not finished: open ones, and those in doubt."""
     found = _found(name)
-    records = found.in_doubt(limit)
+    records = list(found.in_doubt(limit))
     if not in_doubt:
-        records += [record for operation in found.operations.values() for record in operation.unfinished()][:limit]
+        records += _open(found, limit - len(records))
+    heads = ("id", "state", "operation", "key", "sent", "first_sent", "request")
+    none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
     rows = [_facts(found, record) for record in records]
-    if as_json:
-        print(json.encode({"intents": rows}).decode())
-        return
-    screen = Screen()
-    if not rows:
-        screen.say("nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt")
-        return
-    heads = ("id", "state", "operation", "key", "sent", "request")
-    for line in table(screen, heads, [[Cell(str(row[head])) for head in heads] for row in rows]):
-        screen.say(line)
+    listing(as_json, "intents", rows, heads, none=none, colours={"in doubt": "yellow"})
 
 
 @intents.command()
 def recover(
     name: Name,
     idle: Annotated[str, typer.Option(help="Only what nobody has touched for so long.")] = "1m",
+    dry_run: DryRun = False,
+    audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
     """Go on with everything that a dead process left. Safe to run several at once, and beside the workers."""
     found = _found(name)
-    sync, later = found.recover(idle=idle), asyncio.run(found.arecover(idle=idle))
+    left = _open(found, _COUNTED)
+    if dry_run:
+        report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
+        return
+    with audited(audit, "intents recover", name), bar("recovering", len(left)) as advance:
+        found.store.add_hook(
+            lambda event: advance(1) if event.kind in ENDS and event.scope in found.operations else None
+        )
+        sync, later = found.recover(idle=idle), asyncio.run(found.arecover(idle=idle))
     facts = {field: getattr(sync, field) + getattr(later, field) for field in sync.__struct_fields__}
-    if as_json:
-        print(json.encode(facts).decode())
-    else:
-        Screen().say(", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()))
+    report(as_json, ", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()), **facts)
 
 
 @intents.command()
@@ -75,34 +90,37 @@ def resolve(
     name: Name,
     id: Annotated[str, typer.Argument(help="The intent, as `list --in-doubt` shows it.")],
     done: Annotated[
-        str | None, typer.Option("--done", metavar="RESULT", help="It happened; its result, as JSON.")
+        str | None,
+        typer.Option("--done", metavar="RESULT", show_default=False, help="It happened; its result, as JSON."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Send it again, under a new key.")] = False,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give it up: it counts as failed.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
     """Decide what is in doubt, after you have looked it up at the provider. Who decided what is logged."""
-    chosen: list[Literal["done", "retry", "abandon"]] = []
-    if done is not None:
-        chosen.append("done")
-    if retry:
-        chosen.append("retry")
-    if abandon:
-        chosen.append("abandon")
-    if len(chosen) != 1:
-        raise ConfigurationError("say one thing: --done RESULT, --retry or --abandon")
-    result: Any = ...
-    if done is not None:
-        try:
-            result = json.decode(done)
-        except ValueError as error:
-            raise ConfigurationError(f"--done takes JSON, and {show(done)!r} is none: {error}") from error
+    words = {"done": done is not None, "retry": retry, "abandon": abandon}
+    word = chosen(words, "--done RESULT, --retry or --abandon")
+    result: Any = json_value(done, "--done") if done is not None else ...
     found = _found(name)
-    found.resolve(id, chosen[0], result=result, who=f"{getpass.getuser()}@{socket.gethostname()}")
-    if as_json:
-        print(json.encode({"id": id, "resolved": chosen[0]}).decode())
-    else:
-        Screen().say(f"{id}: {chosen[0]}")
+    record = next((each for scope in found.operations if (each := found.store.get(scope, id)) is not None), None)
+    if record is None:
+        raise NotInDoubt(
+            f"no intent is known by {show(id)!r}; look at: effectonce intents list {show(name)} --in-doubt"
+        )
+    if dry_run:
+        text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {word}"
+        report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
+        return
+    confirm(
+        f"Resolve {show(id)} as {word}?" + (" It is sent again, under a new key." if retry else ""),
+        yes=yes or record.state != "in_doubt",
+    )
+    with audited(audit, "intents resolve", f"{show(name)} {show(id)}", word):
+        found.resolve(id, word, result=result, who=operator())
+    report(as_json, f"{show(id)}: {word}", id=id, resolved=word)
 
 
 def _found(name: str) -> Intents:
@@ -112,15 +130,29 @@ def _found(name: str) -> Intents:
     return found
 
 
+def _open(found: Intents, limit: int) -> list[Record]:
+    """Those that are not finished, up to ``limit``."""
+
+    def pages(scope: str) -> Any:
+        cursor: str | None = None
+        while True:
+            page = found.store.list(scope=scope, unfinished=True, limit=min(limit, 1000), cursor=cursor)
+            yield from page.records
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    return list(islice((record for scope in found.operations for record in pages(scope)), max(0, limit)))
+
+
 def _facts(found: Intents, record: Record) -> dict[str, Any]:
     about = found.log(record)
-    sent_at = about.first_sent_at
     return {
         "id": found.id_of(record),
         "state": "in doubt" if record.state == "in_doubt" else "open",
         "operation": record.scope.partition("/")[2],
         "key": show(about.key, 40),
         "sent": about.send_count,
-        "first_sent": datetime.fromtimestamp(sent_at / 1e6, UTC).isoformat(" ", "seconds") if sent_at else "never",
+        "first_sent": moment(about.first_sent_at) if about.first_sent_at else "never",
         "request": show(about.request[1:].decode("utf-8", "replace"), 120),
     }

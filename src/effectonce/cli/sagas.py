@@ -6,8 +6,6 @@ The commands take the program's own ``module:saga``, since it knows the steps an
 from __future__ import annotations
 
 import asyncio
-import getpass
-import socket
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -21,18 +19,34 @@ from effectonce.errors import ConfigurationError, show
 from effectonce.loading import named
 from effectonce.record import Record
 from effectonce.saga import Saga
-from effectonce.saga_runner import Word
+from effectonce.saga.runner import Word
 
-from .terminal import Cell, Colour, Screen, table
+from .intents import ENDS
+from .options import (
+    AuditFile,
+    DryRun,
+    Json,
+    Limit,
+    Yes,
+    audited,
+    group,
+    json_value,
+    listing,
+    moment,
+    operator,
+    report,
+)
+from .records import chosen
+from .terminal import Cell, Colour, Screen, bar, confirm, table
 
-sagas = typer.Typer(help="Sagas: what is on its way, what is in doubt, and how one went.", no_args_is_help=True)
+sagas = group("Sagas: what is on its way, what is in doubt, and how one went.")
 
 Name = Annotated[str, typer.Argument(metavar="MODULE:SAGA", help="The program's saga, as in shop.orders:saga.")]
 Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _COLOURS: dict[str, Colour] = {"done": "green", "failed": "red", "timed_out": "red", "in doubt": "yellow"}
 _BAR = 24
+_COUNTED = 10_000  # the most that are counted before a bar is drawn
 
 
 @sagas.command("list")
@@ -40,7 +54,7 @@ def list_(
     name: Name,
     in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Finished ones as well, while they are kept.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Limit = 100,
     as_json: Json = False,
 ) -> None:
     """Sagas that are not finished: on their way, and in doubt."""
@@ -49,25 +63,16 @@ def list_(
     if not in_doubt and not everything:
         records += islice(found.records("open"), limit - len(records))
     rows = [_facts(record, found.log(record)) for record in records]
-    if as_json:
-        print(json.encode({"sagas": rows}).decode())
-        return
-    screen = Screen()
-    if not rows:
-        screen.say("nothing is in doubt" if in_doubt else "nothing is on its way, and nothing is in doubt")
-        return
     heads = ("id", "state", "phase", "done", "undone", "changed", "why")
-    for line in table(screen, heads, [[Cell(str(row[head]) or "-") for head in heads] for row in rows]):
-        screen.say(line)
+    none = "nothing is in doubt" if in_doubt else "nothing is on its way, and nothing is in doubt"
+    listing(as_json, "sagas", rows, heads, none=none, colours=_COLOURS)
 
 
 @sagas.command("show")
 def show_(name: Name, id: Id, as_json: Json = False) -> None:
     """One saga, step by step, on its timeline."""
     found = _found(name)
-    record = found.get(id)
-    if record is None:
-        raise ConfigurationError(f"no saga {found.name} is known by {show(id)!r}")
+    record = _known(found, id)
     log = found.log(record)
     facts = {**_facts(record, log), "version": log.version, "input": json.decode(log.input)}
     parts = _parts(log)
@@ -92,29 +97,40 @@ def show_(name: Name, id: Id, as_json: Json = False) -> None:
 
 
 @sagas.command()
-def resume(name: Name, as_json: Json = False) -> None:
+def resume(name: Name, dry_run: DryRun = False, audit: AuditFile = None, as_json: Json = False) -> None:
     """Go on with everything that was started, or left by a dead process. Safe to run several at once."""
     found = _found(name)
-    came = asyncio.run(found.aresume()) if found.is_async else found.resume()
+    left = sum(1 for _ in islice(found.records("open"), _COUNTED))
+    if dry_run:
+        report(as_json, f"{left:,} are on their way; nothing was done", open=left, dry_run=True)
+        return
+    with audited(audit, "sagas resume", show(name)), bar("resuming", left) as advance:
+        found.store.add_hook(lambda event: advance(1) if event.kind in ENDS and event.scope == found.scope else None)
+        came = asyncio.run(found.aresume()) if found.is_async else found.resume()
     facts = {field: getattr(came, field) for field in came.__struct_fields__}
-    if as_json:
-        print(json.encode(facts).decode())
-    else:
-        Screen().say(", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()))
+    report(as_json, ", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()), **facts)
 
 
 @sagas.command()
-def compensate(name: Name, id: Id, as_json: Json = False) -> None:
+def compensate(
+    name: Name, id: Id, dry_run: DryRun = False, yes: Yes = False, audit: AuditFile = None, as_json: Json = False
+) -> None:
     """Turn a saga around that is not finished: undo what is done, in reverse order."""
     found = _found(name)
-    if found.is_async:
-        asyncio.run(found.acompensate(id))
-    else:
-        found.compensate(id)
-    if as_json:
-        print(json.encode({"id": id, "compensated": True}).decode())
-    else:
-        Screen().say(f"{show(id)}: compensated")
+    record = _known(found, id)
+    undo = [entry.name for entry in reversed(found.log(record).entries) if entry.do.state == "done"]
+    if dry_run:
+        text = f"would undo, of {show(id)}: {', '.join(undo) or 'nothing'}"
+        report(as_json, text, id=id, compensated=False, undo=undo, dry_run=True)
+        return
+    unfinished = record.state in ("claimed", "free")  # of others the saga itself says why they stay as they are
+    confirm(f"Undo {', '.join(undo) or 'what is done'} of {show(id)}?", yes=yes or not unfinished)
+    with audited(audit, "sagas compensate", f"{found.name} {show(id)}"):
+        if found.is_async:
+            asyncio.run(found.acompensate(id))
+        else:
+            found.compensate(id)
+    report(as_json, f"{show(id)}: compensated", id=id, compensated=True)
 
 
 @sagas.command()
@@ -126,22 +142,33 @@ def resolve(
     not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen: compensate the rest.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run it again, under a new provider key.")] = False,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give the saga up: failed, nothing more undone.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
     """Decide the step or compensation that is in doubt. The next resume goes on. Who decided what is logged."""
-    words: dict[Word, bool] = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
-    said = [word for word, chosen in words.items() if chosen]
-    if len(said) != 1:
-        raise ConfigurationError("say one thing: --done [--result JSON], --not-done, --retry or --abandon")
-    try:
-        value: Any = json.decode(result)
-    except ValueError as error:
-        raise ConfigurationError(f"--result takes JSON, and {show(result)!r} is none: {error}") from error
-    _found(name).resolve(id, said[0], result=value, who=f"{getpass.getuser()}@{socket.gethostname()}")
-    if as_json:
-        print(json.encode({"id": id, "resolved": said[0]}).decode())
-    else:
-        Screen().say(f"{show(id)}: {said[0].replace('_', ' ')}")
+    words = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
+    word: Word = chosen(words, "--done [--result JSON], --not-done, --retry or --abandon")
+    value = json_value(result, "--result")
+    found = _found(name)
+    record = _known(found, id)
+    said = word.replace("_", " ")
+    if dry_run:
+        text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {said}"
+        report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
+        return
+    confirm(f"Resolve {show(id)} as {said}?", yes=yes or record.state != "in_doubt")
+    with audited(audit, "sagas resolve", f"{found.name} {show(id)}", said):
+        found.resolve(id, word, result=value, who=operator())
+    report(as_json, f"{show(id)}: {said}", id=id, resolved=word)
+
+
+def _known(found: Saga[Any], id: str) -> Record:
+    record = found.get(id)
+    if record is None:
+        raise ConfigurationError(f"no saga {found.name} is known by {show(id)!r}")
+    return record
 
 
 def _found(name: str) -> Saga[Any]:
@@ -158,7 +185,7 @@ def _facts(record: Record, log: Log) -> dict[str, Any]:
         "phase": log.phase,
         "done": sum(entry.do.state == "done" for entry in log.entries),
         "undone": sum(entry.undo.state == "done" for entry in log.entries),
-        "changed": datetime.fromtimestamp(record.changed_at / 1e6, UTC).isoformat(" ", "seconds"),
+        "changed": moment(record.changed_at),
         "why": log.doubt or log.why,
     }
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TextIO
 from urllib.parse import unquote
 
@@ -51,8 +52,15 @@ class Screen:
         print(f"{self.paint(f'[{tag}]', colour)} {text}", file=self.stream, flush=True)
 
 
+def filled(screen: Screen, done: float, width: int = 20) -> str:
+    """A bar that is full as far as ``done``, from 0 to 1."""
+    full = round(min(max(done, 0.0), 1.0) * width)
+    on, off = "█░" if screen.boxes else "#."
+    return on * full + off * (width - full)
+
+
 class Progress:
-    """How far the work is, on one line of a terminal that is wiped at the end; nothing in a pipe."""
+    """How far the work is: a bar on one line of a terminal that is wiped at the end; nothing in a pipe."""
 
     def __init__(self, total: int = 0, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream if stream is not None else sys.stderr)
@@ -61,7 +69,8 @@ class Progress:
 
     def show(self, text: str) -> None:
         if self._screen.live:
-            line = f"  {self._done}/{self._total}  {text}"[: self._screen.width - 1]
+            bar = f"{filled(self._screen, self._done / self._total)} " if self._total else ""
+            line = f"  {bar}{self._done}/{self._total}  {text}"[: self._screen.width - 1]
             print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
 
     def step(self, text: str, total: int | None = None) -> None:
@@ -72,6 +81,52 @@ class Progress:
     def wipe(self) -> None:
         if self._screen.live:
             print("\r\x1b[K", end="", file=self._screen.stream, flush=True)
+
+
+@contextmanager
+def bar(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """How far long work is, with its rate and the time left, on stderr; ``advance(n)``. Nothing in a pipe.
+
+    ``total`` None: nobody knows how much there is; then it is counted, and the time that it takes.
+    """
+    screen = Screen(sys.stderr)
+    if not screen.live:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            if task.total is None and not task.completed:
+                return Text()
+            speed = task.finished_speed or task.speed
+            count = f"{int(task.completed):,}" + (f"/{int(task.total):,}" if task.total is not None else "")
+            return Text(f"{count}  {'-' if speed is None else f'{speed:,.0f}'}/s")
+
+    console = Console(stderr=True, no_color=not screen.colours, highlight=False)
+    last = [TimeElapsedColumn()] if total is None else [TextColumn("left"), TimeLeft()]
+    columns = (TextColumn("{task.description}"), BarColumn(), Rate(), *last)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+class Declined(Exception):
+    """The operator said no. Nothing was done."""
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on the terminal; `Declined` for anything but a yes. Without a terminal only ``yes`` will do."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidOption(f"{question} There is no terminal to ask on: repeat it with --yes (--dry-run shows more)")
+    print(f"{Screen(sys.stderr).paint(question, 'bold')} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Declined
 
 
 class Cell(Struct, frozen=True):
@@ -86,7 +141,7 @@ def table(screen: Screen, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) 
     columns = [[Cell(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
     widths = [max(len(line) for cell in column for line in cell.text.splitlines()) for column in columns]
     left = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
-    if left < _NARROWEST:
+    if left < min(_NARROWEST, widths[-1]):
         return [*_grid(screen, columns[:-1], widths[:-1]), "", *_listed(screen, columns[0], columns[-1])]
     return _grid(screen, columns, [*widths[:-1], min(widths[-1], left)])
 
@@ -140,7 +195,8 @@ def redacted(text: str, arguments: Iterable[str]) -> str:
 
     Errors of ours hold none; this is for what others say about what they were given.
     """
-    for given in (*arguments, os.environ.get("EFFECTONCE_STORE", ""), os.environ.get("EFFECTONCE_BROKER", "")):
+    environment = (os.environ.get(f"EFFECTONCE_{name}", "") for name in ("STORE", "BROKER"))
+    for given in (*arguments, *environment, *_secret):
         url = given[given.index("=") + 1 :] if given.startswith("--") and "=" in given else given
         if "://" not in url:
             continue
@@ -148,6 +204,14 @@ def redacted(text: str, arguments: Iterable[str]) -> str:
         for secret in _secrets(url):
             text = text.replace(secret, "***")
     return text
+
+
+_secret: set[str] = set()
+
+
+def keep_secret(url: str) -> None:
+    """Redact ``url`` from now on, wherever it came from."""
+    _secret.add(url)
 
 
 def without_secrets(url: str) -> str:

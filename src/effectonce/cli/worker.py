@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +14,20 @@ from effectonce.handlers import name_of
 from effectonce.loading import named
 from effectonce.worker import Worker
 
-from .terminal import Screen, without_secrets
+from .options import Json, report
+from .terminal import Screen
 
 WorkerName = Annotated[
     str, typer.Argument(metavar="MODULE:WORKER", help="The worker, as in shop.worker:worker.", show_default=False)
+]
+
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Serve /metrics, /healthz and /readyz here: 127.0.0.1:9464, or :9464 for the same.",
+        show_default=False,
+    ),
 ]
 
 
@@ -24,20 +35,38 @@ def run(
     worker: WorkerName,
     check: Annotated[bool, typer.Option("--check", help="Only run the start-up checks.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what it does, too.")] = False,
+    listen: Listen = None,
+    as_json: Json = False,
 ) -> None:
     """Consume queues until SIGTERM, which drains; a second one gives everything back at once."""
     found = find_worker(worker)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG)
-    screen = Screen()
+    tell = _told(found.name, as_json)
     for route in found.routes:
         kind = f"type {show(route.type)}" if route.type is not None else "every other type"
-        screen.tell("worker", f"{found.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once")
+        tell(
+            f"{found.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
+            event="handler", queue=route.queue, type=route.type, handler=route.name, concurrency=route.concurrency,
+        )  # fmt: skip
     if check:
         found.run_check()
-        screen.tell("worker", f"{without_secrets(repr(found.broker.backend))} and its records can keep their promise")
+        tell(f"{found.broker.backend!r} and its records can keep their promise", event="checked", ok=True)
         return
+    found.listen = listen or found.listen
     found.run()
-    screen.tell("worker", f"{found.name} has stopped")
+    tell(f"{found.name} has stopped", event="stopped")
+
+
+def _told(worker: str, as_json: bool) -> Callable[..., None]:
+    """How the worker says what it does: in lines for people, or an object a line."""
+
+    def tell(text: str, **facts: object) -> None:
+        if as_json:
+            report(True, "", worker=worker, **facts)
+        else:
+            Screen().tell("worker", text)
+
+    return tell
 
 
 LOG = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -285,6 +285,19 @@ SELECT MAX(IF(name = 'schema_version', value, NULL)), MAX(IF(name = 'oldest', va
 SELECT {now}
 
 
+-- name: figures
+SELECT COUNT(*), MIN(expires_at) FROM (SELECT expires_at FROM {records} FORCE INDEX (due)
+    WHERE state IN ('done', 'failed', 'free', 'claimed') AND expires_at <= {overdue} LIMIT {cap}) AS o;
+SELECT table_name, COALESCE(table_rows, 0) FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = '{records_name}'
+
+
+-- name: figures_transaction
+-- Needs the privilege PROCESS.
+SELECT TIMESTAMPDIFF(MICROSECOND, trx_started, NOW(6)) / 1000000.0, trx_mysql_thread_id, trx_state
+FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1
+
+
 -- name: safety
 -- What could lose records: another engine, commits that are not flushed, statement-based replication of
 -- SYSDATE, a replica, packets too small for results, SYSDATE turned into NOW.

@@ -582,6 +582,38 @@ SELECT current_setting('fsync') = 'off', current_setting('synchronous_commit') =
                       UNION ALL SELECT relid FROM pg_partition_tree(to_regclass('{records}'))))
 
 
+-- name: figures_overdue
+SELECT count(*), min(expires_at)
+FROM (SELECT expires_at FROM {records}
+      WHERE expires_minute <= $1::bigint / 60000000 AND expires_at <= $1::bigint
+      ORDER BY expires_minute LIMIT $2::integer) AS overdue
+
+
+-- name: figures_transaction
+-- What keeps vacuum from clearing up: the oldest snapshot, or prepared transaction, in this database. Of others' sessions
+-- only a member of pg_read_all_stats sees it.
+SELECT (date_part('epoch', clock_timestamp() - since) * 1000000)::bigint, who
+FROM (SELECT xact_start AS since, format('pid %s of %s, %s', pid, usename, state) AS who
+      FROM pg_stat_activity
+      WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+        AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND xact_start IS NOT NULL
+      UNION ALL
+      SELECT prepared, format('prepared transaction %s of %s', gid, owner)
+      FROM pg_prepared_xacts WHERE database = current_database()) AS open
+ORDER BY since LIMIT 1
+
+
+-- name: figures_rows
+-- As the statistics have them. The tables of the inbox and the outbox are looked at where they are.
+SELECT relname::text, n_live_tup, n_dead_tup
+FROM pg_stat_user_tables
+WHERE relid IN (SELECT to_regclass(name) FROM unnest(ARRAY['{records}', '{outbox}', '{inbox}']) AS t (name))
+
+
+-- name: figures_settings
+SELECT name::text, setting::text FROM pg_settings WHERE name IN ('autovacuum', 'synchronous_commit', 'fsync')
+
+
 -- name: facts
 -- Asked once per connection: who answers, whether it is a replica, the isolation level, the encoding.
 SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_isolation'),

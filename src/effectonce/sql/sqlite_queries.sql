@@ -168,6 +168,10 @@ SELECT min(changed_at) FROM {records} WHERE state = 'in_doubt' AND state > 'done
 -- name: due
 SELECT due, expires_at FROM {records} WHERE due <= ? ORDER BY due LIMIT ?;
 
+-- name: overdue
+SELECT count(*), min(expires_at) FROM (SELECT expires_at FROM {records} WHERE due <= ? ORDER BY due LIMIT ?)
+WHERE expires_at <= ?;
+
 -- name: early
 SELECT due FROM {records} WHERE expires_at / 1000 < due >> 20 AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 
 from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
-from effectonce.errors import CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
+from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
 from effectonce.keys import digest
 from effectonce.record import (
     EXHAUSTED,
     Answer,
     Batchable,
     Claim,
+    Figures,
     Look,
     Note,
     Page,
@@ -360,6 +361,22 @@ class MySQLPort:
             await self._ask("; ".join([*acts, "COMMIT"]))
             done += len(held)
         return len(rows), done
+
+    async def figures(self, before: int) -> Figures:
+        [[[overdue, oldest]], tables_] = await self._ask(fill(self._sql["figures"], overdue=str(before), cap=str(CAP)))
+        try:
+            [transactions] = await self._ask(self._sql["figures_transaction"])
+        except ConfigurationError:  # without the privilege PROCESS, others' transactions are not seen
+            transactions = ()
+        age, thread, state = transactions[0] if transactions else (0.0, 0, "")
+        return Figures(
+            overdue=int(overdue),
+            oldest_overdue=oldest,
+            cap=CAP,
+            transaction_age=float(age),
+            transaction=f"thread {thread}, {str(state).lower()}" if transactions else "",
+            rows={str(name): (int(live), 0) for name, live in tables_},
+        )
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

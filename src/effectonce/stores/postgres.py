@@ -30,6 +30,7 @@ from effectonce.record import (
     EXHAUSTED,
     Batchable,
     Claim,
+    Figures,
     Look,
     Note,
     Page,
@@ -79,7 +80,7 @@ class PostgresBackend:
     Each port has a connection of its own by URL, or borrows one per operation from an existing pool.
     """
 
-    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True)
+    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True, ordered=True)
     _lender: Lender | None = None
 
     def __init__(self, address: Address) -> None:
@@ -322,7 +323,7 @@ class PostgresPort:
     async def list(self, query: Query) -> Page:
         """By (scope, key). A page that had to pass over many records of other states may be short, or empty, and
         still have a cursor."""
-        after = uncursor(query.cursor)
+        after = query.after if query.cursor is None and query.after is not None else uncursor(query.cursor)
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
         name = "list_attention" if query.state in ("free", "failed", "in_doubt") else "list"
@@ -387,6 +388,19 @@ class PostgresPort:
         ((deleted, lapsed, more),) = await self._ask("sweep", int4.pack(limit))
         return Swept(deleted, lapsed, more)
 
+    async def figures(self, before: int) -> Figures:
+        ((overdue, oldest),) = await self._ask("figures_overdue", int8.pack(before), int4.pack(CAP))
+        transactions = await self._ask("figures_transaction")
+        return Figures(
+            overdue=overdue,
+            oldest_overdue=oldest,
+            cap=CAP,
+            transaction_age=transactions[0][0] / 1e6 if transactions else 0.0,
+            transaction=transactions[0][1] if transactions else "",
+            rows={name: (live, dead) for name, live, dead in await self._ask("figures_rows")},
+            settings=dict(await self._ask("figures_settings")),
+        )
+
     async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
         return await self._wire.execute(self._queries[name], params, prepare=False)
 
@@ -442,6 +456,8 @@ def _words(prefix: str) -> dict[str, str]:
         "records_expiry": f'"{prefix}_records_expiry"',
         "records_attention": f'"{prefix}_records_attention"',
         "meta": f'"{prefix}_meta"',
+        "outbox": f'"{prefix}_outbox"',
+        "inbox": f'"{prefix}_inbox"',
         "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
         "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
         "exhausted": f"'\\x{EXHAUSTED.hex()}'",

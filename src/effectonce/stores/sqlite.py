@@ -24,6 +24,7 @@ from effectonce.record import (
     Answer,
     Batchable,
     Claim,
+    Figures,
     Look,
     Note,
     Page,
@@ -68,7 +69,7 @@ class SQLiteBackend:
     the last ones, though never through the death of a process. ``timeout``: how long to wait for the write lock.
     """
 
-    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True, notes=True)
+    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True, notes=True, ordered=True)
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.file = File(address)
@@ -297,7 +298,7 @@ class SQLitePort:
 
     async def list(self, query: Query) -> Page:
         """Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never changes."""
-        walk = self._list_attention if query.state in ATTENTION and not query.unfinished else self._list_others
+        walk = self._list_attention if _newest_first(query) else self._list_others
         return self._db.step(walk, query, _place(query))
 
     def _list_attention(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
@@ -307,7 +308,7 @@ class SQLitePort:
         return _page(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
 
     def _list_others(self, cursor: sqlite3.Cursor, query: Query, place: Place | None) -> Page:
-        start = place[1:] if place is not None else (query.scope or "", "")
+        start = place[1:] if place is not None else query.after or (query.scope or "", "")
         end = (AFTER if query.scope is None else query.scope, AFTER)
         which = "unfinished" if query.unfinished else "others"
         edge = cursor.execute(self._sql[f"edge_{which}"], (*start, *end, VISITS - 1)).fetchone()
@@ -382,6 +383,18 @@ class SQLitePort:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
         return Swept(min(len(expired), limit), min(len(lapsed), limit), more)
 
+    async def figures(self, before: int) -> Figures:
+        return self._db.step(self._figures, before)
+
+    def _figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
+        """Of those that are due; a sweep has put off what is due and runs longer."""
+        values = (self._due(before) | 0xFFFFF, CAP, before)
+        overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
+        settings = {
+            name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
+        }
+        return Figures(overdue=overdue, oldest_overdue=oldest, cap=CAP, settings=settings)
+
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
 
@@ -417,6 +430,10 @@ def _page(rows: Sequence[tuple[Any, ...]], limit: int, edge: Place | None) -> Pa
     return Page([_record(row[3:]) for row in rows[:limit]], cursor)
 
 
+def _newest_first(query: Query) -> bool:
+    return query.state in ATTENTION and not query.unfinished and query.after is None
+
+
 def _place(query: Query) -> Place | None:
     """The place in a query's cursor."""
     if query.cursor is None:
@@ -425,7 +442,7 @@ def _place(query: Query) -> Place | None:
     if found is not None:
         at, length, text = int(found[1]), int(found[2]), found[3]
         scope, key = text[:length], text[length:]
-        newest = query.state in ATTENTION and not query.unfinished
+        newest = _newest_first(query)
         fits = newest if at else not newest and query.scope in (None, scope)
         if fits and len(scope) == length and not any("\ud800" <= char <= "\udfff" for char in text):
             return at, scope, key

@@ -1,0 +1,88 @@
+"""Who did what: written down before it is done, and again when it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from effectonce.audit import Audit
+from effectonce.errors import ConfigurationError, NotInDoubt
+
+
+def test_what_is_asked_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+    with audit.doing("records forget", "charge pay_1", by="ann@desk", detail="was done"):
+        (asked,) = audit.recent()
+        assert (asked.action, asked.target, asked.by, asked.outcome) == (
+            "records forget", "charge pay_1", "ann@desk", "asked",
+        )  # fmt: skip
+    assert [entry.outcome for entry in audit.recent()] == ["done", "asked"], "newest first"
+    assert (tmp_path / "audit.jsonl").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (NotInDoubt("it is done"), "failed: [not-in-doubt] it is done"),
+        (ValueError("secret payload"), "failed: ValueError"),
+        (KeyboardInterrupt(), "failed: KeyboardInterrupt"),
+    ],
+)
+def test_what_failed_is_written_down_and_goes_on(tmp_path: Path, error: BaseException, outcome: str) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+    with pytest.raises(type(error)), audit.doing("a", "b", by="c"):
+        raise error
+    assert audit.recent()[0].outcome == outcome
+
+
+def test_nothing_is_done_that_cannot_be_written_down(tmp_path: Path) -> None:
+    done = False
+    with (
+        pytest.raises(ConfigurationError, match="--audit or EFFECTONCE_AUDIT"),
+        Audit(tmp_path / "nowhere" / "audit.jsonl").doing("a", "b", by="c"),
+    ):
+        done = True
+    assert not done
+
+
+def test_several_write_and_every_line_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+
+    def write(number: int) -> None:
+        for each in range(50):
+            Audit(path).record("act", f"{number}/{each} \n\x1b[31m", by="x" * 300)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = path.read_text().splitlines()
+    assert len(lines) == 200
+    assert all(len(json.loads(line)["by"]) == 200 for line in lines)
+    assert "\x1b" not in path.read_text()
+
+
+def test_the_newest_are_read_from_the_end_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    audit.record("act", "first", by="x")
+    line = path.read_text()
+    torn = '{"at": 1, "by": "to\n'
+    path.write_text("".join(line.replace("first", str(number)) for number in range(1500)) + torn)  # over one block
+    audit.record("act", "last", by="x")
+    assert [entry.target for entry in audit.recent(3)] == ["last", "1499", "1498"]
+    assert len(audit.recent(10_000)) == 1501
+    assert Audit(tmp_path / "none").recent() == []
+
+
+def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "effectonce.audit")
+    audit = Audit()
+    audit.record("dlq purge", "orders", by="ann@desk")
+    assert "ann@desk dlq purge orders: done" in caplog.text
+    assert [entry.action for entry in audit.recent()] == ["dlq purge"]

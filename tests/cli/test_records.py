@@ -1,0 +1,287 @@
+"""`effectonce records` and `effectonce doctor`, in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.audit import Audit
+
+from .conftest import Cli
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def cli(inline: Cli, tmp_path: Path) -> Cli:
+    """The command line in a folder whose project names the store and the audit log."""
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.effectonce]\nstore = "sqlite:///shop.db"\naudit = "audit.jsonl"\n\n'
+        '[tool.effectonce.doctor]\nunattended = "7d"\n'
+    )
+    return inline
+
+
+@pytest.fixture
+def store(cli: Cli) -> Iterator[eo.Store]:
+    """Five that are done, one in doubt, one that failed, one that runs, and two that are expired."""
+    with eo.connect("sqlite:///shop.db", sweep_every=None) as store:
+        for number in range(5):
+            with eo.block(store, scope="charge", key=f"pay_{number}") as block:
+                block.result = {"receipt": number}
+        with pytest.raises(ValueError, match="who"), eo.block(store, scope="mail", key="m1", on_error="doubt"):
+            raise ValueError("who knows")
+
+        @eo.once(store, scope="refund", key="id", permanent=(ValueError,))
+        def refund(id: str) -> None:
+            raise ValueError("declined\x1b[31m")
+
+        with pytest.raises(ValueError, match="declined"):
+            refund("r1")
+        for key in ("old1", "old2"):
+            with eo.block(store, scope="old", key=key, retention="1ms") as block:
+                block.result = 1
+        running = eo.block(store, scope="slow", key="s1")
+        running.__enter__()
+        yield store
+        running.__exit__(None, None, None)
+
+
+def audited() -> list[tuple[str, str, str]]:
+    return [(entry.action, entry.target, entry.outcome) for entry in reversed(Audit("audit.jsonl").recent())]
+
+
+# -- looking
+
+
+def test_list_by_scope_state_and_age(store: eo.Store, cli: Cli) -> None:
+    def keys(*options: str) -> set[str]:
+        found = cli("records", "list", "--json", *options)
+        assert (found.code, found.err) == (0, "")
+        return {record["key"] for record in found.json["records"]}
+
+    paid = {f"pay_{number}" for number in range(5)}
+    assert keys() == {*paid, "m1", "r1", "s1"}
+    assert keys("--scope", "charge") == paid
+    assert keys("--state", "in_doubt") == keys("--state", "in doubt") == {"m1"}
+    assert keys("--state", "claimed") == {"s1"}
+    assert keys("--older-than", "1h") == set()
+    assert keys("--newer-than", "1h") == {*paid, "m1", "r1", "s1"}
+    sqlite3.connect("shop.db", isolation_level=None).execute(
+        f"UPDATE effectonce_records SET changed_at = changed_at - {2 * HOUR} WHERE key IN ('pay_0', 'pay_4')"
+    )
+    assert keys("--older-than", "1h") == {"pay_0", "pay_4"}
+    assert keys("--newer-than", "1h", "--scope", "charge") == paid - {"pay_0", "pay_4"}
+
+
+def test_pages_follow_their_cursor(store: eo.Store, cli: Cli) -> None:
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(10):
+        page = cli("records", "list", "--scope", "charge", "--limit", "2", "--json", *cursor).json
+        seen += [record["key"] for record in page["records"]]
+        if page["cursor"] is None:
+            break
+        cursor = ["--cursor", page["cursor"]]
+    assert seen == [f"pay_{number}" for number in range(5)]
+    told = cli("records", "list", "--scope", "charge", "--limit", "2")
+    assert told.err == "there may be more: --cursor 0:6:chargepay_1\n", "and stdout has the table only"
+    wrong = cli("records", "list", "--cursor", "bogus")
+    assert (wrong.code, "[invalid-option]" in wrong.err) == (2, True)
+
+
+def test_a_cursor_does_not_repaint_the_terminal(store: eo.Store, cli: Cli) -> None:
+    """F65"""
+    for key in ("a\x1b[31m", "b"):
+        with eo.block(store, scope="forged", key=key) as block:
+            block.result = 1
+    told = cli("records", "list", "--scope", "forged", "--limit", "1")
+    assert (told.err, "\x1b" in told.out) == ("there may be more: --json tells the cursor\n", False)
+
+
+def test_the_table_says_what_one_wants_to_know(store: eo.Store, cli: Cli) -> None:
+    """F65: and nothing from outside reaches the terminal as it is."""
+    table = cli("records", "list").out
+    assert "ValueError: declined\\x1b[31m" in table
+    assert "lease ends in" in table
+    assert "in doubt" in table
+    assert "\x1b" not in table
+
+
+def test_show_tells_the_record_and_its_life(store: eo.Store, cli: Cli) -> None:
+    shown = cli("records", "show", "charge", "pay_1")
+    assert (shown.code, shown.err) == (0, "")
+    assert '{"receipt":1}' in shown.out
+    assert "first claimed" in shown.out
+    assert "it is deleted" in shown.out
+    facts = cli("records", "show", "charge", "pay_1", "--json").json
+    assert (facts["state"], facts["attempts"], facts["result"]) == ("done", 1, {"receipt": 1})
+    assert [what for _, what in facts["timeline"]][-2:] == [
+        "done",
+        "it is deleted, and a delivery after that runs again",
+    ]
+    assert "its lease ends" in cli("records", "show", "slow", "s1").out
+    none = cli("records", "show", "charge", "nobody")
+    assert (none.code, none.out) == (1, "there is no record of charge nobody\n")
+
+
+def test_stats(store: eo.Store, cli: Cli) -> None:
+    counts = cli("records", "stats", "--json").json["counts"]
+    assert (counts["done"], counts["in_doubt"], counts["failed"], counts["claimed"]) == (5, 1, 1, 1)
+    lines = [line.split() for line in cli("records", "stats").out.splitlines()]
+    assert ["in", "doubt", "1"] in lines
+
+
+# -- deciding
+
+
+def test_forget_lets_it_run_again_and_is_written_down(store: eo.Store, cli: Cli) -> None:
+    dry = cli("records", "forget", "charge", "pay_1", "--dry-run")
+    assert dry.out == "would forget charge pay_1, which is done\n"
+    refused = cli("records", "forget", "charge", "pay_1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--yes" in refused.err
+    assert store.get("charge", "pay_1").state == "done"  # type: ignore[union-attr]
+    assert not Path("audit.jsonl").exists(), "nothing was done so far"
+    assert cli("records", "forget", "charge", "pay_1", "--yes").out == "charge pay_1: forgotten\n"
+    record = store.get("charge", "pay_1")
+    assert record is not None
+    assert (record.state, record.generation) == ("free", 1)
+    assert audited() == [("records forget", "charge pay_1", "asked"), ("records forget", "charge pay_1", "done")]
+    assert cli("records", "forget", "charge", "nobody", "--yes").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "result"),
+    [(["--done", "--result", "42"], "done", 42), (["--retry"], "free", None), (["--abandon"], "failed", None)],
+)
+def test_resolve_decides_what_is_in_doubt(
+    store: eo.Store, cli: Cli, words: list[str], state: str, result: object
+) -> None:
+    dry = cli("records", "resolve", "mail", "m1", *words, "--dry-run")
+    assert dry.out.startswith("would resolve mail m1: it ")
+    done = cli("records", "resolve", "mail", "m1", *words, "--yes", "--json")
+    assert done.json == {"resolved": words[0][2:]}
+    facts = cli("records", "show", "mail", "m1", "--json").json
+    assert (facts["state"], facts["result"]) == (state, result)
+    assert audited()[-1] == ("records resolve", "mail m1", "done")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["resolve", "charge", "pay_1", "--done"], "not-in-doubt"),
+        (["resolve", "charge", "nobody", "--done"], "not-in-doubt"),
+        (["resolve", "mail", "m1"], "configuration"),
+        (["resolve", "mail", "m1", "--done", "--retry"], "configuration"),
+        (["resolve", "mail", "m1", "--retry", "--result", "1"], "invalid-option"),
+        (["resolve", "mail", "m1", "--done", "--result", "{"], "configuration"),
+        (["forget", "charge", "pay_1", "--retention", "soon"], "invalid-option"),
+        (["list", "--state", "gone"], "invalid-option"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_changes_nothing(
+    store: eo.Store, cli: Cli, arguments: list[str], code: str
+) -> None:
+    before = cli("records", "list", "--json").out
+    done = cli("records", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(f"effectonce: [{code}] ")
+    after = cli("records", "list", "--json").out
+    assert [each["state"] for each in json.loads(before)["records"]] == [
+        each["state"] for each in json.loads(after)["records"]
+    ]
+
+
+def test_purge_deletes_what_is_expired(store: eo.Store, cli: Cli) -> None:
+    assert cli("records", "purge", "--dry-run", "--json").json["expired"] == 2
+    assert cli("records", "purge").code == 2, "nobody to ask"
+    assert cli("records", "purge", "--yes", "--limit", "1", "--json").json == {"deleted": 1, "lapsed": 0, "more": True}
+    assert cli("records", "purge", "--yes").out == "1 deleted, 0 moved to in doubt\n"
+    assert cli("records", "purge").out == "0 deleted, 0 moved to in doubt\n", "nothing to ask about"
+    assert ("records purge", "sqlite:///shop.db", "done") in audited()
+
+
+def test_ctrl_c_ends_a_purge_after_its_batch(store: eo.Store, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = eo.Store.purge
+
+    def interrupted(self: eo.Store, *, limit: int | None = None) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        swept = whole(self, limit=1)
+        return type(swept)(swept.deleted, swept.lapsed, more=True)
+
+    monkeypatch.setattr(eo.Store, "purge", interrupted)
+    done = cli("records", "purge", "--yes")
+    assert (done.code, done.out) == (130, "1 deleted, 0 moved to in doubt\n")
+    assert "stopping after this step" in done.err
+    assert audited()[-1] == ("records purge", "sqlite:///shop.db", "failed: KeyboardInterrupt")
+
+
+def test_an_audit_log_that_cannot_be_written_stops_it(store: eo.Store, cli: Cli) -> None:
+    done = cli("records", "forget", "charge", "pay_1", "--yes", "--audit", "nowhere/audit.jsonl")
+    assert (done.code, "[configuration]" in done.err) == (2, True)
+    assert store.get("charge", "pay_1").state == "done"  # type: ignore[union-attr]
+
+
+# -- doctor
+
+
+def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -> None:
+    done = cli("doctor")
+    assert done.code == 1
+    assert done.out.startswith("sqlite:///shop.db\n[warning] it was never swept  (sweeper-stale)\n    why  ")
+    assert done.out.endswith("\n1 warning, 1 note\n")
+    told = cli("doctor", "--json")
+    assert (told.code, told.json["ok"]) == (1, False)
+    assert [finding["code"] for finding in told.json["findings"]] == ["sweeper-stale", "in-doubt"]
+    assert cli("doctor", "--fail-on", "error").code == 0, "for a readiness probe"
+    store.purge()
+    assert cli("doctor").code == 0, "a note is no reason to fail"
+    assert cli("doctor", "--fail-on", "note").code == 1
+
+
+def test_doctor_says_that_all_is_well(cli: Cli) -> None:
+    assert cli("doctor", "sqlite:///new.db") == (0, "[ok] nothing stands against the promise\n", "")
+    assert cli("doctor", "sqlite:///new.db", "--json").json == {"ok": True, "findings": []}
+
+
+def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clinic.py").write_text(
+        "import effectonce as eo\n"
+        'broker = eo.connect_broker("sqlite:///queue.db?ack_window=2s")\n'
+        'worker = eo.Worker(broker, store=eo.connect("sqlite:///shop.db"), name="billing")\n'
+        '@worker.handler("orders", lease="1h")\n'
+        "def charge(message): ...\n"
+        "nobody = 7\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = cli("doctor", "clinic:worker", "--json")
+    assert done.code == 1
+    assert any("set lease= below that" in finding["what"] for finding in done.json["findings"])
+    wrong = cli("doctor", "clinic:nobody")
+    assert (wrong.code, "neither a Worker nor Intents" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--fail-on", "never"], ["sqlite:///a.db", "--store", "sqlite:///b.db"], ["x://"]]
+)
+def test_doctor_that_cannot_look_exits_with_2(cli: Cli, arguments: list[str]) -> None:
+    done = cli("doctor", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+
+
+def test_limits_come_from_the_project(store: eo.Store, cli: Cli, tmp_path: Path) -> None:
+    store.purge()
+    for limits, code in (('unattended = "1us"', 1), ("unattended = 604800", 0), ("bogus = 1", 2), ('skew = "soon"', 2)):
+        (tmp_path / "pyproject.toml").write_text(
+            f'[tool.effectonce]\nstore = "sqlite:///shop.db"\n[tool.effectonce.doctor]\n{limits}\n'
+        )
+        assert cli("doctor").code == code, limits

@@ -1,0 +1,56 @@
+"""What doctor says about a store, by code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.doctor import Finding, examine
+from tests.harness import servers
+
+Codes = dict[str, Finding]
+Open = Callable[..., eo.Store]
+
+
+@pytest.fixture
+def open_store() -> Iterator[Open]:
+    """``open_store(url, prefix="x")``: a store that nobody sweeps, closed in the end."""
+    stores: list[eo.Store] = []
+
+    def open_store(url: str, **options: str) -> eo.Store:
+        words = "&".join(f"{name}={value}" for name, value in options.items())
+        store = eo.connect(f"{url}{'&' if '?' in url else '?'}{words}" if words else url, sweep_every=None)
+        stores.append(store)
+        return store
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def own_redis() -> Iterator[servers.Redis]:
+    """A Redis whose settings may be changed; it keeps a log, as it should."""
+    with servers.redis() as server:
+        server.execute("CONFIG", "SET", "appendonly", "yes")
+        yield server
+
+
+def codes(*args: Any, **options: Any) -> Codes:
+    """The findings by code; each of them says what, why and what to run."""
+    findings = examine(*args, **options)
+    for finding in findings:
+        assert all((finding.about, finding.what, finding.why, finding.run)), finding
+        assert "{" not in finding.run, "a word was not filled in"
+    assert len({finding.code for finding in findings}) == len(findings), findings
+    return {finding.code: finding for finding in findings}
+
+
+def handled(store: eo.Store, *keys: str, scope: str = "charge", retention: str = "15d") -> None:
+    """Records that are done."""
+    for key in keys:
+        with eo.block(store, scope=scope, key=key, retention=retention) as block:
+            block.result = 1

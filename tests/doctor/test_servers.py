@@ -1,0 +1,265 @@
+"""Doctor on real servers, each finding provoked for real."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pymysql
+import pytest
+import redis
+
+import effectonce as eo
+from effectonce.doctor import Limits
+from tests.harness import servers
+
+from .conftest import Open, codes, handled
+
+HOUR = 3_600_000_000
+
+
+# -- PostgreSQL
+
+
+def test_a_postgres_that_is_fine_has_no_findings(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    handled(store, "a")
+    store.purge()
+    assert codes(store) == {}
+
+
+def test_missing_tables_are_the_only_finding_then(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    found = codes(open_store(postgres_url, prefix=unique_name))
+    assert list(found) == ["schema-missing"]
+    assert found["schema-missing"].severity == "error"
+    assert "effectonce migrate 'postgresql://" in found["schema-missing"].run
+
+
+def test_an_outbox_that_is_not_there(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    assert codes(store, outbox=f"{unique_name}_elsewhere")["schema-missing"].severity == "error"
+
+
+def test_tables_of_another_version(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    """F38"""
+    open_store(postgres_url, prefix=unique_name).migrate()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"UPDATE \"{unique_name}_meta\" SET value = 99 WHERE name = 'schema'")
+    found = codes(open_store(postgres_url, prefix=unique_name))
+    assert list(found) == ["schema-mismatch"]
+    assert "99" in found["schema-mismatch"].what
+
+
+def test_commits_that_may_be_lost(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    open_store(postgres_url, prefix=unique_name).migrate()
+    hasty = open_store(postgres_url, prefix=unique_name, options=quote("-c synchronous_commit=off"))
+    found = codes(hasty)
+    assert list(found) == ["unsafe-store"]
+    assert "synchronous_commit = on" in found["unsafe-store"].what
+
+
+def test_an_old_transaction_that_pins_vacuum(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    with psycopg.connect(postgres_url) as idle:
+        idle.execute("SELECT txid_current()")
+        pid = idle.info.backend_pid
+        found = codes(store, limits=Limits(transaction=0.0))
+        assert f"pid {pid}" in found["long-transaction"].what
+        assert "idle in transaction" in found["long-transaction"].what
+        assert "long-transaction" not in codes(store), "a minute is no finding"
+    assert "long-transaction" not in codes(store, limits=Limits(transaction=0.0))
+
+
+def test_dead_rows(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        run(admin, f'ALTER TABLE "{unique_name}_records" SET (autovacuum_enabled = off)')
+        run(
+            admin,
+            f'INSERT INTO "{unique_name}_records" (scope, key, state, token, attempts, generation, created_at,'
+            "changed_at, expires_at, expires_minute, doubt_on_lapse, owner) SELECT 's', g::text, 'done', 1, 1, 0, 1, 1,"
+            f" {2**60}, {2**60 // 60_000_000}, false, '' FROM generate_series(1, 400) AS g",
+        )
+        run(admin, f"DELETE FROM \"{unique_name}_records\" WHERE key <> '1'")
+        run(admin, f'ANALYZE "{unique_name}_records"')
+    store.purge()
+    few = codes(store, limits=Limits(dead_rows=300))
+    assert "399 dead rows" in few["dead-rows"].what
+    assert "dead-rows" not in codes(store), "few are no finding, whatever their share"
+
+
+def test_f37_a_sweeper_that_has_stopped_and_what_it_leaves(
+    postgres_url: str, unique_name: str, open_store: Open
+) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    handled(store, "a", "b")
+    assert "never" in codes(store)["sweeper-stale"].what
+    store.purge()
+    assert codes(store) == {}
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        run(admin, f"UPDATE \"{unique_name}_meta\" SET value = value - {2 * HOUR} WHERE name = 'swept_at'")
+        assert "2h ago" in codes(store)["sweeper-stale"].what
+        run(
+            admin,
+            f'UPDATE "{unique_name}_records" SET expires_at = {store.now() - 2 * HOUR}, '
+            f"expires_minute = {(store.now() - 2 * HOUR) // 60_000_000}",
+        )
+    found = codes(store)
+    assert "2 expired records" in found["overdue-records"].what
+    assert "effectonce records purge" in found["overdue-records"].run
+    store.purge()
+    assert codes(store) == {}
+
+
+def test_autovacuum_that_is_off(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    store = open_store(postgres_url, prefix=unique_name)
+    store.migrate()
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+
+        def switched(word: str) -> None:
+            run(admin, f"ALTER SYSTEM SET autovacuum = {word}")
+            run(admin, "SELECT pg_reload_conf()")
+            until(lambda: admin.execute("SHOW autovacuum").fetchone() == (word,))
+
+        switched("off")
+        try:
+            until(lambda: "autovacuum-off" in codes(store))
+        finally:
+            switched("on")
+        until(lambda: "autovacuum-off" not in codes(store))
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def run(connection: psycopg.Connection[Any], sql: str) -> None:
+    connection.execute(sql)
+
+
+# -- MariaDB
+
+
+@contextlib.contextmanager
+def admin(url: str) -> Iterator[Any]:
+    at = urlsplit(url)
+    with pymysql.connect(
+        host=at.hostname or "", port=at.port or 3306, user="root", database=at.path[1:], autocommit=True
+    ) as connection:
+        yield connection.cursor()
+
+
+def test_mariadb(mariadb_url: str, unique_name: str, open_store: Open) -> None:
+    """Fine; then with an old transaction, with a lapsed backlog, and with commits that may be lost (F37)."""
+    store = open_store(mariadb_url, prefix=unique_name)
+    store.migrate()
+    handled(store, "a", "b")
+    store.purge()
+    assert codes(store) == {}
+    with admin(mariadb_url) as idle:
+        idle.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        idle.execute(f"SELECT * FROM {unique_name}_records")
+        found = codes(store, limits=Limits(transaction=0.0))
+        assert f"thread {idle.connection.thread_id()}" in found["long-transaction"].what
+        assert "long-transaction" not in codes(store)
+    with admin(mariadb_url) as cursor:
+        cursor.execute(f"UPDATE {unique_name}_records SET expires_at = {store.now() - 2 * HOUR}")
+        assert "2 expired records" in codes(store)["overdue-records"].what
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        try:
+            assert "innodb_flush_log_at_trx_commit" in codes(store)["unsafe-store"].what
+        finally:
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    store.purge()
+    assert codes(store) == {}
+
+
+def test_mariadb_without_the_privilege_to_see_transactions(
+    mariadb_url: str, unique_name: str, open_store: Open
+) -> None:
+    store = open_store(mariadb_url, prefix=unique_name)
+    store.migrate()
+    store.purge()
+    user = unique_name[:30]
+    with admin(mariadb_url) as cursor:
+        cursor.execute(f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'secret'")
+        cursor.execute(
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {urlsplit(mariadb_url).path[1:]}.* TO {user}@'127.0.0.1'"
+        )
+        try:
+            plain = open_store(re.sub("//[^@]*@", f"//{user}:secret@", mariadb_url), prefix=unique_name)
+            assert codes(plain, limits=Limits(transaction=0.0)) == {}
+        finally:
+            plain.close()
+            cursor.execute(f"DROP USER {user}@'127.0.0.1'")
+
+
+# -- Redis
+
+
+def test_a_client_of_the_callers_is_asked_as_well(own_redis: servers.Redis, unique_name: str) -> None:
+    with redis.Redis.from_url(own_redis.url) as client:
+        store = eo.RedisStore(client=client, namespace=unique_name, sweep_every=None)
+        assert codes(store) == {}
+        own_redis.execute("CONFIG", "SET", "appendonly", "no")
+        try:
+            assert list(codes(store)) == ["persistence"]
+        finally:
+            own_redis.execute("CONFIG", "SET", "appendonly", "yes")
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code", "says"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "unsafe-store", "allkeys-lru"),
+        ("appendonly", "no", "persistence", "nothing on disk"),
+        ("maxmemory", "{nearly}", "memory", "MB (9"),
+    ],
+)
+def test_a_redis_that_may_lose_records(
+    own_redis: servers.Redis, unique_name: str, open_store: Open, setting: str, value: str, code: str, says: str
+) -> None:
+    """F29"""
+    store = open_store(own_redis.url, namespace=unique_name)
+    store.purge()
+    assert codes(store) == {}
+    before = own_redis.execute("CONFIG", "GET", setting)[setting]
+    nearly = int(own_redis.execute("INFO", "memory")["used_memory"] * 1.07)
+    own_redis.execute("CONFIG", "SET", setting, value.format(nearly=nearly))
+    try:
+        found = codes(store)
+    finally:
+        own_redis.execute("CONFIG", "SET", setting, before)
+    assert says in found[code].what
+    assert list(found) == [code]
+
+
+def test_a_redis_with_snapshots_only(own_redis: servers.Redis, unique_name: str, open_store: Open) -> None:
+    own_redis.execute("CONFIG", "SET", "appendonly", "no")
+    own_redis.execute("CONFIG", "SET", "save", "3600 1")
+    try:
+        found = codes(open_store(own_redis.url, namespace=unique_name))
+    finally:
+        own_redis.execute("CONFIG", "SET", "save", "")
+        own_redis.execute("CONFIG", "SET", "appendonly", "yes")
+    assert "snapshots only" in found["persistence"].what
+
+
+def test_a_redis_that_is_away_is_one_finding(open_store: Open) -> None:
+    found = codes(open_store("redis://:s3cret-canary@127.0.0.1:1"))
+    assert list(found) == ["store-unavailable"]
+    assert "s3cret-canary" not in repr(found)
