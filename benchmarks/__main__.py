@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import guard, http, lint, plot, relay, sagas, transactional, worker
+from . import dashboard, guard, http, lint, plot, relay, sagas, telemetry, transactional, worker
 from .measure import Result, progress_to_stderr, run, show
 
 SUITES = {
@@ -22,6 +22,8 @@ SUITES = {
     "sagas": sagas.PARTS,
     "worker": worker.PARTS,
     "lint": lint.PARTS,
+    "dashboard": dashboard.PARTS,
+    "telemetry": telemetry.PARTS,
 }
 
 

@@ -23,7 +23,7 @@ ROOT = Path(effectonce.__file__).parent
 
 VALUES = "errors durations urls names clocks bindings fingerprint keys message record outgoing"
 TOOLS = (
-    "store broker policies handlers guard blocks inbox* workers* worker dlq operations intents "
+    "store broker policies handlers guard blocks inbox* workers* worker dlq leftovers joined operations intents "
     "saga* outbox relays* relay"
 )
 
@@ -88,20 +88,24 @@ TABLE = {
     "store": (f"{VALUES} contracts core* loading", ""),
     "broker": (f"{VALUES} contracts loading envelopes*", ""),
     "policies": (f"{VALUES}", ""),
+    "audit": ("errors", "msgspec"),
     "handlers": (f"{VALUES}", ""),
     "guard": (f"{VALUES} contracts core* store policies handlers", "msgspec"),
     "blocks": (f"{VALUES} contracts core* store policies", ""),
-    "operations": (f"{VALUES} contracts core* providers* connections.callers* store guard handlers", "msgspec"),
-    "intents": (f"{VALUES} contracts core* providers* store handlers policies operations", "msgspec"),
-    "saga*": (f"{VALUES} contracts core* store handlers policies", "msgspec"),
+    "leftovers": (f"{VALUES} store", ""),
+    "joined": (f"{VALUES} contracts core* connections.callers*", ""),
+    "operations": (f"{VALUES} contracts core* providers* store guard handlers joined", "msgspec"),
+    "intents": (f"{VALUES} contracts core* providers* store handlers policies leftovers operations", "msgspec"),
+    "saga*": (f"{VALUES} contracts core* providers* store handlers policies leftovers", "msgspec"),
     "inbox*": (f"{VALUES} sqlfiles contracts core* connections.callers* store policies handlers guard", "msgspec"),
     "workers*": (f"{VALUES} contracts core* connections.callers* store policies handlers inbox*", "msgspec"),
     "worker": (f"{VALUES} contracts core* store broker inbox* workers*", ""),
     "dlq": (f"{VALUES} contracts core* broker handlers workers* worker", "msgspec"),
     "outbox": (f"{VALUES} sqlfiles contracts core* connections.callers*", "msgspec"),
-    "relays*": (f"{VALUES} contracts core* outbox workers*", "msgspec"),
+    "relays*": (f"{VALUES} contracts core* outbox", "msgspec"),
     "relay": (f"{VALUES} contracts core* envelopes* store broker relays*", ""),
-    "__init__": (f"{VALUES} contracts core* envelopes* {TOOLS}", ""),
+    "public": (f"{VALUES} contracts core* envelopes* {TOOLS}", ""),
+    "__init__": ("public", ""),
     # what stands on them
     "http.*": (f"{VALUES} contracts core* {TOOLS}", "msgspec http_sf"),
     "http.client*": (f"{VALUES} contracts core* {TOOLS} http.*", "msgspec httpx anyio requests"),
@@ -119,17 +123,30 @@ TABLE = {
     "integrations.faststream": (f"{VALUES} contracts core* {TOOLS}", "faststream"),
     "integrations.taskiq": (f"{VALUES} contracts core* {TOOLS}", "taskiq"),
     "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
-    "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest msgspec"),
+    "testing.explorer*": (f"{VALUES} contracts core* envelopes* providers* connections.callers* {TOOLS}", "msgspec"),
+    "testing*": (f"{VALUES} contracts core* {TOOLS} testing.explorer*", "pytest msgspec"),
+    "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
+    # what keeps a promise from being kept, found out
+    "doctor*": (f"{VALUES} contracts core* {TOOLS}", "msgspec"),
+    "telemetry*": (f"{VALUES} contracts core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
+    # pages for whoever is on call
+    "dashboard*": (f"{VALUES} contracts core* audit {TOOLS} doctor*", "msgspec starlette jinja2"),
     # the checker, which knows nothing of ours
     "lint*": ("", "msgspec yaml"),
-    "cli*": (f"{VALUES} contracts core* loading {TOOLS} testing* lint* __init__", "msgspec typer rich sqlite3"),
+    "cli*": (
+        f"{VALUES} contracts core* loading audit {TOOLS} testing* doctor* dashboard* lint* __init__",
+        "msgspec typer rich sqlite3 uvicorn",
+    ),
     "__main__": ("cli*", ""),
 }
 
-#: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for.
+#: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for, and a worker that
+#: is to be watched what answers for it.
 LAZY = {
     ("store", "stores.redis"),
     ("store", "stores.postgres"),
+    ("worker", "telemetry.endpoints"),
+    ("relay", "telemetry.endpoints"),
 }
 
 PUBLIC = [
@@ -337,7 +354,9 @@ def test_no_module_has_the_name_of_a_public_function() -> None:
 
 
 def test_importing_effectonce_imports_no_driver() -> None:
-    code = "import sys; before = set(sys.modules); import effectonce; print(*(set(sys.modules) - before))"
+    code = (
+        "import sys; before = set(sys.modules); import effectonce as eo; eo.once; print(*(set(sys.modules) - before))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names

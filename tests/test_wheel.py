@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+CARRIED = (".py", ".sql", ".lua", ".typed", ".html", ".css", ".js", ".svg")
 
 
 class Installed:
@@ -88,10 +89,10 @@ def test_the_other_commands_say_what_to_install(installed: Installed) -> None:
     assert "pip install 'effectonce[cli]'" in done.stderr
 
 
-def test_the_types_and_the_sql_and_lua_files_are_in_it(installed: Installed) -> None:
+def test_the_types_and_all_that_is_no_code_are_in_it(installed: Installed) -> None:
     script = "import effectonce, pathlib; print(pathlib.Path(effectonce.__file__).parent)"
     package = Path(installed.run([installed.python, "-c", script]).stdout.strip())
     ours = installed.sources / "src" / "effectonce"
-    wanted = {path.relative_to(ours) for path in ours.rglob("*") if path.suffix in (".py", ".sql", ".lua", ".typed")}
+    wanted = {path.relative_to(ours) for path in ours.rglob("*") if path.suffix in CARRIED}
     assert {path for path in wanted if not (package / path).exists()} == set()
     assert Path("py.typed") in wanted

@@ -7,10 +7,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher
+from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .errors import BrokerUnavailable, WrongColour, show
 from .loading import load, url_in_environment
 from .message import Message
@@ -46,6 +47,7 @@ class Broker:
         self, backend: BrokerBackend | Callable[[], BrokerBackend], *, envelope: Envelope | None = None
     ) -> None:
         self.envelope: Envelope = envelope if envelope is not None else _default_envelope()
+        self.tracer: Tracer | None = None
         self._make = backend if callable(backend) else None
         self._backend: BrokerBackend | None = None if callable(backend) else backend
         self._fresh()
@@ -80,12 +82,20 @@ class Broker:
         Several are sent together, in their order. One that the broker refuses raises its error, which says which were
         confirmed. `BrokerUnavailable`: it is not known which arrived; send them again as they are, with the same ids.
         """
-        packets = self._packets(queue, messages, envelope)
-        self._run(lambda: self._send(queue, packets))
+        with self._traced(queue, messages) as traced:
+            packets = self._packets(queue, traced, envelope)
+            self._run(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
-        await self._send(queue, self._packets(queue, messages, envelope))
+        with self._traced(queue, messages) as traced:
+            await self._send(queue, self._packets(queue, traced, envelope))
+
+    def _traced(self, queue: str, messages: Messages) -> AbstractContextManager[Messages]:
+        if self.tracer is None:
+            return nullcontext(messages)
+        several = [messages] if isinstance(messages, Message) else messages
+        return self.tracer.sending(self.capabilities.name, queue, several)
 
     def _packets(self, queue: str, messages: Messages, envelope: Envelope | None) -> list[Packet]:
         encode = (envelope or self.envelope).encode
@@ -171,13 +181,13 @@ class Broker:
         if renew is not None:
             renew()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    async def __aenter__(self) -> Broker:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -13,15 +13,16 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
 from .errors import StoreUnavailable
 from .message import Message
-from .outgoing import Backlog, Cleaned, Entries, Lease, Leased, Verdict
+from .outgoing import Backlog, Cleaned, Entries, Lease, Leased, Outgoing, Verdict
 from .outgoing import State as OutboxState
-from .record import Batchable, Page, Query, Record, Reply, Resolution, Settlement, Stats, Swept
+from .record import Batchable, Figures, Page, Query, Record, Reply, Resolution, Settlement, Stats, Swept
 
 Dialect = Literal["sqlite", "postgresql", "mysql"]
 
@@ -63,6 +64,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     estimated_clock: bool = False
     #: Claims may have a note, as intents and sagas need.
     notes: bool = False
+    #: Records lie in the order of scope and key, so that `Query.after` can begin a list anywhere.
+    ordered: bool = False
 
 
 class Port(Protocol):
@@ -165,6 +168,15 @@ class Port(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Examinable(Protocol):
+    """An optional power of a `Port`: it can say more about the store's health than `Port.stats` does."""
+
+    async def figures(self, before: int) -> Figures:
+        """Bounded work, however many records there are. Records count as overdue that expired ``before`` that time."""
+        ...
+
+
 class Backend(Protocol):
     """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
 
@@ -208,7 +220,8 @@ class OutboxPort(Protocol):
     table: str
 
     async def lease(self, lease: Lease) -> Leased:
-        """Take up to ``limit`` rows, for ``span`` from now on the database's clock; the attempt is counted.
+        """Look at up to ``limit`` rows of each kind, and take up to ``take`` of them, for ``span`` from now on the
+        database's clock; the attempt is counted. Rows to the queues ``without`` are not looked at.
 
         Rows are there to be taken by what they are, never by where a reader has come to (F41): pending and not leased,
         pending with a lease that has ended, waiting and due. Locks are held for one short transaction (F47); rows that
@@ -540,7 +553,11 @@ class Clock(Protocol):
 
 
 class Event(Struct, frozen=True):
-    """One thing that happened to one operation. Sinks are callables that take it and return fast."""
+    """One thing that happened to one operation. Sinks are callables that take it and return fast.
+
+    ``seconds``: of ``claimed`` how long the claim took (0 inside of this process), of what ends a run how long that
+    was, of ``relay_paused`` how long it waits.
+    """
 
     kind: Literal[
         "claimed",
@@ -577,3 +594,57 @@ class Event(Struct, frozen=True):
 
 
 Hook = Callable[[Event], Any]
+Meter = Callable[[float], Any]
+
+
+class Tracer(Protocol):
+    """What connects the traces of those who send, those who handle, and duplicates. Its methods never raise what is not
+    raised without it. ``system`` is the name of the broker."""
+
+    def context(self) -> bytes:
+        """Trace and span of the caller, 48 hexadecimal digits, to be kept with a result; b"": there is none."""
+        ...
+
+    def replayed(self, run: Any) -> None:
+        """The caller gets the result of the run whose trace is ``run.trace``."""
+        ...
+
+    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
+        """``message`` as an outbox keeps it, with the trace in its headers."""
+        ...
+
+    def sending(
+        self, system: str, queue: str, messages: Sequence[Message[Any]]
+    ) -> AbstractContextManager[Sequence[Message[Any]]]:
+        """Around a `publish`; gives the messages as they are sent."""
+        ...
+
+    def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
+        """A relay has sent what an outbox kept, or failed to; it began ``seconds`` ago."""
+        ...
+
+
+class HandlerTracer(Protocol):
+    """The same of one worker."""
+
+    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A handler, whose last argument is the message, inside of a span."""
+        ...
+
+    def skipped(self, queue: str, message: Message[Any], run: Any) -> None:
+        """A duplicate is acked, whose result is that of the run with ``run.trace``."""
+        ...
+
+    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """The broker was told what became of these: ``acked``, ``delayed`` or ``dead``; that took ``seconds``."""
+        ...
+
+
+class Selective(Protocol):
+    """What a `Hook` may also have, so that it costs nothing for events that it does not want. Asked once for each kind
+    and scope."""
+
+    def wants(self, kind: str, scope: str) -> bool | Meter:
+        """Whether it is called with such events; or what is called with their ``seconds`` alone, for those who count:
+        then no `Event` is made."""
+        ...

@@ -82,6 +82,7 @@ class DeadLetterQueue:
             raise ConfigurationError("dead letters belong to a group of consumers: give the worker, or group= its name")
         self.queue = require_name(queue)
         self.group = require_name(name, "group")
+        self._envelope = source.envelope
 
     # -- looking
 
@@ -130,6 +131,7 @@ class DeadLetterQueue:
         dry_run: bool = False,
         new_generation: bool = False,
         bypass_effects: bool = False,
+        on_each: Callable[[Redrive, int], Any] | None = None,
     ) -> Sequence[Redrive]:
         """Send dead letters to their queue again, oldest first, and say for each what comes of it.
 
@@ -143,6 +145,8 @@ class DeadLetterQueue:
         - ``new_generation``: let also those run again that are done, failed or in doubt, each of them logged. Their
           effects happen again: providers get new keys.
         - ``bypass_effects``: mark them, so that functions under `bypass_external_effects` do nothing.
+        - ``on_each``: called after each, with what came of it and how many there are; what it raises ends the redrive
+          there.
         """
         report: Sequence[Redrive] = self._run(
             lambda: self.aredrive(
@@ -153,6 +157,7 @@ class DeadLetterQueue:
                 dry_run=dry_run,
                 new_generation=new_generation,
                 bypass_effects=bypass_effects,
+                on_each=on_each,
             )
         )
         return report
@@ -167,6 +172,7 @@ class DeadLetterQueue:
         dry_run: bool = False,
         new_generation: bool = False,
         bypass_effects: bool = False,
+        on_each: Callable[[Redrive, int], Any] | None = None,
     ) -> Sequence[Redrive]:
         """`redrive`, in a running event loop."""
         if rate is not None and not rate > 0:
@@ -175,6 +181,12 @@ class DeadLetterQueue:
             raise ConfigurationError("new_generation= needs the worker, which knows where its records are")
         target = require_name(to) if to is not None else self.queue
         report: list[Redrive] = []
+
+        def told(each: Redrive, of: int) -> None:
+            report.append(each)
+            if on_each is not None:
+                on_each(each, of)
+
         publisher = self._broker.backend.publisher()
         try:
             async with _Opened(self) as letters:
@@ -184,22 +196,25 @@ class DeadLetterQueue:
                     job, fate, attempts = await self._look(dead, target)
                     anew = new_generation and fate in REOPENED
                     if dry_run or not (anew or fate in SENT):
-                        report.append(Redrive(dead=dead, fate="execute" if anew else fate, new_generation=anew))
+                        told(Redrive(dead=dead, fate="execute" if anew else fate, new_generation=anew), len(chosen))
                         continue
                     if job is not None:
                         await self._prepare(job, fate, anew)
                     packet = _again(dead, 0 if anew else attempts, bypass_effects)
+                    if bypass_effects and (known := getattr(self._envelope, "bypass", None)):
+                        packet = replace(packet, headers={**packet.headers, **known})
                     (refused,) = await publisher.publish(target, [packet])
                     if refused is None:
                         await letters.remove([dead.id])
-                    report.append(
+                    told(
                         Redrive(
                             dead=dead,
                             fate="execute" if anew else fate,
                             sent=refused is None,
                             new_generation=anew,
                             error="" if refused is None else show(refused, 300),
-                        )
+                        ),
+                        len(chosen),
                     )
                     if rate is not None:
                         await asyncio.sleep(1 / rate)
@@ -264,9 +279,8 @@ class DeadLetterQueue:
     def _read(self, letter: DeadLetter) -> Dead:
         packet = letter.packet
         cause = read_cause(packet.headers) or Cause(why="unknown", text="it was not put here by effectonce")
-        envelope = self._worker.envelope if self._worker is not None else self._broker.envelope
         try:
-            message: Message[Any] | None = envelope.decode(replace(packet, headers=_sent(packet)))
+            message: Message[Any] | None = self._envelope.decode(replace(packet, headers=_sent(packet)))
         except EffectOnceError:
             message = None
         return Dead(id=letter.id, queue=letter.queue, packet=packet, cause=cause, message=message)

@@ -44,7 +44,8 @@ reachable as ``__cause__``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
 
 __all__ = [
     "AttemptsExhausted",
@@ -84,8 +85,12 @@ __all__ = [
     "UnknownScheme",
     "UnsafeStore",
     "WrongColour",
+    "scrubbed",
     "show",
 ]
+
+
+_URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s/?#'\"<>]*)([^\s'\"<>]*)", re.IGNORECASE)
 
 
 def show(text: object, limit: int = 96) -> str:
@@ -99,6 +104,11 @@ def show(text: object, limit: int = 96) -> str:
     if plain.isprintable():
         return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in plain)
+
+
+def scrubbed(text: str) -> str:
+    """``text`` without what may be secret in its URLs: user, password, query. HTTP clients put theirs into errors."""
+    return _URL.sub(lambda url: f"{url[1]}{url[2].rpartition('@')[2]}{url[3].partition('?')[0]}", text)
 
 
 class EffectOnceError(Exception):

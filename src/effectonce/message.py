@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import datetime
 from typing import Final, Generic, TypeVar
@@ -16,6 +17,18 @@ REDRIVEN: Final = "eo-redriven"
 
 BYPASS: Final = "bypass"
 """How that header begins where the redrive asks handlers to skip effects outside."""
+
+
+class Traced(msgspec.Struct, frozen=True):
+    """A place in a distributed trace, as W3C's trace context has it. Of a ``trace_id`` only the trace is known."""
+
+    trace_id: str
+    parent_id: str | None = None
+    flags: str | None = None
+
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -46,6 +59,16 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         """The message as it was delivered for the ``attempt``-th time, by the broker's count. One that it brought with
         it, and is higher, stays."""
         return self if attempt <= self.attempt else msgspec.structs.replace(self, attempt=attempt)
+
+    @property
+    def traced(self) -> Traced | None:
+        """The trace that it belongs to: by its header ``traceparent``, else by its ``trace_id``. One that is malformed
+        counts as none."""
+        found = _TRACEPARENT.fullmatch(self.headers.get("traceparent", ""))
+        if found is not None:
+            return Traced(*found.groups())
+        plain = (self.trace_id or "").replace("-", "").lower()
+        return Traced(plain) if _TRACE_ID.fullmatch(plain) else None
 
     @property
     def redriven(self) -> bool:

@@ -142,6 +142,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """Which records to list: newest change first where the store can, at most ``limit`` a page.
 
     ``unfinished``: only those with a note that are claimed or free, which somebody may have to go on with.
+    ``after``: by (scope, key), only those behind this one; only where `Capabilities.ordered`.
     """
 
     state: State | None = None
@@ -149,6 +150,7 @@ class Query(Struct, frozen=True, kw_only=True):
     scope: str | None = None
     limit: int = 100
     cursor: str | None = None
+    after: tuple[str, str] | None = None
 
 
 class Page(Struct, frozen=True):
@@ -169,6 +171,27 @@ class Stats(Struct, frozen=True, kw_only=True):
     oldest_in_doubt: int | None = None
     swept_at: int | None = None
     approximate: tuple[str, ...] = ()
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """What a store can say about its health without walking its records, beside `Stats`; for `doctor`.
+
+    None, 0 or empty: there is none of it here, or it may not be asked.
+    """
+
+    #: Records that expired before the time asked for and are still there, counted up to ``cap``; when the oldest did.
+    overdue: int = 0
+    oldest_overdue: int | None = None
+    cap: int = 0
+    #: How many seconds the oldest transaction is open that keeps the server from clearing up old rows, and whose it is.
+    transaction_age: float = 0.0
+    transaction: str = ""
+    #: By table: live and dead rows, as the server estimates them.
+    rows: dict[str, tuple[int, int]] = {}
+    #: Bytes used, and the limit; 0: without one.
+    memory: tuple[int, int] | None = None
+    #: Settings of the server that bear on the promise, as it names them.
+    settings: dict[str, str] = {}
 
 
 class Resolution(Struct, frozen=True, kw_only=True):

@@ -6,18 +6,18 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from .contracts import Backend, Capabilities, ConnectionLost, Contention, Hook, Port
+from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port
 from .core.codec import ABANDONED, encode_untyped
 from .core.drive import drive
 from .core.engine import Engine
 from .core.privacy import Privacy
 from .durations import Duration, micros
-from .errors import ConfigurationError, NotInDoubt, ScopeTaken, StoreUnavailable, show
+from .errors import ConfigurationError, InvalidOption, NotInDoubt, ScopeTaken, StoreUnavailable, show
 from .keys import Key, encode_key
 from .loading import load, url_in_environment
-from .record import Page, Query, Record, Resolution, State, Stats, Swept
+from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
 
 T = TypeVar("T")
 
@@ -84,11 +84,21 @@ class Store:
     def capabilities(self) -> Capabilities:
         return self.engine.backend.capabilities
 
+    @property
+    def private(self) -> bool:
+        """Whether it hides keys and encrypts results."""
+        return self._privacy is not None
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """What is called with every event."""
+        return self._hooks
+
     def add_hook(self, hook: Hook) -> None:
         """Call ``hook`` with every `Event` from now on."""
         self._hooks = (*self._hooks, hook)
         if self._live is not None:
-            self._live.hooks = (*self._live.hooks, hook)
+            self._live.add_hook(hook)
 
     def take_scope(self, scope: str, function: Any) -> None:
         """Note that ``function`` runs under ``scope``; `ScopeTaken` where another one does."""
@@ -118,16 +128,29 @@ class Store:
         unfinished: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        after: tuple[str, str] | None = None,
     ) -> Page:
         """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
-        sagas that somebody may have to go on with."""
+        sagas that somebody may have to go on with. ``after``: only what comes behind this (scope, stored key), by scope
+        and key, where the store keeps them in that order (`Capabilities.ordered`)."""
         size = max(1, min(limit, 1000))
-        query = Query(state=state, scope=scope, unfinished=unfinished, limit=size, cursor=cursor)
+        if after is not None and not self.capabilities.ordered:
+            raise InvalidOption(f"{self!r} keeps its records in no order: after= is not for it")
+        query = Query(state=state, scope=scope, unfinished=unfinished, limit=size, cursor=cursor, after=after)
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
         """How many records there are in each state, counted up to a cap."""
         return self._ask(lambda port: port.stats())
+
+    def figures(self, *, overdue_by: Duration = "10m") -> Figures | None:
+        """What the store can say about its health without walking its records; None where it has nothing to say."""
+        span = micros(overdue_by, "overdue_by")
+
+        async def ask(port: Port) -> Figures | None:
+            return await port.figures(await port.now() - span) if isinstance(port, Examinable) else None
+
+        return self._ask(ask)
 
     def forget(self, scope: str, key: Key, *, retention: Duration = DEFAULT_RETENTION) -> bool:
         """Let the next delivery of ``key`` run as a new generation. False where there is no record.
@@ -246,13 +269,13 @@ class Store:
             self._live.close()
             await self._live.aclose()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    async def __aenter__(self) -> Store:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

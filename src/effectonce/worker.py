@@ -6,11 +6,14 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol, TypeVar
 
 from .broker import Broker
-from .contracts import Envelope
+from .contracts import Envelope, HandlerTracer
+from .core.backoff import Backoff
+from .core.events import Events
 from .core.retry import Retry
 from .durations import Duration, micros
 from .errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
@@ -18,16 +21,17 @@ from .inbox import Inbox
 from .keys import FingerprintSpec, KeySpec
 from .names import require_name
 from .store import DEFAULT_RETENTION, MAX_RESULT, Store
-from .workers.backoff import Backoff
 from .workers.checks import check_spans, fit_lease
 from .workers.intake import Intake
 from .workers.isolation import Isolation
 from .workers.leases import Leases
 from .workers.line import Line, Unknown
 from .workers.outlook import InboxOutlook, Outlook, StoreOutlook
+from .workers.plans import Plans
 from .workers.route_inbox import RouteInbox
 from .workers.routes import Route, make_route
-from .workers.transactions import MAX_BATCH, Plans, Transactions
+from .workers.transactions import MAX_BATCH, Transactions, Turns
+from .workers.upkeep import Recoverable, Resumable, Upkeep
 
 log = logging.getLogger("effectonce")
 
@@ -60,7 +64,11 @@ class Worker:
     - ``drain``: how long running handlers may take to end when the worker is told to stop; the rest is given back.
     - ``unknown``: what becomes of a message whose type no handler takes: ``"dead"`` letters, ``"delete"``, ``"retry"``
       (another worker may know it), or ``"fail"``: the worker stops.
+    - ``listen``: where /metrics, /healthz and /readyz are served, ``"127.0.0.1:9464"`` for example; default: nowhere.
+      ``"0.0.0.0:9464"`` is open to the network, without a login. Needs ``pip install 'effectonce[prometheus]'``.
     - ``redrive_within``: how long after its end a message may still be redriven; records must outlive that, too.
+    - ``recover``: `Intents` and sagas that it goes on with, about every ``recover_every``, where another process has
+      left them: ``recover=(payments, checkout)``.
     """
 
     def __init__(
@@ -76,6 +84,9 @@ class Worker:
         drain: Duration = "30s",
         unknown: Unknown = "dead",
         redrive_within: Duration | None = None,
+        recover: Sequence[Recoverable | Resumable] = (),
+        recover_every: Duration = "30s",
+        listen: str | None = None,
     ) -> None:
         if (store is None) == (inbox is None):
             raise ConfigurationError(
@@ -100,7 +111,17 @@ class Worker:
         self._drain = micros(drain, "drain") / 1e6
         self._unknown: Unknown = unknown
         self._redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
+        #: Where /metrics, /healthz and /readyz are served.
+        self.listen = listen
+        self.tracer: HandlerTracer | None = None
+        self._events = Events()
+        #: The queues as they are consumed, while they are.
+        self.lines: list[Line] = []
         self._companions: list[Companion] = []
+        if not all(isinstance(each, Recoverable | Resumable) for each in recover):
+            raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
+        if recover:
+            self.add(Upkeep(tuple(recover), micros(recover_every, "recover_every") / 1e6))
         self._stopping: asyncio.Event | None = None  # of the loop that serves
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
@@ -175,6 +196,8 @@ class Worker:
             elif self.inbox is not None and self._connect is not None:
                 inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
                 self._plans[route] = Plans(route, inbox, self._connect)
+            if self.tracer is not None:
+                route.function = self.tracer.handling(queue, function)
             self.routes.append(route)
             return function
 
@@ -233,8 +256,10 @@ class Worker:
         self._loop, self._stopping, self._over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._failure = None
         try:
-            await self._serve(self._loop, self._stopping)
+            with self._endpoints():
+                await self._serve(self._loop, self._stopping)
         finally:
+            self.lines = []
             self._loop = self._stopping = None
         if self._failure is not None:
             raise self._failure
@@ -249,7 +274,7 @@ class Worker:
             return
         stopped.cancel()
         checked.result()
-        lines = self._lines(loop)
+        self.lines = lines = self._lines(loop)
         companions = [loop.create_task(self._accompany(each)) for each in self._companions]
         for line in lines:
             line.open()
@@ -284,6 +309,32 @@ class Worker:
     def queues(self) -> list[str]:
         return list(dict.fromkeys(route.queue for route in self.routes))
 
+    @property
+    def events(self) -> Events:
+        """Who is told what happens here: the hooks of the store, or of its own where it has none."""
+        return self._events if self.store is None else self.store.engine
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that it serves on."""
+        return self._loop
+
+    @property
+    def phase(self) -> Literal["stopped", "starting", "running", "draining"]:
+        """Where it is between two `serve`: checking, consuming, or coming to its end."""
+        if self._stopping is None:
+            return "stopped"
+        if self._stopping.is_set():
+            return "draining"
+        return "running" if self.lines else "starting"
+
+    def _endpoints(self) -> AbstractContextManager[Any]:
+        if self.listen is None:
+            return nullcontext()
+        from .telemetry.endpoints import Endpoints  # which stands above the tools, and is for those who ask for it
+
+        return Endpoints(self, self.listen)
+
     # -- for its dead letters
 
     def intake(self, queue: str) -> Intake:
@@ -295,9 +346,8 @@ class Worker:
         return InboxOutlook(self._plans) if self.store is None else StoreOutlook(self.store)
 
     def tell(self, kind: str, scope: str, key: str, detail: str) -> None:
-        """Emit an event to the hooks of the store."""
-        if self.store is not None:
-            self.store.engine.emit(kind, scope, key, detail=detail)
+        """Emit an event."""
+        self.events.emit(kind, scope, key, detail=detail)
 
     @property
     def _retention(self) -> Duration:
@@ -307,7 +357,7 @@ class Worker:
 
     def _lines(self, loop: asyncio.AbstractEventLoop) -> list[Line]:
         capabilities = self.broker.capabilities
-        isolation = Isolation(loop)
+        isolation, turns = Isolation(loop), Turns()
         lines = []
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
@@ -325,11 +375,12 @@ class Worker:
                 unknown=self._unknown,
                 fail=self._fail,
             )
+            line.tracer, line.events = self.tracer, self.events
             if self.store is not None:
                 line.discipline = Leases(line, routes, self.store, isolation, self.broker.apublish, self._fail)
             else:
                 plans = [self._plans[route] for route in routes]
-                line.discipline = Transactions(line, plans, self._fail)
+                line.discipline = Transactions(line, plans, turns, self._fail)
             lines.append(line)
         return lines
 
@@ -349,9 +400,12 @@ class Worker:
 
     async def _close(self, lines: list[Line], companions: list[asyncio.Task[None]]) -> None:
         for companion in self._companions:
-            told = companion.stop()
-            if inspect.isawaitable(told):
-                await told
+            try:
+                told = companion.stop()
+                if inspect.isawaitable(told):
+                    await told
+            except Exception as error:  # the others are to stop all the same
+                self._fail(error)
         await asyncio.gather(*(line.close(self._over) for line in lines))
         if companions:
             over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from unittest import SkipTest
 
 from effectonce.testing.suites import BrokerCase, Site, broker_cases
@@ -18,13 +19,19 @@ ALONE = (
 Make = Callable[[], Site]
 
 
-def run(*makes: Make | tuple[Make, Make], threads: int, **waits: float) -> None:
-    """Every case that can stand others beside it, on every site; raises with all that failed.
+def run(
+    *makes: Make | tuple[Make, Make], threads: int, parts: tuple[ModuleType, ...] | None = None, **waits: float
+) -> None:
+    """Every case that can stand others beside it, on every site; raises with all that failed. ``parts``: of these
+    modules of the suite only.
 
     Of two sites in one, the first has a long ack window, which a busy machine does not upset; a case that does not
     apply there, since it would have to wait for that, runs on the second.
     """
-    chosen = [(case, make) for make in makes for case in broker_cases() if case.name not in ALONE]
+    wanted = [case for case in broker_cases() if case.name not in ALONE]
+    if parts is not None:
+        wanted = [case for case in wanted if any(vars(part).get(case.name) is case for part in parts)]
+    chosen = [(case, make) for make in makes for case in wanted]
     with ThreadPoolExecutor(threads) as pool:
         running = [(case, pool.submit(_run, case, make, waits)) for case, make in chosen]
     failed = []

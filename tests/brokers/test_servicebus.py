@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from effectonce.brokers.servicebus_messages import LONGEST, description_of, mess
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import REDRIVEN
-from effectonce.testing.suites import BrokerCase, Site
+from effectonce.testing.suites import BrokerCase, Site, broker_order
 from effectonce.urls import Address
 from tests.brokers import side_by_side
 from tests.conftest import skip_or_fail
@@ -83,16 +84,19 @@ def test_the_contract_on_the_service_itself() -> None:
     side_by_side.run(lambda: Site(backend=ServiceBusBackend(Address(url))), threads=8, delay=2.0, quiet=1.0)
 
 
-def test_the_contract(patient: ServiceBusPeer, hasty: ServiceBusPeer) -> None:
+@pytest.mark.parametrize(("sessions", "parts"), [("no", None), ("yes", (broker_order,))])
+def test_the_contract(
+    patient: ServiceBusPeer, hasty: ServiceBusPeer, sessions: str, parts: tuple[ModuleType, ...] | None
+) -> None:
     def site(server: ServiceBusPeer) -> Callable[[], Site]:
         return lambda: Site(
-            backend=backend(server.url),
+            backend=backend(f"{server.url}&sessions={sessions}"),
             unreachable=backend(f"servicebus://a:b@127.0.0.1:{free_port()}?emulator=yes"),
             locked=backend(server.url_with("wrong-canary")),
             secret="wrong-canary",
         )
 
-    side_by_side.run((site(patient), site(hasty)), threads=20, quiet=0.3)
+    side_by_side.run((site(patient), site(hasty)), threads=20, parts=parts, quiet=0.3)
 
 
 #: The peer keeps nothing. And to open and close eighteen things takes the SDK twenty seconds.
@@ -279,6 +283,7 @@ async def test_declare_makes_the_queue_as_the_url_says(administer: Callable[[Adm
         "default_message_time_to_live": timedelta(days=7),
         "dead_lettering_on_message_expiration": True,
         "requires_duplicate_detection": True,
+        "requires_session": False,
         "duplicate_detection_history_time_window": timedelta(hours=1),
     }
     accepted = inspect.signature(ServiceBusAdministrationClient.create_queue).parameters
@@ -319,7 +324,7 @@ def queue(**changed: Any) -> QueueProperties:
         ({"lock_duration": timedelta(seconds=30)}, "ack_window"),
         ({"default_message_time_to_live": timedelta(days=30)}, "retention"),
         ({"requires_duplicate_detection": False}, "dedup_window=none"),
-        ({"requires_session": True}, "sessions"),
+        ({"requires_session": True}, "sessions=yes"),
         ({"dead_lettering_on_message_expiration": False}, "dead-letter on message expiration"),
     ],
 )
@@ -332,6 +337,22 @@ async def test_a_queue_that_breaks_a_promise_is_refused(
     administer(Administration(queue(**changed)))
     with pytest.raises(ConfigurationError, match=remedy):
         await broker.check("q", group=GROUP)
+
+
+async def test_sessions_are_asked_for_and_found(administer: Callable[[Administration], None]) -> None:
+    broker = ServiceBusBackend(Address(f"{AZURE}?sessions=yes"))
+    administer(Administration(queue(requires_session=True)))
+    await broker.check("q", group=GROUP)
+    administer(Administration(queue()))
+    with pytest.raises(ConfigurationError, match="has no sessions"):
+        await broker.check("q", group=GROUP)
+
+
+def test_a_session_is_an_ordering_key_and_the_others_share_a_few() -> None:
+    keyed = message_of(Packet(body=b"1", id="a", ordering_key="order-7"), sessions=True)
+    assert keyed.session_id == "order-7"
+    others = {message_of(Packet(body=b"1", id=str(n)), sessions=True).session_id for n in range(100)}
+    assert len(others) == 8
 
 
 # -- addresses and errors

@@ -96,6 +96,35 @@ def test_an_envelope_is_read_or_refused(folder: Path, case: dict[str, Any]) -> N
         assert written["dead_letter"][name] == value
 
 
+@cases("retry_backoff")
+def test_a_retry_waits_as_long_as_the_formula_says(folder: Path, case: dict[str, Any]) -> None:
+    retry = eo.Retry(
+        None,
+        first=case["retry_backoff"],
+        factor=case["retry_backoff_multiplier"],
+        cap=case["retry_backoff_max"] or None,
+        jitter=case["retry_jitter"] == "full",
+    )
+    for _ in range(20):
+        delay = retry.after(ValueError(), case["n"])
+        assert delay is not None
+        if "expect_delay_seconds" in case:
+            assert delay == case["expect_delay_seconds"]
+        else:
+            bounds = case["expect_delay_range_seconds"]
+            assert bounds["min"] <= delay <= bounds["max"]
+
+
+@cases("traceparent")
+def test_a_trace_is_known_by_its_header_else_by_its_trace_id(folder: Path, case: dict[str, Any]) -> None:
+    headers = {} if case["traceparent"] is None else {"traceparent": case["traceparent"]}
+    sent = BQ.encode(eo.Message(type="urn:a", data={}, trace_id=case["trace_id"], headers=headers))
+    traced, expect = BQ.decode(sent).traced, case["expect"]
+    assert traced is not None
+    assert traced.trace_id == expect["trace_id_hex"]
+    assert (traced.parent_id, traced.flags) == (expect.get("parent_span_id"), expect.get("flags"))
+
+
 @section("idempotency")
 def test_the_key_is_the_messages_own_id(folder: Path, case: dict[str, Any]) -> None:
     rule = case["dedup_key"]

@@ -1,6 +1,6 @@
 // A peer that speaks AMQP 1.0 as Azure Service Bus is documented to, as far as effectonce's adapter goes: the token
-// handshake, queues with locks, delivery counts and duplicate detection, dead letters, and the management operations
-// for renewing, scheduling and peeking. Queues come into being when they are named; those called "missing…" do not.
+// handshake, queues with locks, delivery counts and duplicate detection, sessions, dead letters, and the management
+// operations for renewing, scheduling and peeking. Queues come into being when they are named; those called "missing…" do not.
 //
 //     node servicebus.js PORT LOCK_SECONDS DEDUP_SECONDS PASSWORD
 
@@ -15,6 +15,7 @@ const DEAD = "/$deadletterqueue";
 const MANAGEMENT = "/$management";
 const MAX_SIZE = 262144;
 const BATCH_FORMAT = 0x80013700;
+const SESSION = "com.microsoft:session-filter";
 
 // -- queues
 
@@ -24,6 +25,36 @@ class Queue {
         this.messages = []; // in the order of their sequence numbers
         this.seen = new Map(); // message id: when
         this.links = new Set();
+        this.sessions = new Map(); // by name: the link that has it, and until when
+    }
+
+    fits(link, entry, now) {
+        if (link.taken === undefined) return true;
+        const own = this.sessions.get(link.taken);
+        return own.link === link && own.until > now && entry.message.group_id === link.taken;
+    }
+
+    // The next session with a message to deliver that nobody has, or this one; undefined: there is none.
+    lockSession(link, wanted) {
+        const now = Date.now();
+        const entry = this.messages.find(({ message, lock, until, due }) => {
+            const name = message.group_id;
+            const taken = this.sessions.get(name);
+            const free = taken === undefined || taken.until <= now;
+            return name && free && (wanted ?? name) === name && (lock === null || until <= now) && due <= now;
+        });
+        if (entry === undefined) return undefined;
+        this.sessions.set(entry.message.group_id, { link, until: now + LOCK });
+        return entry.message.group_id;
+    }
+
+    leaveSession(link) {
+        const own = this.sessions.get(link.taken);
+        if (own === undefined || own.link !== link) return;
+        this.sessions.delete(link.taken);
+        for (const entry of this.messages) {
+            if (entry.message.group_id === link.taken && entry.lock !== null) this.release(entry);
+        }
     }
 
     static named(name) {
@@ -54,12 +85,12 @@ class Queue {
                 entry.count += 1;
             }
             if (entry.lock !== null || entry.due > now) continue;
-            const link = [...this.links].find((each) => each.sendable());
-            if (link === undefined) return;
+            const link = [...this.links].find((each) => each.sendable() && this.fits(each, entry, now));
+            if (link === undefined) continue;
             this.links.delete(link); // turn by turn
             this.links.add(link);
             entry.lock = crypto.randomBytes(16);
-            entry.until = now + LOCK;
+            entry.until = link.taken === undefined ? now + LOCK : this.sessions.get(link.taken).until;
             const delivery = link.send(stamped(entry), entry.lock);
             delivery.entry = entry;
             delivery.token = entry.lock;
@@ -143,7 +174,19 @@ container.on("sender_open", ({ sender }) => {
     }
     const queue = Queue.named(name);
     if (queue === undefined) return refuse(sender, name);
-    echo(sender);
+    const filter = sender.source.filter;
+    if (filter && SESSION in filter) {
+        sender.taken = queue.lockSession(sender, filter[SESSION] ?? undefined);
+        if (sender.taken === undefined) {
+            // The service would wait for one, as long as it was asked to.
+            return sender.close({ condition: "com.microsoft:timeout", description: "no session has messages" });
+        }
+        sender.set_source({ ...sender.source, filter: { [SESSION]: sender.taken } });
+        sender.set_target(sender.target);
+        sender.local.attach.properties = { "com.microsoft:locked-until-utc": rhea.types.wrap_long(0) };
+    } else {
+        echo(sender);
+    }
     sender.queue = queue;
     return queue.links.add(sender);
 });
@@ -151,7 +194,9 @@ container.on("sender_open", ({ sender }) => {
 container.on("sendable", ({ sender }) => sender.queue && sender.queue.deliver());
 
 function gone(sender) {
-    if (sender && sender.queue) sender.queue.links.delete(sender);
+    if (!sender || !sender.queue) return;
+    sender.queue.links.delete(sender);
+    if (sender.taken !== undefined) sender.queue.leaveSession(sender);
 }
 container.on("sender_close", ({ sender }) => gone(sender));
 function lost({ connection }) {
@@ -244,6 +289,15 @@ const OPERATIONS = {
         for (const entry of entries) entry.until = Date.now() + LOCK;
         const times = entries.map((entry) => entry.until);
         return answer(200, { expirations: rhea.types.wrap_array(times, 0x83) });
+    },
+    "renew-session-lock": (queue, body, answer) => {
+        const own = queue.sessions.get(body["session-id"]);
+        if (own === undefined || own.until <= Date.now()) return answer(410, {}, "com.microsoft:session-lock-lost");
+        own.until = Date.now() + LOCK;
+        for (const entry of queue.messages) {
+            if (entry.message.group_id === body["session-id"] && entry.lock !== null) entry.until = own.until;
+        }
+        return answer(200, { expiration: rhea.types.wrap_timestamp(own.until) });
     },
     "schedule-message": (queue, body, answer) => {
         const numbers = body.messages.map(({ message }) => {

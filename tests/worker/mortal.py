@@ -30,6 +30,13 @@ def leased(broker: eo.Broker, queue: str, store: eo.Store, effects: str) -> eo.W
     rows = sqlite3.connect(effects, timeout=30, isolation_level=None)
     pid = os.getpid()
 
+    def fenced(event: eo.Event) -> None:
+        """On a machine that is too busy a lease may end while its process lives, and so may what was done under it."""
+        if event.kind == "fenced":
+            rows.execute("INSERT INTO fenced VALUES (?, ?)", (event.key, pid))
+
+    store.add_hook(fenced)
+
     @worker.handler(queue, retry=RETRY, concurrency=8, lease="1s")
     async def charge(message: eo.Message[dict[str, Any]]) -> None:
         await asyncio.sleep(0.005)

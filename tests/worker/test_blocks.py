@@ -90,3 +90,39 @@ async def test_a_store_in_this_process_answers_a_block_itself() -> None:
     side = store.engine.async_side()
     replies: Any = side.claim_block([claim("a"), claim("a", "other")])
     assert [reply.kind for reply in replies] == ["claimed", "in_progress"]
+
+
+async def test_a_port_that_is_cancelled_from_within_is_a_store_that_is_away() -> None:
+    """Nobody has cancelled the group's own task: sent again without end, it would keep the loop to itself."""
+
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            asked.append(len(batch))
+            raise asyncio.CancelledError
+
+    asked: list[int] = []
+    group = AsyncGroup([Port()], 128, lambda op, answer: None, asyncio.get_running_loop())  # type: ignore[list-item]
+    replies = await asyncio.wait_for(group.submit_block([claim("a"), claim("b")]), 5)
+    assert ([type(reply) for reply in replies], asked) == ([eo.StoreUnavailable] * 2, [2])
+
+
+async def test_lone_operations_and_blocks_take_turns() -> None:
+    backend = GroupedBackend(latency=0.001)
+    group = group_on(backend, limit=2)
+    blocks = [group.submit_block([claim(f"b{n}{at}") for at in range(6)]) for n in range(3)]
+    lone = [group.submit(claim(f"l{n}")) for n in range(4)]
+    await asyncio.gather(*blocks, *lone)
+    kinds = "".join(batch[0].key[0] for batch in backend.batches)
+    assert kinds.startswith("blbl"), "neither waits for the end of the other"
+
+
+async def test_a_group_that_is_closed_meanwhile_answers_its_blocks_all_the_same() -> None:
+    backend = GroupedBackend(latency=0.01)
+    group = group_on(backend, limit=2)
+    block = group.submit_block([claim(key) for key in "abcdef"])
+    await until(lambda: backend.batches)
+    closing = asyncio.create_task(group.close())
+    await asyncio.sleep(0)
+    later = group.submit_block([claim("g")])
+    await closing
+    assert [reply.kind for reply in (*await block, *await later) if isinstance(reply, Answer)] == ["claimed"] * 7

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import effectonce as eo
 from effectonce.contracts import Packet
+from effectonce.envelopes import BabelQueue
 from effectonce.message import REDRIVEN
 from effectonce.record import Claim
 
@@ -183,6 +186,40 @@ async def test_the_bypass_survives_retries_and_handlers_see_it() -> None:
     await shop.settle(1)
     assert [(run.redriven, run.bypassing) for run in shop.runs] == [(True, True)] * 2
     assert (shop.charged, shop.mails) == ([message.id], [])
+
+
+async def test_the_bypass_of_babelqueue_is_ours_and_ours_is_babelqueues() -> None:
+    """A redrive by another SDK marks a message in its own way, and its consumers must know ours."""
+    bench = Bench()
+    bench.broker.envelope = BabelQueue()
+    worker = bench.worker()
+    runs: list[tuple[bool, bool]] = []
+    fail = True
+
+    @worker.handler("orders", retry=eo.Retry(1))
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append((eo.current().redriven, eo.current().bypassing))
+        if fail:
+            raise ValueError
+
+    sent = bench.broker.envelope.encode(paid(1), "orders")
+    foreign = structs.replace(sent, headers={**sent.headers, "bq-replay-bypass": "1"})
+    async with serving(worker):
+        await bench.backend.publisher().publish("orders", [foreign])
+        await until(lambda: bench.count("dead") == 1)
+        fail = False
+        publisher = bench.backend.publisher()
+        published: list[Packet] = []
+
+        async def publish(queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+            published.extend(packets)
+            return await publisher.publish(queue, packets)
+
+        bench.backend.publisher = lambda: SimpleNamespace(publish=publish, close=publisher.close)  # type: ignore
+        await bench.dead(worker, "orders").aredrive(bypass_effects=True)
+        await until(lambda: bench.count("ack") == 1)
+    assert runs == [(True, True)] * 2
+    assert published[0].headers["bq-replay-bypass"] == "1"
 
 
 async def test_a_redrive_without_bypass_does_everything_and_says_that_it_is_one() -> None:

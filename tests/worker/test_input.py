@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.contracts import Delivery
 from effectonce.dlq import Dead
 from effectonce.envelopes import CloudEvents, Signed
 
-from .bench import Bench, paid, serving, until
+from .bench import Bench, Watched, paid, serving, until
 
 
 class Paid(msgspec.Struct):
@@ -151,3 +152,42 @@ async def test_f65_what_a_producer_writes_is_escaped_in_the_cause(bad: str) -> N
     assert dead.packet.headers["eo-dead"].isascii()
     assert dead.packet.headers["eo-dead"].isprintable()
     assert dead.cause.text.isprintable()
+
+
+async def test_dead_letters_that_leave_no_room_for_the_cause_get_less_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body as large as the broker takes, and a header more, ended the worker, and the next one."""
+    monkeypatch.setattr(Watched, "dead_letter", _narrow(Watched.dead_letter, 60))
+    bench = Bench()
+    worker = ready(bench)
+    await bench.send_raw("orders", b"x" * 1000)
+    (dead,) = await buried(bench, worker)
+    assert (dead.cause.why, dead.cause.text, dead.packet.body) == ("undecodable", "", b"x" * 1000)
+
+
+async def test_what_no_dead_letters_take_stays_in_its_queue_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Watched, "dead_letter", _narrow(Watched.dead_letter, 0))
+    bench = Bench()
+    worker = bench.worker()
+
+    @worker.handler("orders", type="order.paid")
+    async def charge(message: eo.Message[Paid]) -> None: ...
+
+    async with serving(worker):
+        await bench.send_raw("orders", b"junk")
+        await until(lambda: bench.delays() == [300.0])
+        await bench.send("orders", paid(1))
+        await until(lambda: bench.count("ack") == 1)
+    assert bench.left("orders") == 1
+    assert "stays here, undecodable: no room" in caplog.text
+
+
+def _narrow(dead_letter: Any, most: int) -> Any:
+    async def refusing(self: Watched, delivery: Delivery, headers: dict[str, str]) -> bool:
+        if sum(map(len, headers.values())) > most:
+            raise eo.ConfigurationError("no room")
+        answer: bool = await dead_letter(self, delivery, headers)
+        return answer
+
+    return refusing

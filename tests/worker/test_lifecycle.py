@@ -401,3 +401,56 @@ async def test_what_is_decided_while_others_are_being_sent_is_sent_too(monkeypat
         await asyncio.sleep(0.05)
         go.set()
         await until(lambda: bench.count("ack") == 12)
+
+
+async def test_f58_a_handler_that_does_not_heed_its_cancellation_keeps_no_worker_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectonce.workers.slots.GRACE", 0.1)
+    bench = Bench()
+    worker = bench.worker(drain="10ms")
+    started, over = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        started.set()
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await started.wait()
+    assert bench.count("nack") == 1
+    over.set()
+    await until(lambda: any(event.kind == "completed" for event in bench.events), 5)
+
+
+async def test_f58_a_companion_that_cannot_be_stopped_keeps_no_handler_from_its_end() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    started = asyncio.Event()
+
+    class Companion:
+        async def serve(self) -> None:
+            await asyncio.Event().wait()
+
+        def stop(self) -> None:
+            raise RuntimeError("it does not know how")
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        started.set()
+        await asyncio.sleep(0.05)
+
+    worker.add(Companion())
+    task = asyncio.create_task(worker.serve())
+    await bench.send("orders", paid(1))
+    await started.wait()
+    worker.stop()
+    await until(lambda: bench.count("ack") == 1)
+    worker.stop()
+    with pytest.raises(RuntimeError, match="does not know"):
+        await task

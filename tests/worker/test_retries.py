@@ -235,3 +235,23 @@ async def test_a_dead_letter_lets_those_behind_it_go_on() -> None:
         await bench.send_unordered("orders", *(paid(n, ordering_key="k") for n in range(4)))
         await until(lambda: bench.count("ack") == 3)
     assert (done, bench.count("dead")) == ([1, 2, 3], 1)
+
+
+@pytest.mark.parametrize("kind", ["task", "thread"])
+async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(kind: str) -> None:
+    """Something that it awaited was cancelled. In a thread the message was held for ever by that."""
+    bench = Bench()
+    worker = bench.worker()
+
+    def charge(message: eo.Message[Any]) -> None:
+        raise asyncio.CancelledError
+
+    async def charge_async(message: eo.Message[Any]) -> None:
+        raise asyncio.CancelledError
+
+    worker.handler("orders", retry=Retry(2, first="5ms"))(charge if kind == "thread" else charge_async)
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await until(lambda: bench.count("dead") == 1)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert (dead.cause.why, dead.cause.attempts) == ("attempts-exhausted", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -329,3 +330,155 @@ async def test_where_the_broker_does_not_count_the_first_that_come_may_have_come
     assert sqlite.effects() == [number for number in range(80) if number != 70]
     assert max(sizes) > 4, "in one transaction with others"
     assert sqlite.query("SELECT count(*) FROM effects_inbox_attempts") == [(0,)]
+
+
+async def test_a_plain_def_that_returns_a_coroutine_is_never_taken_for_done(sqlite: Database) -> None:
+    """F72: never awaited, recorded, acked, lost."""
+    worker = sqlite.worker()
+
+    async def inner(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO effects VALUES (1)")
+
+    worker.handler("orders", batch=True)(lambda connection, message: inner(connection))
+    await sqlite.bench.send("orders", paid(1), paid(2))
+    with pytest.raises(eo.WrongColour, match="plain `def` that returned coroutine"):
+        await worker.serve()
+    assert (sqlite.bench.count("ack"), sqlite.rows(), sqlite.bench.left("orders")) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(sqlite: Database, goes_on: bool) -> None:
+    """All rows are inserted first: those of the messages behind it would stay, without their effects."""
+    worker = sqlite.worker()
+
+    @worker.handler("orders", batch=True, concurrency=1, retry=eo.Retry(2, first="5ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        connection.execute("INSERT INTO effects VALUES (?)", (number,))
+        if number == 3:
+            connection.commit()
+            if goes_on:
+                connection.execute("UPDATE effects SET number = number")
+        if number == 5 and not failed:
+            failed.append(number)
+            raise ValueError
+
+    failed: list[int] = []
+    await sqlite.bench.send("orders", *(paid(number) for number in range(8)))
+    async with serving(worker):
+        await until(lambda: sqlite.bench.count("ack") + sqlite.bench.count("dead") == 8)
+    assert set(sqlite.effects()) == set(range(8))
+    if goes_on:  # nobody can tell what of it is committed: it is given up
+        assert (sqlite.rows(), sqlite.bench.count("dead")) == (7, 1)
+    else:
+        assert (sqlite.rows(), sqlite.effects()) == (8, list(range(8))), "what is surely committed is not done again"
+
+
+async def test_f20_what_the_drain_has_cancelled_is_no_poison(postgres: Database) -> None:
+    """A start that is cancelled in good order is uncounted, however often a deployment does that."""
+    await postgres.bench.send("orders", paid(1))
+    for life in range(4):
+        worker = postgres.worker(drain="10ms")
+        started = asyncio.Event()
+
+        @worker.handler("orders", retry=eo.Retry(10))
+        async def insert(
+            connection: Any, message: eo.Message[Any], life: int = life, started: asyncio.Event = started
+        ) -> None:
+            started.set()
+            if life < 3:
+                await asyncio.Event().wait()
+
+        async with serving(worker):
+            await asyncio.wait_for(started.wait(), 15)
+            if life == 3:
+                await until(lambda: postgres.bench.count("ack") == 1)
+
+
+async def test_f20_of_all_queues_one_that_came_before_runs_at_a_time(sqlite: Database) -> None:
+    """Else one would be counted for what another, of another queue, did to their process."""
+    sqlite.bench.count_nothing()
+    worker = sqlite.worker()
+    at_once: list[int] = []
+    running: set[str] = set()
+
+    def watch(connection: sqlite3.Connection, message: eo.Message[Any]) -> None:
+        running.add(message.id)
+        time.sleep(0.02)
+        at_once.append(len(running))
+        running.discard(message.id)
+
+    for queue in ("a", "b"):
+        worker.handler(queue)(watch)
+        await sqlite.bench.send(queue, *(paid(number) for number in range(3)))
+    async with serving(worker):
+        await until(lambda: sqlite.bench.count("ack") == 6)
+    assert at_once == [1] * 6
+
+
+async def test_f20_a_count_that_could_not_be_taken_back_is_taken_back_later(sqlite: Database) -> None:
+    sqlite.bench.count_nothing()
+    connect, away = sqlite.connect, False
+
+    def flaky() -> Any:
+        if away:
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect()
+
+    sqlite.connect = flaky
+    worker = sqlite.worker()
+    loop = asyncio.get_running_loop()
+
+    def back() -> None:
+        nonlocal away
+        away = False
+
+    @worker.handler("orders", retry=eo.Retry(5, first="5ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[Any]) -> None:
+        nonlocal away
+        tries.append(message.id)
+        if len(tries) < 4:
+            away = True
+            loop.call_soon_threadsafe(loop.call_later, 0.1, back)
+            raise ValueError
+
+    tries: list[str] = []
+    async with serving(worker):
+        await sqlite.bench.send("orders", paid(1))
+        await until(lambda: sqlite.bench.count("ack") == 1)
+    assert (len(tries), sqlite.bench.count("dead")) == (4, 0)
+
+
+async def test_having_waited_behind_another_is_no_attempt(sqlite: Database) -> None:
+    """The broker counts its deliveries all the same."""
+    worker = sqlite.worker()
+    runs: list[int] = []
+
+    @worker.handler("orders", retry=eo.Retry(3, first="5ms", cap="10ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        runs.append(number)
+        if number == 0 or (number == 1 and runs.count(1) < 3):
+            raise ValueError
+
+    async with serving(worker):
+        await sqlite.bench.send_unordered("orders", *(paid(number, ordering_key="k") for number in range(4)))
+        await until(lambda: sqlite.bench.count("ack") == 3 and sqlite.bench.count("dead") == 1)
+    assert runs == [0, 0, 0, 1, 1, 1, 2, 3]
+
+
+async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(postgres: Database) -> None:
+    """Something that it awaited was cancelled: not the message's fate, and no reason to try for ever."""
+    postgres.bench.count_nothing()
+    worker = postgres.worker()
+    tries: list[str] = []
+
+    @worker.handler("orders", retry=eo.Retry(2, first="5ms"))
+    async def insert(connection: Any, message: eo.Message[Any]) -> None:
+        tries.append(message.id)
+        raise asyncio.CancelledError
+
+    async with serving(worker):
+        await postgres.bench.send("orders", paid(1))
+        await until(lambda: postgres.bench.count("dead") == 1)
+    assert len(tries) == 2

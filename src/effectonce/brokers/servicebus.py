@@ -7,7 +7,7 @@ administration client. So the SDK's side of the wire is real, and the service's 
 
 A delivery is ours while its lock lasts, which is the ack window; see `windowed`. There is no delay for a message that
 is given back: a copy of it is scheduled, and then it is completed, so that a crash in between doubles it and loses
-nothing. Sessions are not used, so nothing keeps its order here.
+nothing. Nothing keeps its order but by sessions, which are in `servicebus_sessions`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from effectonce.contracts import BrokerCapabilities, Delivery, Packet
+from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, Packet
 from effectonce.durations import micros
 from effectonce.errors import BrokerUnavailable, InvalidOption
 from effectonce.names import require_name
-from effectonce.urls import Address
+from effectonce.urls import Address, flag
 
 from .servicebus_client import Link, Namespace, Refused, parse
 from .servicebus_letters import ServiceBusDeadLetters
 from .servicebus_messages import GIVEN_UP, description_of, message_of, packet_of
 from .servicebus_queues import Settings, check, declare
+from .servicebus_sessions import SessionsConsumer
 from .windowed import Hold, WindowedConsumer
 
 DAY: Final = 86400.0
@@ -40,7 +41,8 @@ class ServiceBusBackend:
     identity is used, by ``azure-identity``.
 
     Options: ``ack_window`` (1m: the queue's lock duration, at most 5m), ``dedup_window`` (10m: the queue's duplicate
-    detection; ``0``: it has none), ``retention`` (14d: the queue's default time to live), ``max_body`` (240 KB; more in
+    detection; ``none``: it has none), ``sessions`` (no; yes: all queues of this broker have sessions, by which an
+    ordering key keeps its order), ``retention`` (14d: the queue's default time to live), ``max_body`` (240 KB; more in
     the premium tier), ``timeout`` (30s), ``emulator`` (yes: plain AMQP; queues are as the emulator is configured).
     """
 
@@ -51,6 +53,7 @@ class ServiceBusBackend:
             lock=address.seconds("ack_window", 60.0),
             dedup=address.take("dedup_window", _dedup_window, dedup),
             retention=address.seconds("retention", 14 * DAY),
+            sessions=address.take("sessions", flag, False),
         )
         max_body = address.take("max_body", int, 240_000)
         address.done()
@@ -59,6 +62,7 @@ class ServiceBusBackend:
         self.capabilities = BrokerCapabilities(
             name="servicebus",
             native_dead_letters=True,
+            ordering="key" if self._settings.sessions else "none",
             ack_window=self._settings.lock,
             extends=True,
             counts_attempts=True,
@@ -68,9 +72,11 @@ class ServiceBusBackend:
         )
 
     def publisher(self) -> ServiceBusPublisher:
-        return ServiceBusPublisher(self._namespace)
+        return ServiceBusPublisher(self._namespace, self._settings.sessions)
 
-    def consumer(self, queue: str, *, group: str, prefetch: int) -> ServiceBusConsumer:
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
+        if self._settings.sessions:
+            return SessionsConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
         return ServiceBusConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
 
     def dead_letters(self, queue: str, *, group: str) -> ServiceBusDeadLetters:
@@ -96,8 +102,9 @@ def _dedup_window(text: str) -> float | None:
 class ServiceBusPublisher:
     """See `contracts.Publisher`. What is sent together arrives together, or not at all."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, sessions: bool) -> None:
         self._namespace = namespace
+        self._sessions = sessions
         self._links: dict[str, Link] = {}
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
@@ -107,9 +114,14 @@ class ServiceBusPublisher:
             link = self._links[queue] = Link(self._namespace, queue, lambda client: client.get_queue_sender(name))
         answers: list[Exception | None] = [None] * len(packets)
         batch: Any = None
+        session: str | None = None
         waiting: list[int] = []
         for at, packet in enumerate(packets):
-            message = message_of(packet)
+            message = message_of(packet, sessions=self._sessions)
+            if waiting and message.session_id != session:  # a batch goes to one session
+                await self._send(link, batch, waiting, answers)
+                batch, waiting = None, []
+            session = message.session_id
             for _ in range(2):
                 batch = batch or await link.use(lambda sender: sender.create_message_batch())
                 try:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from typing import Any, Final
+from zlib import crc32
 
 from effectonce import bindings
 from effectonce.contracts import Packet
@@ -31,6 +32,8 @@ LONGEST: Final = 4000
 GIVEN_UP: Final = "effectonce"
 
 _LONGEST_ID: Final = 128
+#: How many sessions those share that have no ordering key.
+SPREAD: Final = 8
 
 
 def message_of(packet: Packet, *, sessions: bool = False, before: int = 0) -> Any:
@@ -53,8 +56,10 @@ def message_of(packet: Packet, *, sessions: bool = False, before: int = 0) -> An
         properties[ORDERING_KEY] = packet.ordering_key
     if before:
         properties[ATTEMPTS] = before
-    if sessions:  # a message without an ordering key is in order with itself
-        fields["session_id"] = _plain(packet.ordering_key) if packet.ordering_key is not None else os.urandom(16).hex()
+    if sessions:
+        key = packet.ordering_key
+        other = crc32((packet.id or fields["message_id"]).encode()) % SPREAD
+        fields["session_id"] = f"eo-{other}" if key is None else _plain(key)
     return ServiceBusMessage(packet.body, application_properties=properties, **fields)
 
 

@@ -21,6 +21,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lock: float
     dedup: float | None
     retention: float
+    sessions: bool = False
 
 
 async def declare(namespace: Namespace, queue: str, settings: Settings) -> None:
@@ -34,6 +35,7 @@ async def declare(namespace: Namespace, queue: str, settings: Settings) -> None:
         "default_message_time_to_live": timedelta(seconds=settings.retention),
         "dead_lettering_on_message_expiration": True,
         "requires_duplicate_detection": settings.dedup is not None,
+        "requires_session": settings.sessions,
     }
     if settings.dedup is not None:
         options["duplicate_detection_history_time_window"] = timedelta(seconds=settings.dedup)
@@ -56,8 +58,9 @@ async def check(namespace: Namespace, queue: str, settings: Settings) -> None:
     except Exception as error:
         raise translate(error, namespace, queue) from error
     wrong = f"queue {queue} at {namespace}"
-    if found.requires_session:
-        raise ConfigurationError(f"{wrong} wants sessions, which effectonce does not use; make one without")
+    if found.requires_session != settings.sessions:
+        has = "wants sessions; add sessions=yes to the URL" if found.requires_session else "has no sessions"
+        raise ConfigurationError(f"{wrong} {has}, or make it anew: that cannot be changed")
     if found.lock_duration < timedelta(seconds=settings.lock):
         raise ConfigurationError(
             f"{wrong} locks a message for {found.lock_duration.total_seconds():g}s only; raise its lock duration, or "

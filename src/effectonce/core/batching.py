@@ -34,6 +34,9 @@ Orphaned = Callable[[Claim, Answer], None]
 class Group(Protocol):
     """Takes one operation at a time from many callers."""
 
+    #: How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on.
+    sizes: list[int]
+
     def submit(self, op: Batchable) -> Awaitable[Any]:
         """The reply to ``op``; a reply that is an exception is raised."""
         ...
@@ -92,6 +95,16 @@ def parts(block: Block, limit: int) -> Iterator[Part]:
         places = [chosen[identity] for identity in sorted(chosen)]
         yield Part(block, places, [ops[at] for at in places])
         rest = left
+
+
+def tally(sizes: list[int], size: int) -> None:
+    """Count a batch of ``size``; see `Group.sizes`."""
+    sizes[0] += size
+    sizes[size.bit_length()] += 1
+
+
+def no_sizes() -> list[int]:
+    return [0] * 17  # no store takes more than 65,535 operations at once
 
 
 def take(queue: deque[Entry], limit: int) -> list[Entry]:
@@ -256,6 +269,7 @@ class AsyncGroup:
         self._idle = list(reversed(ports))
         self._tasks: set[asyncio.Task[None]] = set()  # referred to, so that they are not collected
         self._closing = False
+        self.sizes = no_sizes()
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
@@ -314,6 +328,7 @@ class AsyncGroup:
                     continue
                 if len(self._queue) >= MANY and self._idle:
                     self._start()
+                tally(self.sizes, len(entries))
                 replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
                 for entry, reply in pair(entries, replies, self._queue):
                     self._deliver(entry, reply)
@@ -353,15 +368,17 @@ class AsyncGroup:
             return  # whoever asked has been cancelled
         if self._blocks and self._idle:
             self._start()
+        tally(self.sizes, len(part.ops))
         try:
             replies = await exchange(port, part.ops, asyncio.sleep)
             if len(replies) != len(part.ops):
                 replies = [RuntimeError(f"the port gave {len(replies)} replies to {len(part.ops)} operations")]
                 replies *= len(part.ops)
-        except asyncio.CancelledError:
-            self._blocks.appendleft(part)  # the loop ends; each operation recognises its repetition
-            raise
         except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                self._blocks.appendleft(part)  # the loop ends; each operation recognises its repetition
+                raise
             told = error if isinstance(error, Exception) else StoreUnavailable(f"the store access was ended: {error!r}")
             self._deliver_part(part, [told] * len(part.ops))
             raise

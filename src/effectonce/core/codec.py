@@ -98,6 +98,22 @@ def encode_untyped(value: Any) -> bytes:
     return VERSION + _encoder.encode(value)
 
 
+_TRACED = b"2"  # before the bytes of a result: which trace it was made in, and those bytes
+_TRACE = 48  # characters
+
+
+def with_trace(stored: bytes, trace: bytes) -> bytes:
+    """A stored result and the trace of the run that it is of: trace and span, 48 hexadecimal digits."""
+    return _TRACED + trace + stored if len(trace) == _TRACE else stored
+
+
+def without_trace(stored: bytes) -> tuple[bytes, bytes]:
+    """The stored result alone, and its trace; b"" where it has none."""
+    if stored[:1] != _TRACED:
+        return stored, b""
+    return stored[1 + _TRACE :], stored[1 : 1 + _TRACE]
+
+
 class StoredError(msgspec.Struct):
     """A permanent failure as it is kept."""
 

@@ -16,11 +16,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from effectonce.contracts import Backend, Clock, Event, Hook, Port
+from effectonce.contracts import Backend, Clock, Hook, Port, Tracer
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
 
 from .batching import AsyncGroup, Group
 from .drive import drive
+from .events import Events
 from .heartbeat import Heartbeat
 from .privacy import Privacy
 from .thread_group import ThreadGroup
@@ -70,7 +71,7 @@ def _block(groups: Sequence[Group], submit: Submit, ops: Sequence[Batchable]) ->
     return replies
 
 
-class Engine:
+class Engine(Events):
     """See the module."""
 
     def __init__(
@@ -83,8 +84,10 @@ class Engine:
     ) -> None:
         self.backend = backend
         self.privacy = privacy
-        self.hooks = hooks
+        super().__init__(hooks)
+        self.tracer: Tracer | None = None
         self._clock: Clock | None = getattr(backend, "clock", None)  # of stores that have no server to ask
+        self.in_process = backend.capabilities.lanes == 0
         self.monotonic: Callable[[], float] = time.monotonic if self._clock is None else self._clock.monotonic
         self._sweep_every = sweep_every
         self._lock = threading.Lock()
@@ -125,6 +128,10 @@ class Engine:
         if renew is not None:
             renew()
         self._fresh()
+
+    def now(self) -> int:
+        """Microseconds since the epoch, by this process's own clock where the store has a server to ask."""
+        return time.time_ns() // 1000 if self._clock is None else self._clock.now()
 
     # -- sides
 
@@ -177,18 +184,6 @@ class Engine:
 
     # -- events
 
-    def emit(
-        self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,
-        detail: str = "",
-    ) -> None:  # fmt: skip
-        """Tell every hook. A hook that raises is logged and otherwise ignored: telemetry never changes an outcome."""
-        event = Event(kind, scope, key, attempt, token, seconds, detail)
-        for hook in self.hooks:
-            try:
-                hook(event)
-            except Exception:
-                log.exception("an effectonce hook raised on %s", kind)
-
     def _report_sweep(self, deleted: int, lapsed: int, error: str) -> None:
         if error:
             log.warning("effectonce could not sweep %r: %s", self.backend, error)
@@ -212,6 +207,15 @@ class Engine:
     def _deaf(self, end: threading.Event) -> None:
         if self._listening is end:
             self._listening = None
+
+    def batch_sizes(self) -> list[tuple[str, list[int]]]:
+        """By lane, what `Group.sizes` of each of its groups says."""
+        sides = [self.sync, *self._loops.values()] if self.sync is not None else list(self._loops.values())
+        found = []
+        for side in sides:
+            names = ("claims", "settlements") if len(side.groups) == 2 else ("both",)
+            found += [(name, group.sizes) for name, group in zip(names, side.groups, strict=False)]
+        return found
 
     # -- people and the end
 

@@ -36,7 +36,7 @@ from effectonce.errors import (
 )
 from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement
 
-from .codec import Codec, Unstorable, decode_error, encode_error
+from .codec import Codec, Unstorable, decode_error, encode_error, with_trace, without_trace
 from .engine import Engine, Side, log, release
 from .provider_keys import provider_key
 from .waiting import FIRST_POLL, LAST_POLL
@@ -91,6 +91,9 @@ class Run(Struct, eq=False, gc=False):
     value: Any = None
     note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
+    began: float = 0.0  # when its claim was granted, and how long it took from there; only where there are hooks
+    took: float = 0.0
+    trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
 
     @property
@@ -107,6 +110,12 @@ class Run(Struct, eq=False, gc=False):
     def generation(self) -> int:
         """How often an operator or a redrive has let this operation start anew."""
         return self.answer.generation
+
+    @property
+    def keeps(self) -> int:
+        """How long, in microseconds, what is finished inside of this run is kept at least: as what it runs in says."""
+        parent = self.parent
+        return 0 if parent is None else parent.keeps
 
     @property
     def lapsed(self) -> bool:
@@ -158,7 +167,8 @@ class Run(Struct, eq=False, gc=False):
 
     def tell(self, kind: str, detail: str = "") -> None:
         if self.engine.hooks:
-            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, detail=detail)
+            answer = self.answer
+            self.engine.emit(kind, self.scope, self.key, answer.attempts, answer.token, self.took, detail)
 
     def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
         privacy = self.engine.privacy
@@ -275,9 +285,23 @@ def _answered(run: Run, answer: Answer) -> None:
         if run.policy.lease < engine.heartbeat.shortest:
             engine.heartbeat.hurry(run.policy.lease)
         if engine.hooks:
-            run.tell("claimed", "lapsed" if answer.lapsed else "")
+            # Inside of this process a claim takes no time that would be worth looking at the clock for.
+            run.began = began = run.sent_at if engine.in_process else engine.monotonic()
+            meter = engine.claimed.get(run.scope)
+            if meter is not None:
+                try:
+                    meter(began - run.sent_at)
+                except Exception:
+                    engine.hook_raised("claimed")
+            else:
+                engine.emit(
+                    "claimed", run.scope, run.key, answer.attempts, answer.token, began - run.sent_at,
+                    "lapsed" if answer.lapsed else "",
+                )  # fmt: skip
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
-        run.tell("claimed")
+        if run.engine.hooks:
+            run.began = run.engine.monotonic()
+            run.tell("claimed")
     else:
         _replay(run, answer)
 
@@ -358,6 +382,9 @@ def _replay(run: Run, answer: Answer) -> None:
             run.tell("replayed")
         stored = run.opened(answer.result, answer.generation)
         if stored is not None:
+            stored, run.trace = without_trace(stored)
+            if run.trace and run.engine.tracer is not None:
+                run.engine.tracer.replayed(run)
             run.value = run.policy.codec.decode(stored)
             return
         if run.policy.codec.discards:
@@ -427,17 +454,36 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     if not run.protected:
         return None
     engine = run.engine
+    if engine.hooks:
+        run.took = engine.monotonic() - run.began
     result = stored_result(run, value)
+    if engine.tracer is not None:
+        result = traced(run, result)
     try:
         recorded = side.settle(completion_of(run, result))
     except Exception as error:
         return _finish(run, side, result, _raised(error))
-    if recorded is True and not engine.hooks and not engine.waiters.waiting:
+    if recorded is True and not engine.waiters.waiting:
+        if engine.hooks:
+            meter = engine.completed.get(run.scope)
+            if meter is not None:
+                try:
+                    meter(run.took)
+                except Exception:
+                    engine.hook_raised("completed")
+            else:
+                run.tell("completed")
         return None  # what `_recorded` would come to
     if type(recorded) is not bool:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)
     return None
+
+
+def traced(run: Run, result: bytes | None) -> bytes | None:
+    """``result``, with the trace that it was made in, where somebody traces."""
+    tracer = run.engine.tracer
+    return result if tracer is None or result is None else with_trace(result, run.trace or tracer.context())
 
 
 def stored_result(run: Run, value: Any) -> bytes | None:
@@ -509,9 +555,10 @@ def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
     policy, answer = run.policy, run.answer
     if run.engine.privacy is not None:
         result = run.sealed(result, SEEN_GENERATION if policy.seen else answer.generation)
+    kept = policy.retention if run.parent is None else max(policy.retention, run.keeps)
     if policy.seen:
-        return Remember(run.scope, run.stored_key, policy.retention, run.fingerprints, result)
-    return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", policy.retention, result)
+        return Remember(run.scope, run.stored_key, kept, run.fingerprints, result)
+    return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", kept, result)
 
 
 async def abort(run: Run, side: Side, error: BaseException) -> None:
@@ -520,6 +567,7 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
     """
     run.active = False
+    run.took = run.engine.monotonic() - run.began if run.began else 0.0
     policy = run.policy
     if not run.protected or run.answer.kind not in ("claimed", "absent") or isinstance(error, GeneratorExit):
         return
@@ -530,13 +578,14 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
         return
     op = _ending(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
-        op.state, op.retention = "failed", policy.retention
+        op.state, op.retention = "failed", max(policy.retention, run.keeps)
         op.error = run.sealed(encode_error(error), run.generation)
     await _end(run, side, op, type(error).__name__)
 
 
-async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None) -> None:
-    """End a run that did not raise and is not done either: free for the next delivery, or in doubt.
+async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None) -> bool:
+    """End a run that did not raise and is not done either: free for the next delivery, or in doubt. Whether that is
+    recorded.
 
     ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
@@ -544,14 +593,15 @@ async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: s
     if run.protected and run.answer.kind == "claimed":
         op = _ending(run, state)
         op.note = note
-        await _end(run, side, op, why)
+        return await _end(run, side, op, why)
+    return True
 
 
 def _ending(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
     return Settlement(run.scope, run.stored_key, run.owner, run.token, state, run.policy.hold)
 
 
-async def _end(run: Run, side: Side, op: Settlement, why: str) -> None:
+async def _end(run: Run, side: Side, op: Settlement, why: str) -> bool:
     try:
         applied = side.settle(op)
         if type(applied) is not bool:
@@ -559,7 +609,8 @@ async def _end(run: Run, side: Side, op: Settlement, why: str) -> None:
     except Exception as failed:
         log.warning("scope %s: could not be settled as %s: %s", show(run.scope), op.state, failed)
         run.tell("unrecorded", str(failed) if isinstance(failed, EffectOnceError) else type(failed).__name__)
-        return
+        return False
     if run.engine.waiters.waiting:
         run.engine.waiters.wake((run.scope, run.stored_key))
     run.tell(("released" if op.state == "free" else op.state) if applied else "fenced", why)
+    return bool(applied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -11,33 +12,44 @@ from effectonce.errors import InvalidOption, Retryable
 
 Verdict = Literal["dead"]
 
+_STEPS = 60  # so often a delay grows
+
 
 class Retry:
     """What becomes of a message whose handler raised.
 
-    It waits a random time between 0 and ``first``, doubled with each attempt and at most ``cap``, and is tried again;
-    after ``max_attempts`` (None: never) it goes to the dead letters. ``on`` maps error classes to another `Retry` or to
-    ``"dead"``, no second attempt; the class nearest to the error's own decides.
+    It waits a random time between 0 and ``first``, doubled with each attempt and at most ``cap`` (None: without end),
+    and is tried again; after ``max_attempts`` (None: never) it goes to the dead letters. ``on`` maps error classes to
+    another `Retry` or to ``"dead"``, no second attempt; the class nearest to the error's own decides.
+
+    ``factor``: what the time grows by, instead of 2. ``jitter=False``: it waits all of that time; then those who failed
+    together come back together.
 
     ``max_crashes``: a message whose last attempt ended without a word (it may have taken its process down) runs alone;
     it goes to the dead letters when it has been tried so often, instead of ending yet another process.
     """
 
-    __slots__ = ("cap", "first", "max_attempts", "max_crashes", "on")
+    __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")
 
     def __init__(
         self,
         max_attempts: int | None = 5,
         *,
         first: Duration = "1s",
-        cap: Duration = "5m",
+        cap: Duration | None = "5m",
+        factor: float = 2.0,
+        jitter: bool = True,
         max_crashes: int = 2,
         on: Mapping[type[BaseException], Verdict | Retry] | None = None,
     ) -> None:
         self.max_attempts = _count("max_attempts", max_attempts) if max_attempts is not None else None
         self.max_crashes = _count("max_crashes", max_crashes)
-        self.first = micros(first, "first") / 1e6
-        self.cap = micros(cap, "cap") / 1e6
+        self.first = micros(first, "first") / 1e6 if first != 0 else 0.0
+        self.cap = micros(cap, "cap") / 1e6 if cap is not None else math.inf
+        self.factor = factor
+        self.jitter = jitter
+        if not 1 <= factor <= 100:
+            raise InvalidOption(f"Retry(factor={factor!r}): give 1 (the same delay each time) to 100")
         self.on = dict(on or {})
         if self.cap < self.first:
             raise InvalidOption(f"Retry(first={first!r}, cap={cap!r}): the first delay is over the cap")
@@ -54,9 +66,13 @@ class Retry:
         policy = self._for(error)
         if policy is None or (policy.max_attempts is not None and attempt >= policy.max_attempts):
             return None
-        longest = min(policy.cap, policy.first * 2.0 ** min(attempt - 1, 60))
-        delay = uniform(0.0, longest)
+        longest = policy.longest(attempt)
+        delay = uniform(0.0, longest) if policy.jitter else longest
         return max(delay, error.retry_after) if isinstance(error, Retryable) else delay
+
+    def longest(self, attempt: int) -> float:
+        """The longest time to wait after attempt number ``attempt``, in seconds."""
+        return min(self.cap, self.first * self.factor ** min(attempt - 1, _STEPS))
 
     def refuses(self, error: BaseException) -> bool:
         """Whether ``error`` is one that is never tried again."""
@@ -75,17 +91,14 @@ class Retry:
         inner = [then.horizon for then in self.on.values() if isinstance(then, Retry)]
         if self.max_attempts is None:
             return float("inf")
-        doubling = 0.0
-        for attempt in range(1, self.max_attempts):
-            delay = self.first * 2.0 ** min(attempt - 1, 60)
-            if delay >= self.cap:
-                doubling += self.cap * (self.max_attempts - attempt)
-                break
-            doubling += delay
-        return max([doubling, *inner])
+        growing = min(self.max_attempts - 1, _STEPS)
+        own = sum(self.longest(attempt) for attempt in range(1, growing + 1))
+        own += (self.max_attempts - 1 - growing) * self.longest(self.max_attempts)
+        return max([own, *inner])
 
     def __repr__(self) -> str:
-        first, cap = readable(round(self.first * 1e6)), readable(round(self.cap * 1e6))
+        first = readable(round(self.first * 1e6))
+        cap = readable(round(self.cap * 1e6)) if self.cap < math.inf else None
         return f"Retry({self.max_attempts}, first={first!r}, cap={cap!r})"
 
 

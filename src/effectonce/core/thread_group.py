@@ -10,7 +10,7 @@ from effectonce.contracts import Port
 from effectonce.errors import WrongColour
 from effectonce.record import Answer, Batchable, Claim, Look
 
-from .batching import Entry, Orphaned, exchange, own, pair, pause_thread, take
+from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
 
 PATIENCE = 0.1  # seconds after which a follower looks whether somebody still leads
 
@@ -33,6 +33,7 @@ class ThreadGroup:
         self._healing = threading.Lock()
         self._queue: deque[Entry] = deque()
         self._sent: list[Entry] = []
+        self.sizes = no_sizes()
 
     async def submit(self, op: Batchable) -> Any:
         entry = Entry(op)
@@ -79,6 +80,7 @@ class ThreadGroup:
         """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
         queue = self._queue
         if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
+            tally(self.sizes, 1)
             try:
                 (entry.reply,) = await self._port.run((entry.op,))
             except Exception as error:
@@ -94,6 +96,7 @@ class ThreadGroup:
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
             self._sent = entries = take(queue, self._limit)
+            tally(self.sizes, len(entries))
             replies = await exchange(self._port, [each.op for each in entries], pause_thread)
             for each, reply in pair(entries, replies, queue):
                 each.reply = own(reply) if isinstance(reply, Exception) else reply

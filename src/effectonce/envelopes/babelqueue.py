@@ -52,6 +52,9 @@ class BabelQueue:
     (a UUIDv7, unless you mint your own), else now; ``trace_id`` is the message's, else its id.
     """
 
+    #: What tells its own consumers, in other languages, too, to skip effects outside.
+    bypass: Final = {REPLAY: "1"}
+
     def __init__(self, *, meta: Mapping[str, Any] | None = None, max_body: int = MAX_BODY) -> None:
         for name in meta or ():
             if name in _CORE_META or ("meta", name) in _FORBIDDEN:
@@ -75,8 +78,8 @@ class BabelQueue:
         body.update(job=urn, trace_id=trace, data=Raw(data), meta=meta, attempts=attempts)
         headers = bindings.others(message.headers)
         headers.pop(ENVELOPE, None)
-        if headers.get(REDRIVEN) == BYPASS:
-            headers[REPLAY] = "1"
+        if headers.get(REDRIVEN, "").startswith(BYPASS):
+            headers |= self.bypass
         headers |= {
             "content-type": bindings.JSON,
             bindings.JOB: urn,

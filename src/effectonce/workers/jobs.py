@@ -41,7 +41,9 @@ class Job(Struct, eq=False, gc=False):
     used: int = 0  # attempts that the store had counted when it was redriven
     run: Run | None = None
     again: bool = False  # it has been delivered before, or may have been
+    spared: int = 0  # deliveries of it that were no attempts, as far as this process knows
     suspect: bool = False  # its last attempt ended without a word, so it runs alone
+    began: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
     result: bytes = NOTHING  # what its record keeps
     outgoing: list[Message[Any]] | None = None  # what is sent on when it is recorded
@@ -51,7 +53,13 @@ class Job(Struct, eq=False, gc=False):
         """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
         anew with a redrive."""
         run = self.run
-        return run.attempt - self.used if run is not None and not run.policy.seen else max(1, self.delivery.attempt)
+        return run.attempt - self.used if run is not None and not run.policy.seen else self.tries
+
+    @property
+    def tries(self) -> int:
+        """Which attempt this is by the broker's count, which knows deliveries only: those that had to wait for another
+        one are none."""
+        return max(1, self.delivery.attempt - self.spared)
 
 
 class Poison(EffectOnceError):
@@ -60,10 +68,12 @@ class Poison(EffectOnceError):
     code = "poison"
 
 
-def mark(run: Run, headers: Mapping[str, str]) -> None:
-    """Tell the handler, by `current()`, what a redrive has written on the message."""
-    run.redriven = REDRIVEN in headers
-    run.bypassing = headers.get(REDRIVEN, "").startswith(BYPASS)
+def mark(job: Job, run: Run) -> None:
+    """Tell the handler, by `current()`, what a redrive has written on the message: ours, or one that its envelope
+    knows."""
+    said = job.delivery.packet.headers.get(REDRIVEN) or job.message.headers.get(REDRIVEN)
+    if said is not None:
+        run.redriven, run.bypassing = True, said.startswith(BYPASS)
 
 
 class Cause(Struct, kw_only=True, omit_defaults=True):
@@ -85,6 +95,10 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
     key: str = ""
     first: float = 0.0  # when the first attempt was counted
     last: float = 0.0
+
+    def brief(self) -> Cause:
+        """The least of it that says why."""
+        return Cause(why=self.why, attempts=self.attempts)
 
     def header(self) -> dict[str, str]:
         # ASCII, since not every broker's headers can hold more.

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from effectonce.core import flow
+from effectonce.core.backoff import Backoff
 from effectonce.core.engine import release
 from effectonce.errors import (
     AttemptsExhausted,
@@ -26,18 +27,17 @@ from effectonce.errors import (
     StoreUnavailable,
     show,
 )
-from effectonce.message import REDRIVEN, Message
+from effectonce.message import Message
 from effectonce.record import Answer, Claim, Look, Reply
 from effectonce.store import Store
 
 from . import sending
-from .backoff import Backoff
 from .chores import Chores, Fail, either
 from .isolation import Isolation
 from .jobs import Job, Poison, cause_of, mark
 from .line import Line
 from .routes import Route
-from .slots import Slots
+from .slots import Slots, is_failure
 
 log = logging.getLogger("effectonce")
 
@@ -155,9 +155,7 @@ class Leases:
             run = job.run
             if run is None:
                 run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
-                headers = job.delivery.packet.headers
-                if REDRIVEN in headers:
-                    mark(run, headers)
+                mark(job, run)
             else:  # it was asked for before, and not answered: the same owner asks again
                 run.sent_at = engine.monotonic()
             ops.append(claim_of(run))
@@ -197,7 +195,7 @@ class Leases:
         """Whether what was granted is to run here and now; where it is not, it is seen to."""
         retry = job.route.retry
         if not isinstance(op, Claim):  # mode S, which counts nothing: the broker's count has to do
-            attempts = job.delivery.attempt
+            attempts = job.tries
             if retry.max_attempts is not None and attempts > retry.max_attempts:
                 self._exhausted(job, attempts - 1)
                 return False
@@ -237,6 +235,8 @@ class Leases:
             if answer.kind != "done":  # done, and its result cannot be read: nobody here asks for it
                 self._give_up(job, error, answer.attempts - job.used, _WHY[answer.kind])
                 return
+        if self._line.tracer is not None:
+            self._line.tracer.skipped(self._line.queue, job.message, run)
         job.outgoing = run.value if job.route.to else None
         if job.outgoing:
             self._chores.spawn(self._send(job))
@@ -307,7 +307,7 @@ class Leases:
             run = job.run
             assert run is not None
             run.active = False
-            ops.append(flow.completion_of(run, job.result))
+            ops.append(flow.completion_of(run, flow.traced(run, job.result)))
         self._chores.when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
         self.start()
 
@@ -351,14 +351,16 @@ class Leases:
         self._isolation.left(job)
 
     def _raised(self, job: Job, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError) and not job.route.is_async:
+        failed = is_failure(error)
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and not failed and not job.route.is_async:
             return  # only who waited for it is gone: the thread runs on, and keeps its lease
         self.ending += 1
-        if not isinstance(error, Exception | asyncio.CancelledError):
+        if not failed and not cancelled:
             self._fail(error)
-        self._chores.spawn(self._abort(job, error))
+        self._chores.spawn(self._abort(job, error, failed))
 
-    async def _abort(self, job: Job, error: BaseException) -> None:
+    async def _abort(self, job: Job, error: BaseException, failed: bool) -> None:
         run, retry = job.run, job.route.retry
         assert run is not None
         await flow.abort(run, self._side, error)
@@ -368,7 +370,7 @@ class Leases:
             await self._bury(job, error, attempt, "permanent-failure")
         elif policy.doubt_on_error:
             await self._bury(job, error, attempt, "in-doubt")
-        elif not isinstance(error, Exception):  # cancelled, or it ended this process: that says nothing about it
+        elif not failed:  # cancelled, or it ended this process: that says nothing about it
             self._line.later(job, 0.0)
         else:
             delay = retry.after(error, attempt)
@@ -400,8 +402,6 @@ class Leases:
         except EffectOnceError:
             pass  # the rest is worth having without it
         self._line.dead(job, cause)
-        if self._engine.hooks:
-            self._engine.emit("dead_lettered", job.route.policy.scope, job.key, attempts, detail=cause.why)
 
     # -- helpers
 

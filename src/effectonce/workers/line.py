@@ -15,11 +15,12 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from effectonce.contracts import Consumer, Delivery
+from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.core.backoff import Backoff
+from effectonce.core.events import Events
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 
-from .backoff import Backoff
 from .intake import Intake, UnknownType
 from .jobs import Cause, Job, cause_of
 from .slots import Slots
@@ -34,6 +35,8 @@ STEP = 0.02
 GRACE = 2.0
 #: How many delayed lanes and messages are remembered.
 MANY = 10_000
+#: After how many seconds a message is given up again that the dead letters have refused.
+REFUSED = 300.0
 
 Unknown = Literal["dead", "delete", "retry", "fail"]
 
@@ -98,7 +101,11 @@ class Line:
         self._window = window  # of the broker, where it can be extended
         self._counts = counts  # the broker counts deliveries; else we do, as far as this process sees them
         self._tries: dict[str, int] = {}  # of what was delayed here, by message id
+        self._spared: dict[str, int] = {}  # and how often it was delivered only to be delayed
         self._received = 0
+        self.tracer: HandlerTracer | None = None
+        self.events = Events()
+        self.told = {"acked": 0, "delayed": 0, "dead": 0}  # how many the broker was told so of
         self._unknown = unknown
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -112,6 +119,11 @@ class Line:
         self._receiving = False
         self._settling = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def received(self) -> int:
+        """How many deliveries have come."""
+        return self._received
 
     def open(self) -> None:
         """Begin to consume."""
@@ -167,6 +179,8 @@ class Line:
                 continue
             lane = job.lane
             job.again = early or delivery.attempt > 1
+            if self._spared:
+                job.spared = self._spared.get(delivery.packet.id, 0)
             if self._held and self._is_held(job):
                 continue
             hand.add(job)
@@ -195,6 +209,7 @@ class Line:
         if job.message.id not in held.ids:
             held.ids.append(job.message.id)
         place = held.ids.index(job.message.id)
+        self._spare(job)
         self._laters.append((round(max(left, 0.0) + place * STEP, 2), job.delivery))
         self._due.set()
         return True
@@ -233,9 +248,9 @@ class Line:
     def _ack(self, jobs: Sequence[Job]) -> None:
         self._acks += [job.delivery for job in jobs if not job.stale]
         self._due.set()
-        if self._tries:
+        if self._tries or self._spared:
             for job in jobs:
-                self._tries.pop(job.delivery.packet.id, None)
+                self._forget(job)
 
     def with_those_behind(self, job: Job, limit: int, may: Callable[[Job], bool]) -> list[Job]:
         """``job`` and up to ``limit - 1`` that wait behind it in its lane, for the same handler, and ``may`` run with
@@ -265,9 +280,11 @@ class Line:
         if job.message.ordering_key and delay > 0:
             self._hold(job.lane, delay, deque(each.message.id for each in (job, *behind)))
         self._lanes[job.lane] = None
-        if tried and not self._counts and job.delivery.packet.id:
-            self._count(job)
         for at, each in enumerate((job, *behind)):
+            if not (tried and each is job):
+                self._spare(each)
+            elif not self._counts:
+                _keep(self._tries, job.delivery.packet.id, job.delivery.attempt)
             if not each.stale:
                 self._laters.append((delay + at * STEP if delay else 0.0, each.delivery))
             self.hand.discard(each)
@@ -277,7 +294,7 @@ class Line:
     def dead(self, job: Job, cause: Cause) -> None:
         """Move it to the dead letters. What is behind it goes on."""
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
-        self._tries.pop(job.delivery.packet.id, None)
+        self._forget(job)
         self._bury(job.delivery, cause)
         self._leave(job)
 
@@ -290,12 +307,18 @@ class Line:
         cause.first = cause.first or cause.last
         log.warning("queue %s: a message goes to the dead letters, %s: %s", self.queue, cause.why, cause.text)
         self._deads.append((delivery, cause))
+        if self.events.hooks:
+            self.events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
         self._due.set()
 
-    def _count(self, job: Job) -> None:
-        if len(self._tries) >= MANY:
-            del self._tries[next(iter(self._tries))]
-        self._tries[job.delivery.packet.id] = job.delivery.attempt
+    def _spare(self, job: Job) -> None:
+        """It goes back untried, and the broker counts that."""
+        if self._counts:
+            _keep(self._spared, job.delivery.packet.id, job.spared + 1)
+
+    def _forget(self, job: Job) -> None:
+        self._tries.pop(job.delivery.packet.id, None)
+        self._spared.pop(job.delivery.packet.id, None)
 
     def _leave(self, job: Job) -> None:
         self.hand.discard(job)
@@ -341,20 +364,43 @@ class Line:
             deads, self._deads = self._deads, []
             try:
                 if acks:
+                    began = self._loop.time()
                     await consumer.ack(acks)
+                    self._was_told("acked", acks, began)
                     acks = []
                 while laters:
                     delay = laters[0][0]
-                    await consumer.nack([each for when, each in laters if when == delay], delay)
+                    began, together = self._loop.time(), [each for when, each in laters if when == delay]
+                    await consumer.nack(together, delay)
+                    self._was_told("delayed", together, began)
                     laters = [each for each in laters if each[0] != delay]
-                while deads:
-                    delivery, cause = deads[0]
-                    await consumer.dead_letter(delivery, cause.header())
-                    del deads[0]
+                for _ in range(len(deads)):
+                    deads.append(deads.pop(0))  # one that cannot be moved does not hold up the others
+                    await self._move(*deads[-1])
+                    del deads[-1]
             except BaseException:
                 self._acks, self._laters, self._deads = acks + self._acks, laters + self._laters, deads + self._deads
                 self._due.set()
                 raise
+
+    def _was_told(self, what: str, deliveries: Sequence[Delivery], began: float) -> None:
+        self.told[what] += len(deliveries)
+        if self.tracer is not None:
+            self.tracer.settled(self.queue, what, deliveries, self._loop.time() - began)
+
+    async def _move(self, delivery: Delivery, cause: Cause) -> None:
+        """To the dead letters. Where they do not take it, since the cause leaves no room for the body, with less of
+        that; and where they do not even so, it stays in its queue: that ends no worker, and loses nothing."""
+        for each in (cause, cause.brief()):
+            began = self._loop.time()
+            try:
+                await self._consumer.dead_letter(delivery, each.header())
+                self._was_told("dead", [delivery], began)
+                return
+            except ConfigurationError as error:
+                refusal = error
+        log.error("queue %s: a message that is given up stays here, %s: %s", self.queue, cause.why, refusal)
+        await self._consumer.nack([delivery], REFUSED)
 
     async def _extend(self) -> None:
         assert self._window is not None
@@ -394,6 +440,13 @@ class Line:
                 await last()
             except Exception as error:  # it ends in any case; what was not said to the broker comes again
                 log.warning("queue %s: %s; what was in hand comes again", self.queue, error)
+
+
+def _keep(counts: dict[str, int], id: str, count: int) -> None:
+    if id:
+        if len(counts) >= MANY:
+            del counts[next(iter(counts))]
+        counts[id] = count
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:

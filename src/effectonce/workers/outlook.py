@@ -10,13 +10,13 @@ from effectonce.connections.callers import Caller
 from effectonce.core import flow
 from effectonce.core.drive import drive
 from effectonce.errors import InProgress, PayloadMismatch
-from effectonce.inbox.handler import Transaction
+from effectonce.inbox.delivery import Transaction
 from effectonce.record import Answer, Look
 from effectonce.store import Store
 
 from .jobs import Job
+from .plans import Plans
 from .routes import Route
-from .transactions import Plans
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ the handler's ``concurrency``. Each message has a context of its own, as it woul
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import types
@@ -23,8 +24,12 @@ from effectonce.handlers import LAZY, refuse_lazy
 from .jobs import Job
 from .routes import Route
 
+log = logging.getLogger("effectonce")
+
 #: Seconds after which a slot lets the event loop serve others, though its handlers never wait.
 TURN = 0.01
+#: Seconds that a handler which was cancelled has to end. One that does not is left behind.
+GRACE = 5.0
 
 
 class Work(Protocol):
@@ -37,6 +42,18 @@ class Work(Protocol):
 
 
 W = TypeVar("W", bound=Work)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether ``error`` is what a handler came to. A cancellation is where nobody has cancelled this task: the handler
+    has awaited something that was, or it runs in a thread."""
+    if isinstance(error, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            return True
+        return task is None or not task.cancelling()
+    return isinstance(error, Exception)
 
 
 class Slots(Generic[W]):
@@ -143,10 +160,10 @@ class Slots(Generic[W]):
         return error  # not raised: inside a coroutine a StopIteration would become something else
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait until it has ended.
+        """Cancel what still runs, and wait a while until it has ended.
 
-        A thread cannot be cancelled. It keeps its lease, and its success is recorded if the process lives that long;
-        until then its next delivery finds it in progress.
+        A thread cannot be cancelled, and a task may not heed it. It keeps its lease, and its success is recorded if the
+        process lives that long; until then its next delivery finds it in progress.
         """
         self._closed = True
         for idle in self._idle:
@@ -156,7 +173,9 @@ class Slots(Generic[W]):
         elif self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
-            await asyncio.wait(tuple(self._tasks))
+            _, deaf = await asyncio.wait(tuple(self._tasks), timeout=GRACE)
+            if deaf:
+                log.warning("%d runs of %s do not end, though they were cancelled", len(deaf), self.route.name)
 
 
 @types.coroutine

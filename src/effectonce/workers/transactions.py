@@ -11,197 +11,46 @@ uncounted, so what the count is left with are starts that ended without a word.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
-
-from msgspec import Struct
+from collections.abc import Sequence
+from typing import Final, cast
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.drive import drive
+from effectonce.core.backoff import Backoff
 from effectonce.core.engine import Engine
-from effectonce.core.flow import Run, running
-from effectonce.errors import (
-    AttemptsExhausted,
-    InProgress,
-    NotInTransaction,
-    PayloadMismatch,
-    SchemaMissing,
-    TransactionConflict,
-    UnsafeStore,
-    WrongColour,
-)
-from effectonce.inbox.handler import Handling, Plan, Transaction
+from effectonce.core.flow import Run
+from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
-from .backoff import Backoff
 from .chores import Fail, either
 from .jobs import Job, Poison, cause_of, mark
 from .line import Line
-from .route_inbox import RouteInbox
+from .plans import FATAL, Plans, Unit
 from .routes import Route
 from .slots import Slots
 
-log = logging.getLogger("effectonce")
-
 MAX_BATCH: Final = 50
 
-#: What no retry mends: the worker stops.
-_FATAL = (SchemaMissing, UnsafeStore, WrongColour, NotInTransaction)
 #: The database's own affair, and no attempt of a message.
 _AWAY = (ConnectionLost, TransactionConflict)
 
 
-class Unit(Struct, eq=False):
-    """What runs in one slot: one job, or a batch. ``errors`` are what its jobs raised, in their order."""
+class Turns:
+    """Whose turn it is among those that came before, on all lines of a worker: one would be counted for what another
+    did to their process."""
 
-    jobs: list[Job]
-    errors: list[BaseException | None]
+    def __init__(self) -> None:
+        self.alone: Job | None = None
+        self.waiting: deque[tuple[Transactions, Job]] = deque()
 
-    @property
-    def run(self) -> Run | None:
-        return self.jobs[0].run
-
-
-class Plans:
-    """How the messages of one handler are run in transactions; made once, used by every line that serves it."""
-
-    def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
-        self.route = route
-        handle = _handle_async if route.is_async else _handle
-        self.plain = Plan(_handling(inbox, connect, None), handle)
-        self.counted = Plan(_handling(inbox, connect, max(1, route.retry.max_crashes - 1)), handle)
-
-    async def check(self) -> None:
-        """Whether the database can keep its promise; in a thread where its driver is sync."""
-        transaction = Transaction(self.plain)
-        if self.route.is_async:
-            await _empty(transaction)
-        else:
-            await asyncio.to_thread(lambda: drive(_empty(transaction)))
-
-    async def run_async(self, unit: Unit) -> None:
-        jobs, errors = unit.jobs, unit.errors
-        if len(jobs) > 1 and await self._batch_async(unit):
-            return
-        for at, job in enumerate(jobs):
-            if not _after_failure(unit, at):
-                try:
-                    await (self.counted if job.suspect else self.plain).run_async(job)
-                except Exception as error:
-                    errors[at] = error
-                    if job.suspect and not isinstance(error, AttemptsExhausted):
-                        await _uncount(Transaction(self.plain), job)
-
-    def run_sync(self, unit: Unit) -> None:
-        jobs, errors = unit.jobs, unit.errors
-        if len(jobs) > 1 and self._batch_sync(unit):
-            return
-        for at, job in enumerate(jobs):
-            if not _after_failure(unit, at):
-                try:
-                    (self.counted if job.suspect else self.plain).run_sync(job)
-                except Exception as error:
-                    errors[at] = error
-                    if job.suspect and not isinstance(error, AttemptsExhausted):
-                        drive(_uncount(Transaction(self.plain), job))
-
-    async def _batch_async(self, unit: Unit) -> bool:
-        """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
-        transaction = Transaction(self.plain)
-        while True:
-            try:
-                for job in await _firsts(transaction, unit.jobs):
-                    await _handle_async(transaction.session.connection, job)
-                await transaction.commit()
-                return True
-            except GeneratorExit:
-                raise  # nothing can be awaited any more; the connection's end undoes it
-            except BaseException as error:
-                pause = await transaction.abort(error)
-                if pause is None and _redo(unit, transaction, error):
-                    return unit.errors[0] is not None
-            await asyncio.sleep(pause or 0)
-
-    def _batch_sync(self, unit: Unit) -> bool:
-        transaction = Transaction(self.plain)
-        while True:
-            try:
-                for job in drive(_firsts(transaction, unit.jobs)):
-                    _handle(transaction.session.connection, job)
-                drive(transaction.commit())
-                return True
-            except BaseException as error:
-                pause = drive(transaction.abort(error))
-                if pause is None and _redo(unit, transaction, error):
-                    return unit.errors[0] is not None
-            time.sleep(pause or 0)
-
-
-def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int | None) -> Handling:
-    return inbox.handler(connect=connect, max_attempts=max_attempts, returns=None)
-
-
-def _handle(connection: Any, job: Job) -> None:
-    running.set(job.run)
-    job.route.function(connection, job.message)
-
-
-async def _handle_async(connection: Any, job: Job) -> None:
-    running.set(job.run)
-    await job.route.function(connection, job.message)
-
-
-async def _firsts(transaction: Transaction, jobs: Sequence[Job]) -> list[Job]:
-    """Begin, insert the rows of ``jobs``, each key once, in the order of keys that all batches lock in; the jobs that
-    are to run, in their own order."""
-    session = await transaction.open()
-    inbox = cast(RouteInbox, transaction.plan.inbox)
-    by_key = sorted(jobs, key=lambda job: job.key)
-    answers = await inbox._first_many(session, [inbox._arrival(job, ...) for job in by_key])
-    firsts = {job for job, first in zip(by_key, answers, strict=True) if first}
-    return [job for job in jobs if job in firsts]
-
-
-def _redo(unit: Unit, transaction: Transaction, error: BaseException) -> bool:
-    """True, when a batch has failed. Where the database is why, all of its jobs have, and none is redone."""
-    if not isinstance(error, Exception):
-        raise error
-    away = transaction.surfaces or error
-    if isinstance(away, (ConnectionLost, *_FATAL)):
-        unit.errors[:] = [away] * len(unit.jobs)
-    return True
-
-
-def _after_failure(unit: Unit, at: int) -> bool:
-    """Whether an earlier one of its lane has failed: then it has to wait with that."""
-    lane = unit.jobs[at].lane
-    return any(error and job.lane == lane for job, error in zip(unit.jobs[:at], unit.errors, strict=False))
-
-
-async def _empty(transaction: Transaction) -> None:
-    try:
-        await transaction.open()
-        await transaction.commit()
-    except Exception as error:
-        await transaction.abort(error)
-        if transaction.surfaces is not None:
-            raise transaction.surfaces from error
-        raise
-
-
-async def _uncount(transaction: Transaction, job: Job) -> None:
-    """It raised in good order: that start is not one without a word."""
-    try:
-        session = await transaction.open()
-        inbox = transaction.plan.inbox
-        await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
-        await transaction.commit()
-    except Exception as error:
-        await transaction.abort(error)
-        log.warning("the start of an attempt at key %s stays counted: %s", job.key, error)
+    def end(self, jobs: Sequence[Job]) -> None:
+        """These have ended. The next may run."""
+        if self.alone in jobs:
+            self.alone = None
+            if self.waiting:
+                line, job = self.waiting.popleft()
+                line.resume(job)
 
 
 class Transactions:
@@ -213,6 +62,7 @@ class Transactions:
         self,
         line: Line,
         plans: Sequence[Plans],
+        turns: Turns,
         fail: Fail,
     ) -> None:
         self._line = line
@@ -223,14 +73,18 @@ class Transactions:
             run = each.run_async if each.route.is_async else each.run_sync
             self._of[each.route] = Slots(each.route, run, self._ended, self._raised, self._loop)
         self.slots = tuple(self._of.values())
-        self._suspects: deque[Job] = deque()
-        self._alone: Job | None = None
+        self._turns = turns
         self._backoff = Backoff(f"queue {line.queue}, database")
         self._paused = False
         self._quiet = asyncio.Event()
 
     def waiting(self, job: Job) -> None:
         self._of[job.route].waiting.append(job)
+
+    def resume(self, job: Job) -> None:
+        """It has waited for its turn, which has come."""
+        self._of[job.route].waiting.appendleft(job)
+        self.start()
 
     def start(self) -> None:
         if self._paused or self._line.stopping:
@@ -252,17 +106,17 @@ class Transactions:
                 self._line.drop(job)
             elif self._may_share(job):
                 jobs += self._line.with_those_behind(job, most - len(jobs), self._may_share)
-            elif self._alone is None and not jobs and self._has_attempts(job):
-                self._alone = job
+            elif self._turns.alone is None and not jobs and self._has_attempts(job):
+                self._turns.alone = job
                 jobs.append(job)
                 break
-            elif self._alone is not None:
-                self._suspects.append(job)
+            elif self._turns.alone is not None:
+                self._turns.waiting.append((self, job))
             elif jobs:
                 slots.waiting.appendleft(job)
                 break
         for job in jobs:
-            job.run = _run_of(job)
+            job.run, job.began = _run_of(job), 0.0
         return Unit(jobs, [None] * len(jobs)) if jobs else None
 
     def _may_share(self, job: Job) -> bool:
@@ -272,10 +126,10 @@ class Transactions:
 
     def _has_attempts(self, job: Job) -> bool:
         limit = job.route.retry.max_attempts
-        if limit is None or job.delivery.attempt <= limit:
+        if limit is None or job.tries <= limit:
             return True
         error = AttemptsExhausted("every allowed attempt was used")
-        self._line.dead(job, cause_of(error, attempts=job.delivery.attempt - 1))
+        self._line.dead(job, cause_of(error, attempts=job.tries - 1))
         return False
 
     # -- ending
@@ -285,8 +139,10 @@ class Transactions:
         jobs, errors = unit.jobs, unit.errors
         for at, (job, error) in enumerate(zip(jobs, errors, strict=True)):
             others = [each for each in jobs[at + 1 :] if each.lane == job.lane]
-            if _after_failure(unit, at):
+            if unit.waits(at):
                 continue  # it went back with the one that failed
+            if self._line.events.hooks:
+                self._tell(job, error)
             if error is None:
                 if others:
                     self._line.done_before_others(job)
@@ -300,6 +156,15 @@ class Transactions:
             self._backoff.worked()
         self._moved(unit)
 
+    def _tell(self, job: Job, error: BaseException | None) -> None:
+        ran = job.began > 0
+        kind = "released" if error is not None else "completed" if ran else "replayed"
+        if isinstance(error, PayloadMismatch | InProgress):
+            kind = "mismatch" if isinstance(error, PayloadMismatch) else "in_progress"
+        seconds = time.monotonic() - job.began if ran else 0.0
+        why = "" if error is None else type(error).__name__
+        self._line.events.emit(kind, job.route.policy.scope, job.key, job.tries, 0, seconds, why)
+
     def _raised(self, unit: Unit, error: BaseException) -> None:
         """It was cancelled, or ended this process: that says nothing about its messages."""
         if not isinstance(error, asyncio.CancelledError):
@@ -312,7 +177,7 @@ class Transactions:
     def _failed(self, job: Job, error: BaseException) -> None:
         line, retry = self._line, job.route.retry
         attempt = job.attempt
-        if isinstance(error, _FATAL):
+        if isinstance(error, FATAL):
             self._fail(error)
             line.later(job, 0.0)
         elif isinstance(error, PayloadMismatch):
@@ -342,11 +207,7 @@ class Transactions:
         self.start()
 
     def _moved(self, unit: Unit) -> None:
-        if self._alone in unit.jobs:
-            self._alone = None
-            if self._suspects:
-                job = self._suspects.popleft()
-                self._of[job.route].waiting.appendleft(job)
+        self._turns.end(unit.jobs)
         self.start()
         if self._line.stopping and not any(slots.taken for slots in self.slots):
             self._quiet.set()
@@ -378,7 +239,7 @@ _no_store = cast(Engine, _NoStore())
 def _run_of(job: Job) -> Run:
     policy = job.route.policy
     job.used = 0  # the broker has counted anew since the redrive
-    answer = Answer("claimed", attempts=max(1, job.delivery.attempt))
+    answer = Answer("claimed", attempts=job.tries)
     run = Run(_no_store, policy, policy.scope, job.key, job.key, b"", None, answer=answer, protected=False)
-    mark(run, job.delivery.packet.headers)
+    mark(job, run)
     return run

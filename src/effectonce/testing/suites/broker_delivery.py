@@ -157,7 +157,7 @@ async def prefetch_bounds_what_is_unsettled(h: BrokerHarness) -> None:
 
 @broker_case
 async def several_consumers_share_the_messages(h: BrokerHarness) -> None:
-    count = 60
+    count = 30
     found: list[bytes] = []
 
     async def consume(consumer: Consumer) -> None:
@@ -165,6 +165,7 @@ async def several_consumers_share_the_messages(h: BrokerHarness) -> None:
             page = await consumer.receive(3, 0.2)
             found.extend(bodies(page))
             await consumer.ack(page)
+            await consumer.flush()
 
     consumers = [await h.consumer() for _ in range(3)]
     await h.publish(*(b"%d" % n for n in range(count)))

@@ -345,13 +345,14 @@ class Harness:
         scope: str | None = None,
         unfinished: bool = False,
         limit: int,
+        after: tuple[str, str] | None = None,
         sweeping: bool = False,
     ) -> list[Page]:
         """Every page, following the cursors to their end; ``sweeping`` in between, which changes none of them."""
         pages: list[Page] = []
         cursor: str | None = None
         for _ in range(2_000):
-            query = Query(state=state, scope=scope, unfinished=unfinished, limit=limit, cursor=cursor)
+            query = Query(state=state, scope=scope, unfinished=unfinished, limit=limit, cursor=cursor, after=after)
             page = await self.first.list(query)
             holds(
                 len(page.records) <= limit,

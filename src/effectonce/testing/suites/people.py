@@ -103,6 +103,22 @@ async def list_pages_reach_all_and_none_twice(h: Harness) -> None:
 
 
 @case
+async def a_list_may_begin_after_any_place(h: Harness) -> None:
+    if not h.capabilities.ordered:
+        return
+    keys = [f"k{n:02}" for n in range(9)]
+    for key in keys:
+        await h.take(key)
+    await h.settle(await h.take("k04z"), "free")
+    pages = await h.pages(scope=h.scope, after=(h.scope, "k04"), limit=3)
+    equal([r.key for p in pages for r in p.records], ["k04z", *keys[5:]], "the keys after the fifth, in their order")
+    pages = await h.pages(scope=h.scope, state="free", after=(h.scope, "k04"), limit=3)
+    equal([r.key for p in pages for r in p.records], ["k04z"], "the free ones among them")
+    beyond = await h.pages(scope=None, after=(h.scope + "\x01", ""), limit=100)
+    holds(all(r.scope > h.scope for p in beyond for r in p.records), "a list after a scope holds records of it")
+
+
+@case
 async def list_leaves_out_what_has_expired(h: Harness) -> None:
     await h.settle(await h.take("gone"), "done", retention=h.brief)
     await h.settle(await h.take("kept"), "done", retention=KEEP)
