@@ -7,6 +7,7 @@ from typing import Any
 
 import effectonce.guard as guard
 from effectonce.core import batching, engine, flow, heartbeat
+from effectonce.core.drive import drive
 from effectonce.errors import LeaseLost, StoreUnavailable
 from effectonce.record import Answer, Claim, Settlement
 
@@ -143,3 +144,13 @@ def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
     for entry in [entry for entry in queue if entry.future is not None and entry.future.cancelled()]:
         queue.remove(entry)
     return _take(queue, limit)
+
+
+@mutant("F37", heartbeat.Heartbeat, "sweep", "guard-L+sweep-fails/1")
+def sweeper_error_swallowed(self: Any, port: Any) -> bool:
+    """A sweep that fails is passed over in silence."""
+    try:
+        drive(port.sweep(500))
+    except Exception:
+        pass
+    return False

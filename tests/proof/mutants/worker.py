@@ -7,11 +7,12 @@ from typing import Any
 from effectonce.core.drive import drive
 from effectonce.errors import InDoubt, InProgress, StoreUnavailable
 from effectonce.testing.explorer import workers, world
-from effectonce.testing.explorer.workers import Stage
+from effectonce.testing.explorer.stage import word_for
+from effectonce.testing.explorer.workers import GuardStage
 
 from .base import mutant
 
-_guarded, _word_for = Stage._guarded, workers.word_for
+_guarded, _word_for = GuardStage._guarded, word_for
 
 
 @mutant("F12", world.World, "apply", "guard-L/0")
@@ -28,7 +29,7 @@ def workers_clock(self: Any, batch: Any, sender: Any = None) -> Any:
     return replies
 
 
-@mutant("F05", Stage, "_guarded", "guard-L+crash/1")
+@mutant("F05", GuardStage, "_guarded", "guard-L+crash/1")
 async def acked_before_commit(self: Any, world: Any, process: Any, delivery: Any) -> None:
     """Acked before it has run."""
     await world.ask_broker(process, delivery, "ack")

@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .catalogue import SCENARIOS, scenario
 from .oracle import RULES
-from .scenario import SCENARIOS, scenario
 from .search import Report, explore, replay, sample
-from .workers import Stage
+from .stages import stage_for
+from .table import SHORT
 from .world import ENFORCED
 
 
@@ -19,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m effectonce.testing.explorer",
         description="Kill, cut off and delay workers at every point of every schedule; see what is lost or doubled.",
     )
-    parser.add_argument("scenario", nargs="*", help="which to explore; without one, every scenario of the guard")
-    parser.add_argument("--faults", type=int, default=2, help="the most faults in one schedule (default 2)")
+    parser.add_argument("scenario", nargs="*", help="which to explore; without one, all but the large and the naive")
+    parser.add_argument("--faults", type=int, help="the most faults in one schedule (as many as every test run has)")
     parser.add_argument("--random", type=int, metavar="N", help="N random schedules instead of all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=3600.0, metavar="S", help="seconds for each scenario")
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     names = [options.replay.partition(":")[0]] if options.replay else options.scenario
     try:
-        chosen = [scenario(name) for name in names or SCENARIOS if names or name.startswith("guard-")]
+        chosen = [scenario(name) for name in names or SHORT]
     except LookupError as error:
         parser.error(str(error))
     rules = ENFORCED.union(options.also)
@@ -50,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for each in chosen:
         report: Report
         if options.random or each.fine:  # a fine one has too many schedules to try them all
-            report = sample(each, options.random or 2000, seed=options.seed, faults=max(options.faults, 6), rules=rules)
+            report = sample(each, options.random or 2000, seed=options.seed, faults=options.faults or 6, rules=rules)
         else:
-            report = explore(each, options.faults, limit=options.limit, rules=rules)
+            faults = SHORT.get(each.name, 1) if options.faults is None else options.faults
+            report = explore(each, faults, limit=options.limit, rules=rules)
         print(report, flush=True)
         if report.finding is not None:
             broken = 1
@@ -64,7 +66,7 @@ def _replay(line: str, rules: frozenset[str]) -> int:
     name, _, numbers = line.partition(":")
     story: list[str] = []
     schedule = [int(number) for number in numbers.split(",") if number]
-    world = replay(Stage(scenario(name)), schedule, rules=rules, story=story)
+    world = replay(stage_for(scenario(name)), schedule, rules=rules, story=story)
     print("\n".join(story))
     if world.violation is None:
         print("no promise is broken")

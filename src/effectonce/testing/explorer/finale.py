@@ -8,8 +8,8 @@ from effectonce.core.drive import drive
 from effectonce.errors import InDoubt, InProgress, PermanentFailure, ResultNotStored
 from effectonce.record import Query
 
+from .stage import Declined
 from .steps import deliver, do, resolve, spend, timer
-from .workers import Declined
 from .world import Delivery, World
 
 

@@ -10,11 +10,14 @@ nothing that another process reads, and what a handler comes to is seen by other
 
 from __future__ import annotations
 
-from effectonce.record import Claim, Look
+from typing import Final
 
 from .scenario import RETENTION
 from .wire import Request
 from .world import Move, Process, World
+
+#: What goes over a wire that can break.
+CARRIED: Final = ("store", "sql", "call", "publish")
 
 
 def moves(world: World, budget: int = 1_000_000) -> list[Move]:
@@ -25,24 +28,33 @@ def moves(world: World, budget: int = 1_000_000) -> list[Move]:
     if not scenario.fine:
         for process in order:
             for request in process.requests.values():
-                if request.kind in ("effect", "broker") or (request.kind == "point" and not scenario.slow_handlers):
+                if _commutes(request, scenario.slow_handlers):
+                    world.free = 1
                     return [("do", request.number), *(_hit(world, process, request) if faulty else ())]
     free: list[Move] = []
     for process in order:
         for request in process.requests.values():
+            if request.ties.blocked() and not request.executed:
+                continue
             step = "answer" if request.executed else "execute" if scenario.fine else "do"
             free.append((step, request.number))
     free += _deliveries(world, order)
     if scenario.beats:
         free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
-    free += _time(world, idle=not free)
-    free.extend(("arrive", at) for at in range(len(world.strays)))
+    arrivals = [("arrive", at) for at, stray in enumerate(world.strays) if world.elapsed < stray.until]
+    free += _time(world, idle=not free and not (scenario.patient and arrivals))
+    free += arrivals
     if _sweepable(world) or (scenario.fine and world.swept != world.steps and world.backend.scopes):
         free.append(("sweep",))
+    world.free = len(free)
     if free and faulty:
         _faults(world, order, free)
         return list(dict.fromkeys(free))
     return free
+
+
+def _commutes(request: Request, slow_handlers: bool) -> bool:
+    return request.kind in ("effect", "broker") or request.ties.local or (request.kind == "point" and not slow_handlers)
 
 
 def _deliveries(world: World, order: list[Process]) -> list[Move]:
@@ -61,7 +73,7 @@ def _beat_is_due(process: Process) -> bool:
 
 
 def _time(world: World, idle: bool) -> list[Move]:
-    if any(process.loop.timers for process in world.processes):
+    if any(process.loop.timers for process in world.processes) and (idle or not world.scenario.patient):
         return [("timer",)]
     if idle and world.broker.next_due() is not None:
         return [("wait",)]
@@ -92,6 +104,10 @@ def _faults(world: World, order: list[Process], found: list[Move]) -> None:
             )
         if _beat_is_due(process):
             found.extend(("beat_broken", process.slot, how) for how in ("late", "mute") if f"beat-{how}" in allowed)
+    if "sweep-fails" in allowed and not world.deaf and any(process.deliveries for process in order):
+        found.append(("sweep_broken", order[0].slot))
+    if "slow" in allowed and any(process.loop.timers and process.requests for process in order):
+        found.append(("slow",))
     if any(entry.deliveries for entry in world.broker.entries):
         found.extend(("elapse", span) for span in ("half", "lapse", "age") if span in allowed)
         if "jump" in allowed and not world.offset:
@@ -117,35 +133,45 @@ def _hit(world: World, process: Process, request: Request) -> list[Move]:
     """The faults that can hit one request, and the process that waits for it."""
     allowed, fine = world.scenario.faults, world.scenario.fine
     number, kind = request.number, request.kind
+    if request.future.done():  # its caller waits no longer
+        return [("crash", process.slot)] if "crash" in allowed else []
     changes = kind != "store" or _changes(world, request)
     found: list[Move] = []
-    if kind == "store":
+    if kind in CARRIED and not request.ties.local:
+        blocked = request.ties.blocked()
         if not request.executed:
             found.extend(("lose", number, retry) for retry in _retries(allowed, "lose"))
-            if request.name != "look":
+            if request.name != "look" and request.ties.lingers:
                 found.extend(("late", number, retry) for retry in _retries(allowed, "late"))
             if "refuse" in allowed and any(getattr(op, "result", None) is not None for op in request.ops):
                 found.append(("refuse", number))
-        if request.executed or (changes and not fine):
+        if request.executed or (changes and not fine and not blocked):
             found.extend(("mute", number, retry) for retry in _retries(allowed, "mute"))
     elif kind in ("point", "effect"):
         if "raise" in allowed:
             found.append(("throw", number))
         if "decline" in allowed:
             found.append(("throw", number, True))
+    if "reject" in allowed and not request.executed and request.ties.refused() is not None:
+        found.append(("reject", number))
+    if "decline" in allowed and not request.executed and request.ties.deniable():
+        found.append(("throw", number, True))
     if "crash" in allowed:
         found.append(("crash", process.slot))
-        if kind == "store" and changes and not request.executed and "crash-late" in allowed:
+        if kind in CARRIED and changes and not request.executed and request.ties.lingers and "crash-late" in allowed:
             found.append(("crash", process.slot, True))
-    if "crash-after" in allowed and not fine and changes and kind in ("store", "broker", "memo"):
+    if request.ties.blocked() and not request.executed:
+        return found
+    if "crash-after" in allowed and not fine and changes and kind in ("store", "broker", "memo", *CARRIED):
         found.append(("crash_after", number))
-    if "cancel-after" in allowed and kind == "store" and changes and (request.executed or not fine):
+    if "cancel-after" in allowed and kind in CARRIED and changes and (request.executed or not fine):
         found.extend(
             ("cancel_after", number, each.number)
             for each in process.deliveries.values()
             if each.inside and not each.cancelled
         )
-    if kind == "effect" and not fine and "cancel" in allowed and not process.deliveries[request.of].cancelled:
+    commutes = kind == "effect" or request.ties.local
+    if commutes and request.of and not fine and "cancel" in allowed and not process.deliveries[request.of].cancelled:
         found.append(("cancel", process.slot, request.of))
     return found
 
@@ -153,14 +179,7 @@ def _hit(world: World, process: Process, request: Request) -> list[Move]:
 def _changes(world: World, request: Request) -> bool:
     """Whether executing ``request`` now changes the store: if not, losing it and losing its reply are one."""
     now = world.now()
-    for op in request.ops:
-        if isinstance(op, Claim):
-            book = world.ledger.book(op.key)
-            if book.state in ("absent", "free") or (book.holder is not None and now >= book.holder.lease_until):
-                return True
-        elif not isinstance(op, Look):
-            return True
-    return False
+    return any(world.ledger.changes(op, now) for op in request.ops)
 
 
 def _retries(allowed: frozenset[str], fault: str) -> list[bool]:

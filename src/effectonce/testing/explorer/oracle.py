@@ -4,7 +4,8 @@ It sees operations and the store's replies, effects, handlers that start and end
 it never looks into the store. Two kinds of rules:
 
 - **promises** are what a user is told (DESIGN section 1): `lost`, `doubled`, `overlap`, `replay`, `wedged`,
-  `starts`, `lease-lie`, `cancel`, `error`, `unexpected`;
+  `starts`, `lease-lie`, `cancel`, `error`, `unexpected`, `order`, `phantom`, `unbalanced`,
+  `silent`;
 - **contract** is how they are kept (sections 2 and 3): `fencing`, `refused`, `token`, `attempts`, `claim`, `abandoned`.
 
 Three more are only looked for where they are asked for by name, since no page promises them: `ghost`, `late-start`,
@@ -35,14 +36,19 @@ RULES: Final = {
     "attempts": "attempts that are not the number of starts",
     "claim": "a claim was answered with what the record is not",
     "abandoned": "a call ended, nothing broke, and its claim was left to run out",
+    "order": "messages of one ordering key left in another order than they were sent in",
+    "phantom": "a message left, or a step was done, that nobody has committed",
+    "unbalanced": "a saga that failed left a step standing, or undid what it had not done, or not in reverse order",
+    "silent": "the sweeper failed, and nobody was told",
     "ghost": "a claim that arrived late was granted to an owner whose call is over",
     "late-start": "a handler was started by one who could know that its lease is over",
     "unrepeated": "a completion that the store refused for its result was not repeated without it",
 }
 
 PROMISES: Final = frozenset(
-    ("lost", "doubled", "overlap", "replay", "wedged", "starts", "lease-lie", "cancel", "error", "unexpected")
-)
+    ("lost", "doubled", "overlap", "replay", "wedged", "starts", "lease-lie", "cancel", "error", "unexpected",
+     "order", "phantom", "unbalanced", "silent")
+)  # fmt: skip
 CONTRACT: Final = frozenset(("fencing", "refused", "token", "attempts", "claim", "abandoned"))
 
 
@@ -121,6 +127,17 @@ class Ledger:
         if book is None:
             book = self.books[key] = Book()
         return book
+
+    def recorded(self, key: str) -> bytes | None:
+        """The result that was recorded first."""
+        return self.book(key).result
+
+    def changes(self, op: Batchable, now: int) -> bool:
+        """Whether executing ``op`` now would change the store."""
+        if not isinstance(op, Claim):
+            return not isinstance(op, Look)
+        book = self.book(op.key)
+        return book.state in ("absent", "free") or (book.holder is not None and now >= book.holder.lease_until)
 
     def grant(self, key: str, owner: bytes, token: int) -> Grant | None:
         for grant in reversed(self.book(key).grants):

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .finale import finish
+from .catalogue import scenario as named
 from .moves import moves
 from .scenario import Scenario
-from .scenario import scenario as named
+from .stage import Stage
+from .stages import stage_for
 from .state import fingerprint
-from .steps import perform
-from .workers import Stage
+from .steps import FREE, perform
 from .world import ENFORCED, Move, World
 
 Choose = Callable[[World, list[Move]], int]
@@ -82,8 +82,7 @@ class Report:
         outcome: list[object] = []
         for key, (lost, repeated) in sorted(world.tally.items()):
             states = sorted(entry.state for entry in world.broker.entries if entry.key == key and not entry.probe)
-            book = world.ledger.book(key)
-            outcome.append((key, lost, repeated, tuple(states), book.state, len(book.grants)))
+            outcome.append((key, lost, repeated, tuple(states), *world.stage.summary(world, key)))
             self.lost += lost
             self.doubled += repeated
             self.in_doubt += "parked" in states
@@ -118,12 +117,23 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-def play(world: World, choose: Choose, budget: int = 1_000_000) -> None:
-    """Run ``world`` to its end, or to its first violation, picking moves by ``choose``."""
+def _always(world: World) -> bool:
+    return True
+
+
+def play(world: World, choose: Choose, bold: Callable[[World], bool] = _always) -> None:
+    """Run ``world`` to its end, or to its first violation, picking moves by ``choose``.
+
+    Where it is not ``bold`` there are no faults to pick. They stand behind all others, so the numbers mean the same.
+    """
+
+    def listed() -> list[Move]:
+        return moves(world, 1_000_000 if bold(world) else 0)
 
     def meanwhile() -> None:
         for _ in range(4):
-            found = [("stay",), *(move for move in moves(world, budget) if not move[0].startswith("beat"))]
+            found: list[Move] = [("stay",), *(move for move in listed() if not move[0].startswith("beat"))]
+            world.free = sum(move[0] in FREE for move in found)
             pick = found[choose(world, found)] if world.violation is None else found[0]
             if pick == found[0]:
                 return
@@ -131,9 +141,9 @@ def play(world: World, choose: Choose, budget: int = 1_000_000) -> None:
 
     world.meanwhile = meanwhile
     while world.violation is None:
-        found = moves(world, budget)
+        found = listed()
         if not found:
-            finish(world)
+            world.stage.finish(world)
             return
         perform(world, found[choose(world, found)])
 
@@ -156,7 +166,7 @@ def explore(
     A schedule that comes to a moment which another one has been at ends there (not with ``prune=False``). Stops at
     the first violation, unless ``keep_going``; after ``limit`` seconds the report is not ``complete``.
     """
-    stage = Stage(named(scenario) if isinstance(scenario, str) else scenario)
+    stage = stage_for(named(scenario) if isinstance(scenario, str) else scenario)
     report = Report(stage.scenario.name)
     began = time.monotonic()
     seen: set[int] = set()
@@ -193,7 +203,7 @@ def _descend(world: World, path: list[tuple[list[Move], int]], seen: set[int] | 
     while world.violation is None:
         options = moves(world, budget)
         if not options:
-            finish(world)
+            world.stage.finish(world)
             return
         if seen is not None and len(options) > 1:
             moment = fingerprint(world)
@@ -209,16 +219,27 @@ def _descend(world: World, path: list[tuple[list[Move], int]], seen: set[int] | 
 
 @_undisturbed()
 def sample(
-    scenario: Scenario | str, schedules: int, *, seed: int = 0, faults: int = 6, rules: Rules = ENFORCED
+    scenario: Scenario | str,
+    schedules: int,
+    *,
+    seed: int = 0,
+    faults: int = 6,
+    rules: Rules = ENFORCED,
+    limit: float = 3600.0,
 ) -> Report:
-    """That many schedules at random, each with up to ``faults`` faults. The same seed gives the same schedules."""
-    stage = Stage(named(scenario) if isinstance(scenario, str) else scenario)
+    """That many schedules at random, each with up to ``faults`` faults; fewer where ``limit`` seconds are over.
+
+    The same seed gives the same schedules.
+    """
+    stage = stage_for(named(scenario) if isinstance(scenario, str) else scenario)
     report = Report(stage.scenario.name, complete=False)
     began = time.monotonic()
     for number in range(schedules):
+        if time.monotonic() > began + limit:
+            break
         dice = _Dice(f"{seed}/{number}", faults)
         world = World(stage, rules=rules)
-        play(world, dice.choose, dice.budget)
+        play(world, dice.choose, dice.bold)
         world.end()
         report.count(world)
         if number % 100 == 99:
@@ -235,16 +256,17 @@ class _Dice:
 
     def __init__(self, seed: str, faults: int) -> None:
         self._random = random.Random(seed)
-        self.budget = self._random.randint(0, faults)
+        self._budget = self._random.randint(0, faults)
         self._eager = self._random.choice((0.05, 0.1, 0.2))
         self.schedule: list[int] = []
 
+    def bold(self, world: World) -> bool:
+        """Whether it is to be a fault now."""
+        return world.faults < self._budget and self._random.random() < self._eager
+
     def choose(self, world: World, options: list[Move]) -> int:
-        free = min(len(moves(world, 0)), len(options)) if world.faults < self.budget else len(options)
-        if free < len(options) and (not free or self._random.random() < self._eager):
-            pick = self._random.randrange(free, len(options))
-        else:
-            pick = self._random.randrange(free)
+        free = min(world.free, len(options))
+        pick = self._random.randrange(free, len(options)) if free < len(options) else self._random.randrange(free)
         self.schedule.append(pick)
         return pick
 
@@ -270,7 +292,7 @@ def found(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED) -> 
     return Finding(stage.scenario.name, rule, text, short, story)
 
 
-def shrink(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, tries: int = 800) -> list[int]:
+def shrink(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, tries: int = 400) -> list[int]:
     """A schedule that breaks the same rule with no more faults, is shorter and has smaller numbers.
 
     As short as ``tries`` runs make it; the one given, without its trailing zeros, where it breaks no rule.

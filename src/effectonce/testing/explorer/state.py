@@ -22,21 +22,22 @@ def fingerprint(world: World) -> int:
             tags[owner] = (rank, at)
         for delivery in process.deliveries:
             holders[delivery] = rank
-    strays = []
-    for at, (name, batch) in enumerate(world.strays):
-        for op in batch:
+    strays: list[tuple[object, ...]] = []
+    for at, stray in enumerate(world.strays):
+        strays.append((stray.name, stray.until))
+        for op in stray.ops:
             whose: bytes = getattr(op, "owner", b"")
             tags.setdefault(whose, ("stray", at))
-            strays.append((name, tags[whose], op.key, getattr(op, "token", 0)))
+            strays.append((stray.name, tags[whose], op.key, getattr(op, "token", 0)))
     tag = tags.get
     rows = []
     for scope in world.backend.scopes.values():
         for key, row in scope.items():
-            first = world.ledger.book(key).result
+            first = world.ledger.recorded(key)
             rows.append(
                 (key, row.state, tag(row.owner), row.token, row.attempts, row.generation, row.expires_at,
                  row.lease_until if row.state == "claimed" else 0, row.doubt_on_lapse,
-                 row.result if row.result != first else b"first", row.error)
+                 row.result if row.result != first else b"first", row.error, row.note)
             )  # fmt: skip
     entries = sorted(
         (entry.key, entry.state, entry.ready, entry.not_before if entry.ready else 0,
@@ -46,7 +47,7 @@ def fingerprint(world: World) -> int:
     return hash(
         (world.elapsed, world.offset, world.faults, tuple(each[0] for each in ranked), tuple(strays),
          tuple(sorted(rows, key=repr)) if len(rows) > 1 else tuple(rows), tuple(entries), world.ledger.standing(tag),
-         tuple(sorted(world.memory)))
+         tuple(sorted(world.memory)), world.stage.standing(world, tag))
     )  # fmt: skip
 
 

@@ -6,16 +6,16 @@ Moves name requests, deliveries and entries by number, so that a move means the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from effectonce.contracts import ConnectionLost
 from effectonce.core.drive import drive
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Batchable, Resolution
+from effectonce.record import Resolution, Swept
 
 from .scenario import LEASE, RETENTION, SECOND
-from .workers import SCOPE, Declined, Transient
+from .stage import SCOPE, Declined, Transient
+from .wire import Request, Stray
 from .world import Delivery, Move, Process, World
 
 MOST_STEPS: Final = 400
@@ -28,6 +28,9 @@ _DONE: Final = {
     "point": "its {} goes on",
     "broker": "its {} reaches the broker",
     "memo": "its {} is executed",
+    "sql": "its {} is executed",
+    "call": "its {} reaches the provider",
+    "publish": "its {} reaches the broker",
 }
 _BROKEN: Final = {
     "lose": "the request never arrives",
@@ -112,9 +115,9 @@ def sweep(world: World) -> None:
 
 def arrive(world: World, at: int) -> None:
     """A request arrives whose sender has given it up, or is dead."""
-    name, batch = world.strays.pop(at)
-    world.tell(f"a late {name} arrives")
-    world.apply(batch)
+    stray = world.strays.pop(at)
+    world.tell(f"a late {stray.name} arrives")
+    stray.apply()
 
 
 def timer(world: World) -> None:
@@ -148,8 +151,11 @@ def stay(world: World) -> None:
 # -- faults: what each means is said in `scenario.FAULTS`
 
 
-def _stray(world: World, name: str, batch: Sequence[Batchable]) -> None:
-    world.strays.append((name, batch))
+def _stray(world: World, request: Request) -> None:
+    until = world.elapsed + LEASE if request.kind == "call" else 1 << 62
+    apply = (lambda: world.apply(request.ops)) if request.kind == "store" else request.apply
+    world.strays.append(Stray(request.name, request.ops, apply, until))
+    request.ties.late()
 
 
 def _fail(world: World, number: int, how: str, retry: bool) -> None:
@@ -159,7 +165,7 @@ def _fail(world: World, number: int, how: str, retry: bool) -> None:
     world.tell(f"w{process.slot}: {request.name}: {_BROKEN[how]}{', so it is sent again' if retry else ''}")
     del process.requests[number]
     process.log.append((request.name, how, retry))
-    request.future.set_exception(ConnectionLost("reset") if retry else StoreUnavailable("no answer"))
+    request.future.set_exception(request.ties.broken(retry))
     world.turn(process)
 
 
@@ -168,8 +174,7 @@ def lose(world: World, number: int, retry: bool = False) -> None:
 
 
 def late(world: World, number: int, retry: bool = False) -> None:
-    request = world.request(number)
-    _stray(world, request.name, request.ops)
+    _stray(world, world.request(number))
     _fail(world, number, "late", retry)
 
 
@@ -209,8 +214,8 @@ def crash(world: World, slot: int, late: bool = False) -> None:
     world.crash_points.update(points)
     world.tell(f"w{slot} is killed at {' and '.join(points)}{', its request on the wire' * late}")
     for request in process.requests.values():
-        if late and request.kind == "store" and not request.executed:
-            _stray(world, request.name, request.ops)
+        if late and request.ties.lingers and not request.executed:
+            _stray(world, request)
     world.bury(process)
 
 
@@ -247,12 +252,27 @@ def throw(world: World, number: int, permanent: bool = False) -> None:
     """The handler raises."""
     request = world.request(number)
     process = request.process
-    call = next(each for each in process.calls if each.delivery.number == request.of)
     error = Declined("declined") if permanent else Transient("try again")
-    call.delivery.raised = error
-    world.tell(f"w{process.slot}: the handler raises {error!r}")
+    process.deliveries[request.of].raised = error
+    if permanent:
+        request.ties.deny()
+    world.tell(
+        f"w{process.slot}: {'the provider says no' if request.kind == 'call' else f'the handler raises {error!r}'}"
+    )
     del process.requests[number]
     process.log.append((request.name, repr(error)))
+    request.future.set_exception(error)
+    world.turn(process)
+
+
+def reject(world: World, number: int) -> None:
+    """What it was sent to turns it away."""
+    request = world.request(number)
+    process, error = request.process, request.ties.refused()
+    assert error is not None
+    world.tell(f"w{process.slot}: {request.name}: {error}")
+    del process.requests[number]
+    process.log.append((request.name, "rejected"))
     request.future.set_exception(error)
     world.turn(process)
 
@@ -261,9 +281,34 @@ def elapse(world: World, span: str) -> None:
     spend(world, SPANS[span])
 
 
+def slow(world: World) -> None:
+    timer(world)
+
+
 def jump(world: World, where: str) -> None:
     world.offset += JUMPS[where]
     world.tell(f"the store's clock jumps {where} by {abs(JUMPS[where]) / SECOND:g} s")
+
+
+class _Away:
+    """The sweeper's connection to a store that does not answer."""
+
+    async def sweep(self, limit: int) -> Swept:
+        raise StoreUnavailable("no answer")
+
+
+def sweep_broken(world: World, slot: int) -> None:
+    """The sweep of a process fails, which somebody has to be told."""
+    world.deaf = True
+    world.tell(f"w{slot}: the sweeper gets no answer from the store")
+    engine, told = world.processes[slot].engine, [""]
+    hooks, engine.hooks = engine.hooks, (lambda event: told.append(event.kind),)
+    try:
+        engine.heartbeat.sweep(_Away())  # type: ignore[arg-type]
+    finally:
+        engine.hooks = hooks
+    if "sweep_failed" not in told:
+        world.fail("silent", f"w{slot}: the sweep failed, and nobody was told")
 
 
 def redeliver(world: World, number: int) -> None:
@@ -305,7 +350,7 @@ FREE: Final[dict[str, Callable[..., Any]]] = {
 FAULTS: Final[dict[str, Callable[..., Any]]] = {
     step.__name__: step
     for step in (
-        lose, late, mute, refuse, crash, crash_after, cancel, cancel_after, throw, elapse, jump, redeliver, resolve,
-        forget, beat_broken,
+        lose, late, mute, refuse, crash, crash_after, cancel, cancel_after, throw, reject, slow, elapse, jump,
+        sweep_broken, redeliver, resolve, forget, beat_broken,
     )
 }  # fmt: skip

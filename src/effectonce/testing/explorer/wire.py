@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from effectonce.contracts import Capabilities
-from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement, Swept
+from effectonce.contracts import Capabilities, ConnectionLost
+from effectonce.errors import StoreUnavailable
+from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Resolution, Settlement, Swept
 
 if TYPE_CHECKING:
     from .world import Process, World
 
-Kind = Literal["store", "effect", "point", "broker", "memo"]
+Kind = Literal["store", "effect", "point", "broker", "memo", "sql", "call", "publish"]
 
-CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16)
+CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16, notes=True)
 
 
 def name_of(op: Batchable) -> str:
@@ -30,10 +31,55 @@ def name_of(op: Batchable) -> str:
     return {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}[type(op)]
 
 
+class Ties:
+    """What ties a request to something that can break: a connection, the way to a provider."""
+
+    #: It touches nothing that another process reads.
+    local = False
+    #: Given up by its caller, it may still arrive.
+    lingers = True
+
+    def blocked(self) -> bool:
+        """Whether it has to wait for another's end (a row that another transaction holds)."""
+        return False
+
+    def broken(self, retry: bool) -> Exception:
+        """It was lost, or its reply was: what its caller is told."""
+        return ConnectionLost("reset") if retry else StoreUnavailable("no answer")
+
+    def deniable(self) -> bool:
+        """Whether whoever it goes to can still say no, for good."""
+        return False
+
+    def deny(self) -> None:
+        """The answer is no."""
+
+    def refused(self) -> Exception | None:
+        """What its caller is told where it is turned away, and nothing happens; None: it cannot be."""
+        return None
+
+    def late(self) -> None:
+        """It is on its way, and nobody waits for it any more."""
+
+
+class Stray(NamedTuple):
+    """A request that arrives when its sender has given it up, or is dead."""
+
+    name: str
+    ops: Sequence[Batchable]
+    apply: Callable[[], Any]
+    until: int = 1 << 62  # when it is lost for good
+
+
+FREE = Ties()
+
+
 class Request:
     """One thing asked of the world: pending, then executed, then answered, each when the scheduler says so."""
 
-    __slots__ = ("apply", "executed", "future", "kind", "name", "names", "number", "of", "ops", "process", "reply")
+    __slots__ = (
+        "apply", "executed", "future", "kind", "name", "names", "number", "of", "ops", "process", "reply", "ties",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,6 +90,7 @@ class Request:
         apply: Callable[[], Any],
         ops: Sequence[Batchable],
         of: int,
+        ties: Ties = FREE,
     ) -> None:
         self.number = number
         self.process = process
@@ -53,6 +100,7 @@ class Request:
         self.apply = apply
         self.ops = ops
         self.of = of  # the delivery, where it is a handler's
+        self.ties = ties
         self.executed = False
         self.reply: Any = None
         self.future: asyncio.Future[Any] = process.loop.create_future()
@@ -74,7 +122,7 @@ class AsyncPort:
 
 
 class BeatPort:
-    """The heartbeat's connection. It answers at once, as the move that beats has decided."""
+    """The connection of the heartbeat, and of people. It answers at once, as the move that beats has decided."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
@@ -85,6 +133,21 @@ class BeatPort:
 
     async def sweep(self, limit: int) -> Swept:
         return self._world.sweep(limit)
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        return self._decided(key, await self._world.port.resolve(scope, key, resolution))
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        return self._decided(key, await self._world.port.forget(scope, key, retention))
+
+    def _decided(self, key: str, changed: bool) -> bool:
+        if changed:
+            self._world.ledger.decided(key, "free", None, self._world.now())
+        return changed
+
+    def __getattr__(self, name: str) -> Any:
+        """What people ask: `get`, `list`, `now`."""
+        return getattr(self._world.port, name)
 
     async def close(self) -> None:
         return None

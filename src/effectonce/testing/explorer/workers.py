@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from effectonce.blocks import block
-from effectonce.errors import InDoubt, PayloadMismatch, PermanentFailure, ResultNotStored, Retryable
 from effectonce.guard import once
-from effectonce.store import Store, open_backend
 
+from .finale import finish
+from .oracle import Ledger
 from .scenario import LEASE, RETENTION, Scenario
+from .stage import SCOPE, Declined, Stage, Transient, Word, word_for
+from .world import Delivery, Process, World
 
-if TYPE_CHECKING:
-    from .world import Delivery, Process, World
-
-Word = Literal["ack", "again", "park", "dead"]
-Work = Callable[["World", "Process", "Delivery"], Coroutine[Any, Any, None]]
-
-SCOPE = "explored"
+Work = Callable[[World, Process, Delivery], Coroutine[Any, Any, None]]
 
 
-class Transient(Exception):
-    """What the handler raises where a schedule says so; the next delivery may succeed."""
-
-
-class Declined(Exception):
-    """What the handler raises for good."""
-
-
-def word_for(error: BaseException) -> Word:
-    """What a worker tells the broker when the guarded call raised: DESIGN section 3."""
-    if isinstance(error, ResultNotStored):
-        return "ack"
-    if isinstance(error, InDoubt):
-        return "park"
-    if isinstance(error, PermanentFailure | PayloadMismatch | Declined):
-        return "dead"
-    return "again"
-
-
-class Stage:
-    """What all schedules of one scenario share: the guarded function, decorated once, on a store handle of its own.
-
-    Before a process gets a turn its engine is put behind the handle, so that each has its own connections,
-    heartbeat and waiters, as processes do.
-    """
+class GuardStage(Stage):
+    """The guarded function, decorated once, on a store handle of its own; or a naive one."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.world: World | None = None
-        self.store = Store(_nowhere, sweep_every=None)
-        self.backend: Any = type(open_backend("memory://"))
-        self.work: Work = {
+        super().__init__(scenario)
+        self._work: Work = {
             "guard": self._guarded,
             "block": self._guarded,
             "ack-first": self._ack_first,
             "check-then-act": self._check_then_act,
             "mark-first": self._mark_first,
-        }[scenario.worker]
-        self.options: dict[str, Any] = {"lease": LEASE / 1e6, "retention": RETENTION / 1e6, **scenario.options}
+        }.get(scenario.worker, self._guarded)
+        own = scenario.options if scenario.part == "guard" else {}
+        self.options: dict[str, Any] = {"lease": LEASE / 1e6, "retention": RETENTION / 1e6, **own}
         if "decline" in scenario.faults:
             self.options["permanent"] = (Declined,)
 
@@ -69,6 +40,20 @@ class Stage:
             return await self._handler(key)
 
         self.charge = charge
+
+    def ledger(self, world: World) -> Ledger:
+        scenario = self.scenario
+        return Ledger(world.fail, seen=scenario.seen, at_most_once=scenario.at_most_once, retention=RETENTION)
+
+    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+        await self._work(world, process, delivery)
+
+    def finish(self, world: World) -> None:
+        finish(world)
+
+    def summary(self, world: World, key: str) -> tuple[object, ...]:
+        book = world.ledger.book(key)
+        return book.state, len(book.grants)
 
     async def _handler(self, key: str) -> str:
         world = self.world
@@ -85,7 +70,7 @@ class Stage:
 
     async def _call(self, key: str) -> tuple[Any, bool]:
         """The result of ``key``, and whether it was replayed."""
-        if self.scenario.worker == "guard":
+        if self.scenario.worker != "block":
             outcome = await self.charge.call(key)
             return outcome.value, outcome.replayed
         async with block(self.store, scope=SCOPE, key=key, **self.options) as b:
@@ -107,15 +92,6 @@ class Stage:
             word = word_for(error)
         world.returned(process, delivery, failure)
         await self.settle(world, process, delivery, word, failure)
-
-    async def settle(
-        self, world: World, process: Process, delivery: Delivery, word: Word, failure: BaseException | None = None
-    ) -> None:
-        """Tell the broker, and end."""
-        if word != "again":
-            await world.ask_broker(process, delivery, word)
-        wait = failure.retry_after if isinstance(failure, Retryable) else 1.0
-        world.ended(process, delivery, 0 if isinstance(failure, asyncio.CancelledError) else wait)
 
     # -- the control arms: no guard, a set of keys as their memory
 
@@ -152,7 +128,3 @@ class Stage:
         if not known and not await self._naively(world, process, delivery):
             return world.ended(process, delivery, 1.0)
         await self.settle(world, process, delivery, "ack")
-
-
-def _nowhere() -> Any:
-    raise AssertionError("a process was given a turn without an engine")

@@ -18,10 +18,10 @@ from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
 
 from .broker import Broker, Entry
 from .loop import Loop
-from .oracle import CONTRACT, PROMISES, Grant, Ledger
-from .scenario import RETENTION, SECOND
-from .wire import Kind, Request, Wire, name_of
-from .workers import Declined, Stage, Word
+from .oracle import CONTRACT, PROMISES, Grant
+from .scenario import SECOND
+from .stage import Declined, Stage, Word
+from .wire import FREE, Kind, Request, Stray, Ties, Wire, name_of
 
 EPOCH = 1_767_225_600_000_000
 ENFORCED = PROMISES | CONTRACT
@@ -59,6 +59,7 @@ class Process:
     def __init__(self, world: World, slot: int) -> None:
         self.slot = slot
         self.loop = Loop(world.monotonic)
+        self.loop.hop = self._in_thread
         self.requests: dict[int, Request] = {}
         self.deliveries: dict[int, Delivery] = {}
         self.calls: list[Call] = []
@@ -78,6 +79,22 @@ class Process:
             self._wire = Wire(self._world, self, skew)
             self._engine = Engine(self._wire, sweep_every=None)
         return self._engine
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        world = self._world
+
+        def run() -> tuple[Any, Exception | None]:
+            world.on_stage(self)
+            try:
+                return call(), None
+            except Exception as error:
+                return None, error
+
+        name = getattr(getattr(call, "args", [call])[0], "__name__", "thread").strip("_")
+        value, error = await world.memo(self, name, run)
+        if error is not None:
+            raise error
+        return value
 
     @property
     def leased(self) -> Collection[Run]:
@@ -120,6 +137,8 @@ class World:
         self.offset = 0  # of the store's clock, where it has jumped
         self.steps = 0
         self.faults = 0
+        self.free = 0  # of the moves that were last listed, those that are no faults
+        self.deaf = False  # a sweep has failed before
         self.swept = 0  # the step of the last sweep
         self.violation: tuple[str, str] | None = None
         self.crash_points: set[str] = set()
@@ -132,12 +151,13 @@ class World:
         self.backend = stage.backend(clock=StoreClock(self))
         self.port = self.backend.sync_port()
         self.broker = Broker(scenario.keys, scenario.copies)
-        self.ledger = Ledger(self.fail, seen=scenario.seen, at_most_once=scenario.at_most_once, retention=RETENTION)
+        self.ledger = stage.ledger(self)
         self.processes = [Process(self, slot) for slot in range(scenario.workers)]
         self.graveyard: list[Process] = []
-        self.strays: list[tuple[str, Sequence[Batchable]]] = []
+        self.strays: list[Stray] = []
         self.last = 0  # the process that had the last turn
         self._whose: Process = self.processes[0]
+        stage.open(self)
 
     # -- time, verdict, words
 
@@ -180,17 +200,18 @@ class World:
             process.cancelled = False
 
     def crank(self, process: Process, most: int = 1_000_000) -> None:
-        self._on_stage(process)
+        self.on_stage(process)
         process.loop.crank(most)
 
     def fire(self, process: Process) -> None:
         """Run the timers of ``process`` that are due."""
-        self._on_stage(process)
+        self.on_stage(process)
         process.loop.fire()
 
-    def _on_stage(self, process: Process) -> None:
+    def on_stage(self, process: Process) -> None:
+        """It is ``process`` whose code runs from now on."""
         self._whose = process
-        self.stage.store._live = process.engine
+        self.stage.enter(process)
 
     def look(self) -> None:
         """What must hold after every move: whoever is told that its lease holds has it."""
@@ -213,6 +234,7 @@ class World:
         for delivery in process.deliveries.values():
             delivery.entry.back(delivery.number, self.elapsed)
         process.loop.closed = True
+        self.stage.died(self, process)
         self.graveyard.append(process)
         self.processes[process.slot] = Process(self, process.slot)
 
@@ -240,7 +262,7 @@ class World:
 
     # -- what processes ask for
 
-    def _ask(
+    def ask(
         self,
         process: Process,
         kind: Kind,
@@ -248,8 +270,9 @@ class World:
         apply: Callable[[], Any],
         ops: Sequence[Batchable] = (),
         of: int = 0,
+        ties: Ties = FREE,
     ) -> asyncio.Future[Any]:
-        request = Request(self.number(), process, kind, names, apply, ops, of)
+        request = Request(self.number(), process, kind, names, apply, ops, of, ties)
         process.requests[request.number] = request
         return request.future
 
@@ -258,7 +281,7 @@ class World:
             if isinstance(op, Claim) and op.owner not in process.owners:
                 process.owners.append(op.owner)
         names = tuple(dict.fromkeys(map(name_of, batch)))
-        return self._ask(process, "store", names, lambda: self.apply(batch, process), batch)
+        return self.ask(process, "store", names, lambda: self.apply(batch, process), batch)
 
     def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
         """Execute ``batch`` at the store, now."""
@@ -280,10 +303,10 @@ class World:
                     self.ledger.dead(entry.key)
             entry.settle(delivery.number, "acked" if word == "ack" else "parked" if word == "park" else "dead")
 
-        return self._ask(process, "broker", (word,), settle)
+        return self.ask(process, "broker", (word,), settle)
 
     def memo(self, process: Process, name: str, apply: Callable[[], Any]) -> asyncio.Future[Any]:
-        return self._ask(process, "memo", (name,), apply)
+        return self.ask(process, "memo", (name,), apply)
 
     def effect(self, call: Call, name: str) -> asyncio.Future[Any]:
         """The effect itself: it happens when the request is executed, whatever becomes of the reply."""
@@ -297,17 +320,22 @@ class World:
                 self.ledger.effect(call.key, call.grant)
             return f"{name}-{call.key}-{count}"
 
-        return self._ask(call.process, "effect", ("effect",), happen, of=call.delivery.number)
+        return self.ask(call.process, "effect", ("effect",), happen, of=call.delivery.number)
 
     def point(self, call: Call) -> asyncio.Future[Any]:
         """A point in the handler at which it may raise, be cancelled, or die."""
-        return self._ask(call.process, "point", ("handler",), _nothing, of=call.delivery.number)
+        return self.ask(call.process, "point", ("handler",), _nothing, of=call.delivery.number)
+
+    def whose(self) -> tuple[Process, Delivery]:
+        """The process whose turn it is, and the delivery whose task runs."""
+        process = self._whose
+        task = asyncio.current_task()
+        deliveries = list(process.deliveries.values())
+        return process, next((each for each in deliveries if each.task is task), deliveries[0])
 
     def enter(self, key: str) -> Call:
         """A handler starts, in the process whose turn it is."""
-        process = self._whose
-        task = asyncio.current_task()
-        delivery = next(each for each in process.deliveries.values() if each.task is task)
+        process, delivery = self.whose()
         run = grant = None
         if not self.scenario.naive:
             run = current()
@@ -349,7 +377,7 @@ class World:
         """What comes of a renewal, as the move that beats has said."""
         how = process.beat
         if how == "late":
-            self.strays.append(("renewal", batch))
+            self.strays.append(Stray("renewal", batch, lambda: self.apply(batch)))
             raise StoreUnavailable("the renewal was not answered")
         if how == "slow" and self.meanwhile is not None:
             self.meanwhile()

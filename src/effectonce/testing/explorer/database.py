@@ -1,0 +1,292 @@
+"""The modelled database: transactions that commit or do not, rows that are locked, connections that break.
+
+A connection of it is one that `effectonce.connections.callers` knows, so that the inbox and the outbox run on it as
+they are: what they send is looked up in the statements of their own files, and every statement is a request of its
+process.
+A statement that touches only its own transaction commutes with everything; an insert of a key that another open
+transaction has inserted waits for the end of that, as a unique index makes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from effectonce.connections import callers
+from effectonce.connections.callers.base import Caller, Named
+from effectonce.contracts import ConnectionLost
+from effectonce.inbox.rows import rows_of
+from effectonce.outbox import Row
+
+from .wire import Ties
+from .world import Process, World
+
+TABLE: Final = "effectonce_inbox"
+_SAVEPOINT: Final = re.compile(r"(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT) (\w+)")
+_NAMES: Final = {text: name for name, text in getattr(rows_of("sqlite", TABLE), "_sql").items()}  # noqa: B009
+
+Write = tuple[str, Any]
+
+
+class Transaction:
+    """What one transaction has done so far. It holds the keys that it has inserted until it ends."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.savepoints: list[tuple[str, int]] = []
+        self.open = True
+
+    def inserts(self, key: str) -> bool:
+        return self.open and ("inbox", key) in self.writes
+
+
+class Database:
+    """What is committed: the keys of the inbox, its counted starts, effects, and the rows of the outbox."""
+
+    def __init__(self) -> None:
+        self.inbox: dict[str, bytes | None] = {}
+        self.starts: dict[str, int] = {}
+        self.effects: list[str] = []
+        self.on_send: Callable[[int, Row], None] | None = None
+        self.transactions: list[Transaction] = []
+        self.sequence = 0
+
+    def begin(self) -> Transaction:
+        self.transactions = [each for each in self.transactions if each.open]
+        transaction = Transaction()
+        self.transactions.append(transaction)
+        return transaction
+
+    def holder(self, key: str, asking: Transaction) -> Transaction | None:
+        """The open transaction that has inserted ``key``, where that is another."""
+        return next((each for each in self.transactions if each is not asking and each.inserts(key)), None)
+
+    def commit(self, transaction: Transaction) -> None:
+        if not transaction.open:
+            return
+        transaction.open = False
+        for kind, what in transaction.writes:
+            if kind == "inbox":
+                self.inbox.setdefault(what)
+            elif kind == "result":
+                self.inbox[what[0]] = what[1]
+            elif kind == "start":
+                self.starts[what] = self.starts.get(what, 0) + 1
+            elif kind == "refund":
+                self.starts[what] = max(0, self.starts.get(what, 0) - 1)
+            elif kind == "unstart":
+                self.starts.pop(what, None)
+            elif kind == "forget":
+                self.inbox.pop(what, None)
+            elif kind == "effect":
+                self.effects.append(what)
+            elif kind == "send" and self.on_send is not None:
+                self.on_send(*what)
+
+    def standing(self) -> object:
+        return (
+            tuple(sorted(self.inbox)), tuple(sorted(self.starts.items())), tuple(sorted(self.effects)),
+            tuple(tuple(map(repr, each.writes)) for each in self.transactions if each.open),
+        )  # fmt: skip
+
+
+class Connection:
+    """One connection of one process. ``of``: the delivery that it is used for."""
+
+    def __init__(self, world: World, process: Process, database: Database, of: int) -> None:
+        self.world = world
+        self.process = process
+        self.database = database
+        self.of = of
+        self.transaction: Transaction | None = None
+        self.alive = True
+
+    async def ask(self, name: str, apply: Callable[[], Any], ties: Ties) -> Any:
+        if not self.alive:
+            raise ConnectionLost("this connection is gone")
+        return await self.world.ask(self.process, "sql", (name,), apply, of=self.of, ties=ties)
+
+    async def run(self, name: str, apply: Callable[[], Any]) -> Any:
+        """A statement that nobody else can notice before the commit."""
+        return await self.ask(name, apply, _Local(self))
+
+    async def effect(self, key: str) -> None:
+        """The handler's own write."""
+        await self.run("effect", lambda: self.write("effect", key))
+
+    def write(self, kind: str, what: Any) -> None:
+        assert self.transaction is not None
+        self.transaction.writes.append((kind, what))
+
+    def cut(self) -> None:
+        """The connection is gone, and with it what it had not committed."""
+        self.alive = False
+        if self.transaction is not None:
+            self.transaction.open = False
+
+
+class _Sent(Ties):
+    """A statement: when it is lost, so is its connection."""
+
+    lingers = False
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def broken(self, retry: bool) -> Exception:
+        self.connection.cut()
+        return ConnectionLost("the connection broke")
+
+
+class _Local(_Sent):
+    local = True
+
+
+class _Insert(_Sent):
+    def __init__(self, connection: Connection, key: str) -> None:
+        super().__init__(connection)
+        self._key = key
+
+    def blocked(self) -> bool:
+        transaction = self.connection.transaction
+        return transaction is not None and self.connection.database.holder(self._key, transaction) is not None
+
+
+class _Commit(_Sent):
+    """Given up, it may still be executed (F30): until then its transaction is open, and holds its rows."""
+
+    lingers = True
+
+    def late(self) -> None:
+        self.connection.alive, self.connection.transaction = False, None
+
+
+class NoSavepoint(Exception):
+    """What the database says of a savepoint that is not there."""
+
+
+class Session(Caller):
+    """The connection as the inbox and the outbox see it."""
+
+    __slots__ = ()
+
+    dialect = "sqlite"
+    is_async = True
+
+    def require_transaction(self) -> None:
+        assert self.connection.transaction is not None
+
+    async def _in_transaction(self) -> bool:
+        transaction = self.connection.transaction
+        return transaction is not None and transaction.open
+
+    async def _begin(self) -> None:
+        connection: Connection = self.connection
+
+        def begin() -> None:
+            connection.transaction = connection.database.begin()
+
+        await connection.run("begin", begin)
+
+    async def _commit(self) -> None:
+        connection: Connection = self.connection
+        transaction = connection.transaction
+        assert transaction is not None
+        await connection.ask("commit", lambda: connection.database.commit(transaction), _Commit(connection))
+        connection.transaction = None
+
+    async def roll_back(self) -> None:
+        connection: Connection = self.connection
+
+        def undo() -> None:
+            if connection.transaction is not None:
+                connection.transaction.open = False
+                connection.transaction = None
+
+        await connection.run("rollback", undo)
+
+    async def close(self) -> None:
+        self.connection.cut()
+
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+        connection: Connection = self.connection
+        savepoint = _SAVEPOINT.fullmatch(sql)
+        if savepoint is not None:
+            word, name = savepoint.groups()
+            if not await connection.run(word.split()[0].lower(), lambda: self._savepoint(word, name)):
+                raise NoSavepoint(f"no savepoint {name}")
+            return (), ()
+        if sql.startswith("INSERT INTO") and sql not in _NAMES:
+            return (), await connection.run("send", lambda: self._write_outbox(params))
+        name, key = _NAMES[sql], params[1]
+        if name in ("insert", "count"):
+            apply = (lambda: self._insert(key)) if name == "insert" else (lambda: self._count(key))
+            return (), await connection.ask(name, apply, _Insert(connection, key))
+        return (), await connection.run(name, lambda: _STATEMENTS[name](connection, key, params))
+
+    def _savepoint(self, word: str, name: str) -> bool:
+        """Whether there is one of that name."""
+        transaction = self.connection.transaction
+        if word == "SAVEPOINT":
+            transaction.savepoints.append((name, len(transaction.writes)))
+            return True
+        while transaction.savepoints:
+            found, at = transaction.savepoints.pop()
+            if found == name:
+                if word.startswith("ROLLBACK"):
+                    del transaction.writes[at:]
+                    transaction.savepoints.append((found, at))
+                return True
+        return False
+
+    def _insert(self, key: str) -> list[Any]:
+        connection: Connection = self.connection
+        assert connection.transaction is not None
+        if key in connection.database.inbox or connection.transaction.inserts(key):
+            return []
+        connection.write("inbox", key)
+        return [(1,)]
+
+    def _count(self, key: str) -> list[Any]:
+        connection: Connection = self.connection
+        if key in connection.database.inbox:
+            return []
+        connection.write("start", key)
+        return [(connection.database.starts.get(key, 0) + 1,)]
+
+    def _write_outbox(self, params: Sequence[Any]) -> list[Any]:
+        connection: Connection = self.connection
+        width = len(Row._fields)
+        for start in range(0, len(params), width):
+            connection.database.sequence += 1  # the numbers are given out before the commit (F41)
+            connection.write("send", (connection.database.sequence, Row(*params[start : start + width])))
+        return []
+
+
+def _find(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+    return [(None, connection.database.inbox[key])] if key in connection.database.inbox else []
+
+
+def _store(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+    connection.write("result", (key, params[2]))
+    return []
+
+
+def _ours(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+    return [(1,)] if key in connection.database.inbox else []
+
+
+def _uncount(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+    connection.write("unstart", key)
+    return []
+
+
+def _refund(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+    connection.write("refund", key)
+    return []
+
+
+_STATEMENTS: Final = {"find": _find, "store": _store, "ours": _ours, "uncount": _uncount, "refund": _refund}
+
+callers._known[Connection] = Session

@@ -1,0 +1,25 @@
+"""Which stage a scenario is played on."""
+
+from __future__ import annotations
+
+from .scenario import Scenario
+from .stage import Stage
+from .tools.inbox import InboxStage
+from .tools.intents import IntentsStage
+from .tools.outbox import OutboxStage
+from .tools.redrive import RedriveStage
+from .tools.saga import SagaStage
+from .workers import GuardStage
+
+STAGES: dict[str, type[Stage]] = {
+    "guard": GuardStage,
+    "inbox": InboxStage,
+    "redrive": RedriveStage,
+    "saga": SagaStage,
+    "outbox": OutboxStage,
+    "intents": IntentsStage,
+}
+
+
+def stage_for(scenario: Scenario) -> Stage:
+    return STAGES[scenario.part](scenario)

@@ -1,0 +1,137 @@
+"""Mode T: `Inbox`, in a transaction of its own (`handler`) or in the caller's (`first`).
+
+The effect is a row in that transaction, so it happens when the commit does. Nothing lost, nothing doubled; whatever
+became of the reply to the COMMIT, of the ack, and of the process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.connections.callers import session_on
+from effectonce.inbox import Inbox
+from effectonce.testing.explorer.database import Connection, Database
+from effectonce.testing.explorer.scenario import Scenario
+from effectonce.testing.explorer.stage import SCOPE, Stage, Tag, Witness
+from effectonce.testing.explorer.world import Delivery, Process, World
+
+
+class Books(Witness):
+    """Looks at the database whenever a message is settled."""
+
+    def __init__(self, world: World, stage: InboxStage) -> None:
+        super().__init__()
+        self._world = world
+        self._stage = stage
+
+    def acked(self, key: str) -> None:
+        if key not in self._stage.database.effects:
+            self._world.fail("lost", f"{key}: acked, and its effect is not committed")
+
+    def dead(self, key: str) -> None:
+        most = self._stage.scenario.options.get("max_attempts")
+        if most is None or self._stage.database.starts.get(key, 0) <= most:
+            self._world.fail("lost", f"{key}: dead-lettered, and it has not used its attempts")
+
+
+class InboxStage(Stage):
+    """``worker``: ``handler``, ``first``, or one of the naive arms ``row-first`` and ``effect-first``."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.inbox = Inbox(scope=SCOPE)
+        self.database = Database()
+
+        @self.inbox.handler(
+            connect=self._connect,
+            allow_unsafe=True,
+            backoff=1e-6,
+            max_backoff=1e-6,
+            max_attempts=scenario.options.get("max_attempts"),
+        )
+        async def handle(conn: Any, key: str) -> None:
+            await self.handler(conn, key)
+
+        self.handle = handle
+
+    def ledger(self, world: World) -> Witness:
+        return Books(world, self)
+
+    def open(self, world: World) -> None:
+        self.database = Database()
+        self.connections: list[Connection] = []
+
+    def died(self, world: World, process: Process) -> None:
+        for connection in self.connections:
+            if connection.process is process:
+                connection.cut()
+
+    def _connect(self) -> Connection:
+        world = self.world
+        assert world is not None
+        process, delivery = world.whose()
+        connection = Connection(world, process, self.database, delivery.number)
+        self.connections.append(connection)
+        return connection
+
+    async def handler(self, conn: Connection, key: str) -> None:
+        """What the user has written."""
+        await conn.effect(key)
+        await conn.world.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
+
+    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+        key = delivery.entry.key
+        calls: dict[str, Any] = {"handler": self.handle, "first": self._first}
+        call = calls.get(self.scenario.worker, self._naively)
+        await self.settled(world, process, delivery, call(key))
+
+    async def _first(self, key: str) -> None:
+        """In a transaction of the caller's own."""
+        conn = self._connect()
+        session = session_on(conn)
+        try:
+            await session.begin()
+            if await self.inbox.first(conn, key):  # type: ignore[call-overload]
+                await self.handler(conn, key)
+            await session.commit()
+        finally:
+            await session.close()
+
+    async def _naively(self, key: str) -> None:
+        """A control: the row and the effect, each in a transaction of its own."""
+        conn = self._connect()
+        session = session_on(conn)
+        row_first = self.scenario.worker == "row-first"
+        try:
+            await session.begin()
+            seen = key in self.database.inbox
+            if row_first:
+                seen = not await self.inbox.first(conn, key)  # type: ignore[call-overload]
+                await session.commit()
+                await session.begin()
+            if not seen:
+                await self.handler(conn, key)
+                await session.commit()
+                if not row_first:
+                    await session.begin()
+                    await self.inbox.first(conn, key)  # type: ignore[call-overload]
+                    await session.commit()
+        finally:
+            await session.close()
+
+    def finish(self, world: World) -> None:
+        for entry in world.broker.unsettled():
+            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
+        for key in sorted({entry.key for entry in world.broker.entries}):
+            effects = self.database.effects.count(key)
+            dead = all(entry.state == "dead" for entry in world.broker.entries if entry.key == key)
+            if not effects and not dead:
+                world.fail("lost", f"{key}: acked, and its effect is not in the database")
+            if effects > 1:
+                world.fail("doubled", f"{key}: its effect is in the database {effects} times")
+            if (key in self.database.inbox) != bool(effects) and not self.scenario.naive:
+                world.fail("phantom", f"{key}: its row says {key in self.database.inbox}, its effects are {effects}")
+            world.tally[key] = (not effects and not dead, max(0, effects - 1))
+
+    def standing(self, world: World, tag: Tag) -> object:
+        return self.database.standing()

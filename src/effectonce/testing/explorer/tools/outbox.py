@@ -1,0 +1,314 @@
+"""`Outbox` and `Relay`: what is committed leaves, what is not does not, and messages of one key leave in their order.
+
+Handlers write into the outbox in the inbox's transaction, or the rows are there from the start; relays lease, send and
+settle them by their own code, one round after another. The same message may leave again, with the same id, where
+something went wrong in between (F42).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.contracts import BrokerCapabilities, Packet
+from effectonce.envelopes import CloudEvents
+from effectonce.errors import BrokerUnavailable, StoreUnavailable
+from effectonce.message import Message
+from effectonce.outbox import Outbox, Row
+from effectonce.outgoing import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
+from effectonce.relays.lane import Lane, Settings, Signals, Totals
+from effectonce.testing.explorer.broker import Broker
+from effectonce.testing.explorer.database import Connection
+from effectonce.testing.explorer.scenario import LEASE, SECOND, Scenario
+from effectonce.testing.explorer.stage import Steady, Tag
+from effectonce.testing.explorer.wire import Ties
+from effectonce.testing.explorer.world import Delivery, Process, World
+
+from .inbox import InboxStage
+
+TO = "orders"
+
+
+class Line:
+    """One row of the outbox, as the database has it."""
+
+    def __init__(self, seq: int, row: Row) -> None:
+        self.seq = seq
+        self.row = row
+        self.state = "pending"
+        self.owner = b""
+        self.leased_until = 0
+        self.due_at = 0
+        self.attempts = 0
+
+    def outgoing(self) -> Outgoing:
+        row = self.row
+        return Outgoing(
+            self.seq, row.id, row.message_id, row.destination, row.ordering_key, row.type, row.headers, row.payload,
+            row.content, row.trace_id, row.source, row.time, self.attempts,
+        )  # fmt: skip
+
+
+class Rows:
+    """The modelled side of the database: what `contracts.OutboxPort` asks of it, each in one transaction."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.all: list[Line] = []
+
+    def add(self, seq: int, row: Row) -> None:
+        self.all.append(Line(seq, row))
+        self.all.sort(key=lambda line: line.seq)
+
+    def lease(self, lease: Lease) -> Leased:
+        now = self._world.now()
+        open_ = [line for line in self.all if line.state != "published"]
+        wanted = [line for line in open_ if line.row.destination not in lease.without]
+        fresh = [
+            line
+            for line in wanted
+            if line.state == "pending"
+            and line.seq > lease.after
+            and (line.leased_until <= now or line.owner == lease.owner)
+        ][: lease.limit]
+        due = [line for line in wanted if line.state == "waiting" and line.due_at <= now][: lease.limit]
+        candidates = [self._candidate(line, open_, lease.ordered) for line in (*fresh, *due)]
+        turn, held = in_turn(candidates, lease.take or lease.limit)
+        holders = {line.seq: (line.state, line.due_at) for line in open_}
+        until = waiting_for(held, holders, now)
+        for line in open_:
+            if line.seq in until:
+                line.state, line.due_at = "waiting", until[line.seq]
+            if line.seq in turn:
+                line.attempts += line.owner != lease.owner
+                line.state, line.due_at, line.owner, line.leased_until = "pending", 0, lease.owner, now + lease.span
+        taken = [line.outgoing() for line in open_ if line.seq in turn]
+        after = fresh[-1].seq if lease.ordered and len(fresh) == lease.limit else 0
+        return Leased(taken, after, after > 0 or len(due) == lease.limit)
+
+    @staticmethod
+    def _candidate(line: Line, open_: list[Line], ordered: bool) -> Candidate:
+        number = line.row.line if ordered else None
+        before = [each.seq for each in open_ if each.row.line == line.row.line and each.seq < line.seq]
+        return Candidate(line.seq, number, before[-1] if before and number is not None else None)
+
+    def settle(self, owner: bytes, verdicts: Sequence[Verdict]) -> int:
+        now, applied = self._world.now(), 0
+        for verdict in verdicts:
+            for line in self.all:
+                if line.seq == verdict.seq and line.owner == owner and line.state == "pending":
+                    line.state, line.leased_until, line.owner = verdict.state, 0, b""
+                    line.attempts -= verdict.refund
+                    line.due_at = now + verdict.span if verdict.state == "waiting" else 0
+                    applied += 1
+        return applied
+
+    @property
+    def next_due(self) -> int | None:
+        """In how many microseconds something may be leased; None: all has left."""
+        free: dict[int | None, int] = {}  # of each line, when the last row before is free
+        times = []
+        for line in self.all:
+            if line.state != "published":
+                at = free[line.row.line] = max(line.leased_until, line.due_at, free.get(line.row.line, 0))
+                times.append(at)
+        return max(0, min(times) - self._world.now()) if times else None
+
+
+class Refusal(Exception):
+    """The broker takes the others of a batch, and not this one (F44)."""
+
+
+class Publishing(Ties):
+    def broken(self, retry: bool) -> Exception:
+        return BrokerUnavailable("no confirmation")
+
+    def refused(self) -> Exception:
+        return Refusal("this packet is refused")
+
+
+class Port:
+    """`contracts.OutboxPort` and `contracts.Publisher` of one relay: each call is a request of its process."""
+
+    table = "effectonce_outbox"
+
+    def __init__(self, stage: OutboxStage, world: World, process: Process) -> None:
+        self._stage = stage
+        self._world = world
+        self._process = process
+
+    @property
+    def _of(self) -> int:
+        """The delivery that it is used for."""
+        return self._world.whose()[1].number
+
+    async def lease(self, lease: Lease) -> Leased:
+        asked = replace(lease)  # as it is now: a lane goes on changing it
+        if lease.owner not in self._process.owners:
+            self._process.owners.append(lease.owner)
+        return await self._ask("lease", lambda: self._stage.rows.lease(asked))  # type: ignore[no-any-return]
+
+    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+        return await self._ask("settle", lambda: self._stage.rows.settle(owner, verdicts))  # type: ignore[no-any-return]
+
+    async def _ask(self, name: str, apply: Any) -> Any:
+        return await self._world.ask(self._process, "sql", (name,), apply, of=self._of)
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        topic = self._stage.topic
+        try:
+            await self._world.ask(
+                self._process, "publish", ("publish",), lambda: topic.extend(packets), of=self._of, ties=Publishing()
+            )
+        except Refusal as error:
+            first = packets[0]
+            taken = [
+                each for each in packets[1:] if each.ordering_key is None or each.ordering_key != first.ordering_key
+            ]
+            topic.extend(taken)
+            return [None if each in taken else error for each in packets]
+        return [None] * len(packets)
+
+    async def close(self) -> None: ...
+
+
+class OutboxStage(InboxStage):
+    """``worker``: ``relay`` (rows from the start), ``handler`` (handlers write them), or the naive arms
+    ``publish-first`` and ``commit-first``, which write to the database and to the broker one after the other."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.outbox = Outbox(to=TO)
+        self.capabilities = BrokerCapabilities(
+            name="modelled", ordered_publish=bool(scenario.options.get("ordered_publish")), batch=16
+        )
+
+    def open(self, world: World) -> None:
+        super().open(world)
+        scenario = self.scenario
+        self.rows = Rows(world)
+        self.topic: list[Packet] = []
+        self.lanes: dict[int, Lane] = {}
+        self.database.on_send = self.rows.add
+        world.broker = Broker(0, 0)
+        if scenario.worker == "relay":
+            for key in range(scenario.keys):
+                for number in range(scenario.copies):
+                    self.database.sequence += 1
+                    message = _message(f"k{key}", number)
+                    self.rows.add(self.database.sequence, self.outbox._row(message))
+        else:
+            for key in range(scenario.keys):
+                for _ in range(scenario.copies):
+                    world.broker.send(f"k{key}")
+        for _ in range(0 if scenario.naive else scenario.workers):
+            world.broker.send("relay")
+
+    async def handler(self, conn: Connection, key: str) -> None:
+        await conn.effect(key)
+        await self.outbox.send(conn, _message(key, 0))  # type: ignore[call-overload]
+        await conn.world.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
+
+    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+        if delivery.entry.key == "relay":
+            await self._relay(world, process, delivery)
+        elif self.scenario.naive:
+            await self.settled(world, process, delivery, self._dual_write(world, process, delivery))
+        else:
+            await super().work(world, process, delivery)
+
+    async def _relay(self, world: World, process: Process, delivery: Delivery) -> None:
+        """One round of a relay; it is at rest when all has left."""
+        lane = self.lanes.get(id(process)) if self.scenario.fine else None  # what it remembers is in no fingerprint
+        if lane is None:
+            lane = self.lanes[id(process)] = self._lane(world, process)
+        try:
+            await lane.round()
+        except (StoreUnavailable, asyncio.CancelledError):
+            pass
+        delivery.inside = False
+        due = self.rows.next_due
+        if due is None and not [entry for entry in world.broker.unsettled() if entry.key != "relay"]:
+            delivery.entry.settle(delivery.number, "acked")
+        world.ended(process, delivery, max(due or 0, SECOND if due is None else 0) / SECOND)
+
+    def _lane(self, world: World, process: Process) -> Lane:
+        port: Any = Port(self, world, process)
+        broker: Any = self  # of which a lane wants the capabilities only
+        settings = Settings(
+            engine=process.engine,
+            outboxes=broker,
+            table=None,
+            broker=broker,
+            envelope=CloudEvents(),
+            retry=Steady(20, first=1e-6, cap=1e-6),
+            ordered=True,
+            batch=int(self.scenario.options.get("batch", 2)),
+            span=LEASE,
+            keep=0,
+            poll=1.0,
+            totals=Totals(),
+        )
+        return Lane(settings, Signals(), port, port)
+
+    async def _dual_write(self, world: World, process: Process, delivery: Delivery) -> None:
+        key = delivery.entry.key
+        publish_first = self.scenario.worker == "publish-first"
+        port = Port(self, world, process)
+        packet = CloudEvents().encode(_message(key, 0), TO)
+        seen = await world.memo(process, "check", lambda: key in world.memory)
+        if publish_first and not seen:
+            await port.publish(TO, [packet])
+        await world.memo(process, "mark", lambda: world.memory.add(key))
+        if not publish_first and not seen:
+            await port.publish(TO, [packet])
+
+    def finish(self, world: World) -> None:
+        for entry in world.broker.unsettled():
+            world.fail("wedged", f"message {entry.number} ({entry.key}) has no end")
+        sent = [packet.id for packet in self.topic]
+        naive = self.scenario.naive
+        written = (
+            sorted(f"m-{key}-0" for key in world.memory) if naive else [row.row.message_id for row in self.rows.all]
+        )
+        for id in sorted({*written, *sent}):
+            key = id[2:-2]
+            count = sent.count(id)
+            twice = written.count(id) > 1 or (count > 1 and (naive or not world.faults))
+            if not count:
+                world.fail("lost", f"{id}: committed, and it has never left")
+            if id not in written:
+                world.fail("phantom", f"{id}: it has left, and was not committed")
+            if twice:
+                world.fail("doubled", f"{id}: committed {written.count(id)} times, and has left {count} times")
+            lost, doubled = world.tally.get(key, (False, 0))
+            world.tally[key] = (lost or not count or id not in written, doubled + twice)
+        if not naive and self.scenario.worker == "relay":
+            self._in_order(world)
+
+    def _in_order(self, world: World) -> None:
+        first: dict[str, list[str]] = {}
+        for packet in self.topic:
+            line = first.setdefault(packet.ordering_key or "", [])
+            if packet.id not in line:
+                line.append(packet.id)
+        for key, ids in first.items():
+            if ids != sorted(ids):
+                world.fail("order", f"{key}: they have left as {', '.join(ids)}")
+
+    def standing(self, world: World, tag: Tag) -> object:
+        lines = tuple(
+            (line.seq, line.state, tag(line.owner), line.leased_until, line.due_at, line.attempts, line.row.message_id)
+            for line in self.rows.all
+        )
+        return super().standing(world, tag), lines, tuple(packet.id for packet in self.topic)
+
+    def summary(self, world: World, key: str) -> tuple[object, ...]:
+        return tuple(sorted({packet.id for packet in self.topic if packet.ordering_key == key}))
+
+
+def _message(key: str, number: int) -> Message[Any]:
+    return Message(data=key, type="paid", id=f"m-{key}-{number}", key=f"m-{key}-{number}", ordering_key=key)

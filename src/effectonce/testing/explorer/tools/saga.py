@@ -1,0 +1,133 @@
+"""`Saga`: every step done, or every step that was done undone, in reverse order; or on the operator's list.
+
+The steps are calls to providers that keep keys, and that turn away a token older than one they have seen: what
+`current()` gives to a step. A call whose answer was lost raises `OutcomeUnknown`, as an intent does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.core.drive import drive
+from effectonce.core.flow import current
+from effectonce.errors import OutcomeUnknown
+from effectonce.record import Query
+from effectonce.saga import Saga
+from effectonce.testing.explorer.provider import Provider
+from effectonce.testing.explorer.scenario import LEASE, RETENTION, Scenario
+from effectonce.testing.explorer.stage import Declined, Stage, Steady, Tag
+from effectonce.testing.explorer.world import Delivery, Process, World
+
+
+class Stale(Exception):
+    """A provider has seen a newer token."""
+
+
+class Fenced(Provider):
+    """Keeps keys for as long as it is looked at, and the highest token of each thing."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, RETENTION * 1000)
+        self.tokens: dict[str, int] = {}
+
+    async def send(self, what: str, *, undo: bool) -> None:
+        """Do ``what``, or undo it, in the name of the step that runs."""
+        run = current()
+        token, key = run.token, run.provider_key("modelled")
+        name = f"-{what}" if undo else f"+{what}"
+
+        def arrive() -> object:
+            if token < self.tokens.get(what, 0):
+                return Stale
+            self.tokens[what] = token
+            return self._do(key, name)
+
+        try:
+            outcome = await self.ask(*self.world.whose(), key, arrive)
+        except TimeoutError as error:
+            raise OutcomeUnknown(f"{name}: {error}", 1.0) from error
+        if outcome is Stale:
+            raise Stale(name)
+        if outcome is None:
+            raise Declined(name)
+
+    def standing(self) -> object:
+        return tuple(self.effects), tuple(sorted(self.answers)), tuple(sorted(self.tokens.items()))
+
+
+class SagaStage(Stage):
+    """Three steps, of which the last cannot be undone: ``reserve``, ``charge`` (which may time out), ``ship``. The
+    naive arm ``undo-blindly`` keeps no log: what raises is undone, and a crash begins anew."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6)
+        timeout: dict[str, Any] = {"timeout": "5s", "grace": "5s"} if "slow" in scenario.faults else {}
+
+        @self.saga.step(retry=Steady(1, max_crashes=20))
+        async def reserve(key: str) -> None:
+            await self.provider.send(f"{key}/reserve", undo=False)
+
+        @reserve.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=20))
+        async def release(key: str) -> None:
+            await self.provider.send(f"{key}/reserve", undo=True)
+
+        @self.saga.step(retry=Steady(1, max_crashes=20), **timeout)
+        async def charge(key: str) -> None:
+            await self.provider.send(f"{key}/charge", undo=False)
+
+        @charge.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=20))
+        async def refund(key: str) -> None:
+            await self.provider.send(f"{key}/charge", undo=True)
+
+        @self.saga.step(retry=Steady(1, max_crashes=20))
+        async def ship(key: str) -> None:
+            await self.provider.send(f"{key}/ship", undo=False)
+
+    def open(self, world: World) -> None:
+        self.provider = Fenced(world)
+
+    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+        key = delivery.entry.key
+        call: Any = self._blindly(world, process, delivery) if self.scenario.naive else self.saga.arun(key, key)
+        await self.settled(world, process, delivery, call)
+
+    async def _blindly(self, world: World, process: Process, delivery: Delivery) -> None:
+        key, done = delivery.entry.key, []
+        try:
+            for step in ("reserve", "charge", "ship"):
+                await self.provider.call(process, delivery, f"{key}/{step}/{delivery.number}", f"+{key}/{step}")
+                done.append(step)
+        except Exception:
+            for step in reversed(done):
+                await self.provider.call(process, delivery, f"{key}/{step}/{delivery.number}/undo", f"-{key}/{step}")
+            raise
+
+    def finish(self, world: World) -> None:
+        for entry in world.broker.unsettled():
+            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
+        in_doubt = len(drive(world.port.list(Query(state="in_doubt"))).records)
+        for key in sorted({entry.key for entry in world.broker.entries}):
+            states = {entry.state for entry in world.broker.entries if entry.key == key}
+            effects = [effect for effect in self.provider.effects if effect[1:].startswith(f"{key}/")]
+            done = [effect[1:] for effect in effects if effect[0] == "+"]
+            undone = [effect[1:] for effect in effects if effect[0] == "-"]
+            lost = "acked" in states and (len(set(done)) < 3 or bool(undone))
+            standing = [step for step in done if step not in undone]
+            doubled = len(done) - len(set(done)) + len(undone) - len(set(undone))
+            if lost:
+                world.fail("lost", f"{key}: it is done, and its steps came to {', '.join(effects) or 'nothing'}")
+            if states == {"dead"} and standing:
+                world.fail("unbalanced", f"{key}: it failed, and what was done stands: {', '.join(standing)}")
+            if not set(undone) <= set(done):
+                world.fail("unbalanced", f"{key}: undone without having been done: {', '.join(effects)}")
+            if doubled:
+                world.fail("doubled", f"{key}: {', '.join(effects)}")
+            if undone != sorted(undone, key=lambda step: ("charge", "reserve").index(step.partition("/")[2])):
+                world.fail("unbalanced", f"{key}: undone in the order {', '.join(undone)}")
+            if "parked" in states and not in_doubt:
+                world.fail("lost", f"{key}: in doubt, and not on the operator's list")
+            world.tally[key] = (lost or (states == {"dead"} and bool(standing)), doubled)
+
+    def standing(self, world: World, tag: Tag) -> object:
+        return self.provider.standing()

@@ -1,0 +1,67 @@
+"""Inboxes that are wrong: the row and the effect not in one transaction, the COMMIT's reply taken for granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.contracts import ConnectionLost
+from effectonce.errors import AttemptsExhausted
+from effectonce.inbox import delivery, rows
+from effectonce.testing.explorer.database import Session
+from effectonce.testing.explorer.tools.inbox import InboxStage
+
+from .base import mutant
+
+_insert, _commit, _send = rows._Keyed.insert, delivery.Transaction.commit, Session._send
+_work = InboxStage.work
+
+
+@mutant("F33", rows._Keyed, "insert", "inbox-T+raise/1")
+async def record_kept_on_rollback(self: Any, session: Any, arrival: Any, *, result: bool) -> Any:
+    """The row is committed before the handler runs, so one failure loses the message (sagaz)."""
+    found = await _insert(self, session, arrival, result=result)
+    if found is None:
+        await session.commit()
+        await session.begin()
+    return found
+
+
+@mutant("F14", rows._Keyed, "insert", "inbox-T/0")
+async def inbox_duplicate_is_first(self: Any, session: Any, arrival: Any, *, result: bool) -> Any:
+    """A key that is there is taken for a new one."""
+    await _insert(self, session, arrival, result=result)
+
+
+@mutant("F30", delivery.Transaction, "commit", "inbox-T+lose/1")
+async def lost_commit_is_success(self: Any) -> None:
+    """A COMMIT without a reply is taken for a success: acked, and rolled back."""
+    try:
+        await _commit(self)
+    except ConnectionLost:
+        await self.give_back()
+
+
+@mutant("F30", delivery.Transaction, "abort", "inbox-T+lose/1")
+async def broken_transaction_is_success(self: Any, error: BaseException) -> float | None:
+    """A transaction that broke is not begun anew, and its end not told."""
+    await self.give_back(error)
+    self.surfaces = AttemptsExhausted("it broke", "attempts-exhausted")
+    return None
+
+
+@mutant("F05", InboxStage, "work", "inbox-T+crash/1")
+async def inbox_acked_before_commit(self: Any, world: Any, process: Any, delivery: Any) -> None:
+    """Acked before the commit."""
+    await world.ask_broker(process, delivery, "ack")
+    await _work(self, world, process, delivery)
+
+
+@mutant("F30", Session, "_send", "inbox-T+late/1")
+async def insert_does_not_wait(self: Any, sql: str, params: Any, named: bool) -> Any:
+    """The insert looks at what is committed instead of waiting for an open transaction with the same key."""
+    database = self.connection.database
+    hidden, database.transactions = database.transactions, []
+    try:
+        return await _send(self, sql, params, named)
+    finally:
+        database.transactions = hidden

@@ -1,0 +1,53 @@
+"""Redrives that are wrong: removed before sent, refusals overlooked, what is done done again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.dlq import DeadLetterQueue
+from effectonce.errors import BrokerUnavailable
+from effectonce.testing.explorer.tools.redrive import QUEUE, Letters
+
+from .base import mutant
+
+_publish, _prepare, _look = Letters.publish, DeadLetterQueue._prepare, DeadLetterQueue._look
+
+
+@mutant("F51", DeadLetterQueue, "aredrive", "redrive+crash/1")
+async def removed_before_published(self: Any, **options: Any) -> list[Any]:
+    """A dead letter is removed, and then sent: a crash in between loses it."""
+    letters = self._broker.backend.dead_letters(QUEUE, group="")
+    for letter in (await letters.browse(100))[0]:
+        if letter.packet.id != "k2":
+            await letters.remove([letter.id])
+            await letters.publish(QUEUE, [letter.packet])
+    return []
+
+
+@mutant("F45", Letters, "publish", "redrive+lose/1")
+async def redrive_unconfirmed(self: Any, queue: str, packets: Any) -> Any:
+    """A re-publish that the broker has not confirmed counts as sent."""
+    try:
+        return await _publish(self, queue, packets)
+    except BrokerUnavailable:
+        return [None for _ in packets]
+
+
+@mutant("F44", Letters, "publish", "redrive+reject/1")
+async def redrive_refusal_overlooked(self: Any, queue: str, packets: Any) -> Any:
+    """A re-publish that the broker has refused counts as sent."""
+    await _publish(self, queue, packets)
+    return [None for _ in packets]
+
+
+@mutant("F51", DeadLetterQueue, "_prepare", "redrive/0")
+async def redrive_runs_what_is_done(self: Any, job: Any, fate: Any, anew: bool) -> None:
+    """A plain redrive starts a new generation of what is done."""
+    await _prepare(self, job, fate, True)
+
+
+@mutant("F51", DeadLetterQueue, "_look", "redrive/0")
+async def redrive_leaves_the_dead(self: Any, dead: Any, target: str) -> Any:
+    """What was tried before is left among the dead letters."""
+    job, fate, attempts = await _look(self, dead, target)
+    return job, "failed" if fate == "resume" else fate, attempts

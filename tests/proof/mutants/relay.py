@@ -1,0 +1,94 @@
+"""Relays and outboxes that are wrong: settled before it has left, unconfirmed, out of order, under another id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.errors import BrokerUnavailable
+from effectonce.outbox import Outbox, message_of
+from effectonce.outgoing import Verdict
+from effectonce.relays import lane, sending
+from effectonce.testing.explorer.tools import outbox as model
+
+from .base import mutant
+
+_send, _publish = sending.send, sending._Work._publish
+_lease = model.Rows.lease
+
+
+@mutant("F42", lane, "send", "outbox-relay+crash/1")
+async def settled_before_published(sending: Any, publisher: Any, terms: Any, until: Any) -> None:
+    """Rows are settled as published, and then sent."""
+    await publisher.settle(publisher._process.owners[-1], [Verdict(row.seq, "published") for row in sending.rows], 0)
+    await _send(sending, publisher, terms, until)
+
+
+@mutant("F45", sending._Work, "_publish", "outbox-relay+lose/1")
+async def unconfirmed_is_published(self: Any, queue: str, packets: Any, *more: Any) -> None:
+    """What the broker has not confirmed is taken for published."""
+    try:
+        await _publish(self, queue, packets, *more)
+    except BrokerUnavailable:
+        for row, _ in packets:
+            self._sending.verdicts[row.seq] = Verdict(row.seq, "published")
+
+
+@mutant("F44", sending._Work, "_failed", "outbox-relay+reject/1")
+def refused_is_published(self: Any, row: Any, error: Exception) -> None:
+    """An entry of a batch that was refused is marked with the others."""
+    self._sending.verdicts[row.seq] = Verdict(row.seq, "published")
+
+
+@mutant("F36", sending.Sending, "release", "outbox-relay+lose/1")
+def unsent_is_published(self: Any) -> list[Verdict]:
+    """Rows without a verdict are settled as published."""
+    for row in self.rest:
+        self.verdicts[row.seq] = Verdict(row.seq, "published")
+    return list(self.verdicts.values())
+
+
+@mutant("F46", sending._Work, "_holds", "outbox-relay+reject/1")
+def line_goes_on_after_a_refusal(self: Any, row: Any) -> bool:
+    """What stands behind a refused row of its key is sent all the same."""
+    return False
+
+
+@mutant("F43", model, "in_turn", "outbox-relay+crash/1")
+def leased_out_of_turn(page: Any, limit: int) -> Any:
+    """Rows are leased whatever stands before them in their line."""
+    return [row.seq for row in page][::-1][:1], {}
+
+
+@mutant("F42", lane, "message_of", "outbox-relay+crash/2")
+def new_id_for_every_send(row: Any) -> Any:
+    """A message that is sent again has another id."""
+    return replace(message_of(row), id=f"m-{row.ordering_key}-{row.attempts + 7}")
+
+
+@mutant("F33", Outbox, "_insert", "outbox-send+raise/1")
+async def sent_outside_the_transaction(self: Any, session: Any, rows: Any) -> None:
+    """The row of the outbox is committed by itself: it leaves although the handler fails."""
+    database = session.connection.database
+    for row in rows:
+        database.sequence += 1
+        database.on_send(database.sequence, row)
+
+
+@mutant("F41", model.Rows, "lease", "outbox-send/0")
+def leased_by_a_cursor(self: Any, lease: Any) -> Any:
+    """A relay looks only behind the row that it has seen last, so that a later commit of an earlier number is lost."""
+    seen = getattr(self, "cursor", 0)
+    leased = _lease(self, replace(lease, after=seen))
+    self.cursor = max([seen, *(row.seq for row in leased.rows), 1 if not self.all else 0])
+    return leased
+
+
+@mutant("F43", model.Rows, "lease", "outbox-relay/0")
+def rows_not_leased(self: Any, lease: Any) -> Any:
+    """Two relays get the same rows."""
+    leased = _lease(self, lease)
+    for line in self.all:
+        line.leased_until = 0
+    return leased
