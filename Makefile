@@ -1,6 +1,7 @@
 # Everything here needs Python >= 3.11 and make; the rest is installed into $(VENV).
 #   make test PYTHON=python3.13     another interpreter, in an environment of its own
 #   make test ARGS="-k redis -x"    arguments for pytest (bench: for the benchmark, demo: for the demo)
+#   make prove LONG=1 ARGS="--json proof.json --seed 7"
 
 PYTHON ?= python3
 ARGS ?=
@@ -18,7 +19,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs servers constraints clean
+.PHONY: help demo test prove check format bench docs servers constraints clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +29,9 @@ demo: $(VENV)/.core ## One payment, delivered twice, charged once
 
 test: $(VENV)/.dev ## The whole suite, against real servers where they are installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal $(ARGS)
+
+prove: $(VENV)/.dev ## Kill it for ten minutes and count (LONG=1: an hour; SECONDS=60: a minute)
+	$(BIN)/python -m tests.proof.prove --seconds $(or $(SECONDS),$(if $(LONG),3600,600)) $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting and types
 	$(BIN)/ruff check .

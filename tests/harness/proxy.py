@@ -18,6 +18,9 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 _CHUNK = 65_536
 
+#: What PostgreSQL answers when it has executed a COMMIT: the message CommandComplete.
+COMMIT_REPLY = b"C\x00\x00\x00\x0bCOMMIT\x00"
+
 
 class _Link:
     """One client connection and its counterpart at the server."""
@@ -27,6 +30,7 @@ class _Link:
         self.server = server
         self.half_closed = False
         self.request = b""  # what the client sent since the last reply
+        self.tail = b""  # the end of the last reply, where a frame may have begun
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -54,6 +58,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._cut_after: int | None = None
         self._drop: tuple[int, bytes] | None = None
+        self._frame, self._frames = b"", 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._thread.start()
@@ -61,6 +66,7 @@ class FaultProxy:
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.requests = 0
         self.replies = 0
+        self.cuts = 0
         self.heal()
 
     def heal(self) -> None:
@@ -70,6 +76,7 @@ class FaultProxy:
         self.refuse = False
         self._cut_after = None
         self._drop = None
+        self._frames = 0
 
     def through(self, url: str) -> str:
         """The same URL, by way of this proxy."""
@@ -97,6 +104,11 @@ class FaultProxy:
     def drop_reply(self, nth: int = 1, to: bytes = b"") -> None:
         """Reset instead of the nth reply from now; `to` counts only replies to requests that contain it."""
         self._drop = (nth, to)
+
+    def cut_at(self, frame: bytes, times: int = 1) -> None:
+        """Reset instead of ``frame`` in the server's bytes, the next ``times`` that it comes; ``cuts`` counts. What is
+        before it goes through: with `COMMIT_REPLY`, the client hears all but that its commit was executed (F30)."""
+        self._frame, self._frames = frame, times
 
     def close(self) -> None:
         self._call(self._shut())
@@ -161,18 +173,20 @@ class FaultProxy:
             allowed = inspect(link, chunk)
             if self.blackhole or (link.half_closed and writer is link.client):
                 continue
-            await self._pass_on(writer, chunk if allowed is None else allowed)
+            await self._pass_on(link, writer, chunk if allowed is None else allowed)
             if allowed is not None:
                 link.reset()
                 return
         with suppress(OSError):
             writer.write_eof()
 
-    async def _pass_on(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+    async def _pass_on(self, link: _Link, writer: asyncio.StreamWriter, data: bytes) -> None:
         if self.delay:
             await asyncio.sleep(self.delay)
         size = self.slice or len(data) or 1
         for start in range(0, len(data), size):
+            if link.half_closed and writer is link.client:  # meanwhile
+                return
             writer.write(data[start : start + size])
             await writer.drain()
             if self.slice:
@@ -193,6 +207,14 @@ class FaultProxy:
                 self._drop = (nth - 1, to) if nth > 1 else None
                 if nth == 1:
                     return b""
+        if self._frames:
+            seen, before = link.tail + chunk, len(link.tail)
+            at = seen.find(self._frame)
+            link.tail = seen[1 - len(self._frame) :]
+            if at >= 0:
+                self._frames -= 1
+                self.cuts += 1
+                return chunk[: max(at - before, 0)]
         if self._cut_after is not None:
             if len(chunk) >= self._cut_after:
                 allowed, self._cut_after = chunk[: self._cut_after], None

@@ -61,6 +61,27 @@ def test_the_clock_of_the_store_is_moved_by_hand(pytester: pytest.Pytester) -> N
     pytester.runpytest("-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=1)
 
 
+def test_a_worker_is_tested_with_the_store_and_the_broker_of_the_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import effectonce as eo
+
+        def test_it_charges_once(memory_store, memory_broker):
+            charges = []
+            worker = eo.Worker(memory_broker, store=memory_store)
+
+            @worker.handler("orders")
+            def charge(message: eo.Message[int]) -> None:
+                charges.append(message.data)
+
+            memory_broker.deliver(worker, "orders", eo.Message(data=4200))
+            memory_broker.redeliver(worker)
+            assert charges == [4200]
+        """
+    )
+    pytester.runpytest("-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=1)
+
+
 def test_a_marker_that_makes_no_sense_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

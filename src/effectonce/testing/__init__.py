@@ -1,5 +1,6 @@
-"""What users and authors of backends test with."""
+"""What users and authors of backends test with. Hypothesis strategies are apart: ``effectonce.testing.strategies``."""
 
+from .broker import Settled, TestBroker
 from .chaos import ChaosBroker, ChaosStore
 from .clock import ManualClock
 from .idempotence import Report, Trial, aassert_idempotent, assert_idempotent
@@ -10,6 +11,8 @@ __all__ = [
     "ChaosStore",
     "ManualClock",
     "Report",
+    "Settled",
+    "TestBroker",
     "Trial",
     "aassert_idempotent",
     "assert_idempotent",

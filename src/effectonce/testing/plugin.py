@@ -1,6 +1,7 @@
 """The pytest plugin: installed with effectonce, loaded by pytest, and idle until a test asks for something of it.
 
-Fixtures: ``manual_clock``, and ``memory_store``, an empty store on that clock. Marker::
+Fixtures: ``manual_clock``, and on that clock ``memory_store``, an empty store, and ``memory_broker``, a `TestBroker`.
+Marker::
 
     @pytest.mark.idempotent            # the body of this test runs twice, on the same fixtures
     @pytest.mark.idempotent(times=5)
@@ -19,6 +20,7 @@ import pytest
 if TYPE_CHECKING:  # pytest loads this for every project: only what a test uses is imported
     from effectonce.store import Store
 
+    from .broker import TestBroker
     from .clock import ManualClock
 
 
@@ -71,3 +73,13 @@ def memory_store(manual_clock: ManualClock) -> Iterator[Store]:
     backend: Any = type(open_backend("memory://"))
     with Store(backend(clock=manual_clock), sweep_every=None) as store:
         yield store
+
+
+@pytest.fixture
+def memory_broker(manual_clock: ManualClock) -> Iterator[TestBroker]:
+    """A broker in memory, on ``manual_clock``, that delivers when the test says so."""
+    from .broker import TestBroker
+
+    broker = TestBroker(clock=manual_clock)
+    with broker:
+        yield broker

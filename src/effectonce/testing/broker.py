@@ -1,0 +1,206 @@
+"""A broker for unit tests: deliver a message to a worker, and see what became of it, without waiting for anything.
+
+broker = TestBroker()
+worker = eo.Worker(broker, store=memory_store)
+
+@worker.handler("orders")
+def charge(message: eo.Message[Order]) -> None: ...
+
+assert broker.deliver(worker, "orders", message)[0].how == "acked"
+broker.redeliver(worker)                 # as after a lost ack
+broker.advance(worker, "1m")             # what was to be tried again is
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from effectonce.broker import Broker, open_broker
+from effectonce.contracts import Delivery
+from effectonce.durations import Duration, micros
+from effectonce.errors import ConfigurationError, WrongColour
+from effectonce.message import Message
+from effectonce.worker import Worker
+
+from .clock import ManualClock
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    """What a worker did with one delivery."""
+
+    queue: str
+    id: str  # the message's
+    how: Literal["acked", "again", "dead"]
+    attempt: int
+    after: float = 0.0  # of "again": in how many seconds
+    headers: Mapping[str, str] = {}  # of "dead": what its dead letter says about why
+
+
+class TestBroker(Broker):
+    """A broker in memory whose time is moved by hand, and whose deliveries a test makes one by one.
+
+    `deliver`, `redeliver` and `advance` let the worker serve until what they brought is settled, and give the
+    settlements; `settled` gives all so far. Inside a running event loop: `adeliver`, `aredeliver`, `aadvance`.
+    """
+
+    __test__ = False  # pytest, it is not what its name says
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock | None = None,
+        ack_window: Duration = "30s",
+        patience: Duration = "10s",
+        **options: Any,
+    ) -> None:
+        self.clock = ManualClock() if clock is None else clock
+        self._patience = micros(patience, "patience") / 1e6
+        kind: Any = type(open_broker("memory://"))
+        self._watched = _Watched(kind(clock=self.clock, ack_window=micros(ack_window, "ack_window") / 1e6))
+        self._sent: list[tuple[str, Message[Any]]] = []
+        super().__init__(self._watched, **options)
+
+    def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
+        """Deliver ``messages``; what became of each. One whose handler fails is settled as "again" or "dead"."""
+        return _run(self.adeliver(worker, queue, *messages))
+
+    def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
+        """Deliver ``messages`` once more, as if their acks had been lost; without any, all that were delivered."""
+        return _run(self.aredeliver(worker, *messages))
+
+    def advance(self, worker: Worker, by: Duration) -> list[Settled]:
+        """Let time pass, and deliver what was to come again by then."""
+        return _run(self.aadvance(worker, by))
+
+    def settled(self, queue: str | None = None) -> list[Settled]:
+        """What workers did with every delivery so far, in order."""
+        return [each for each in self._watched.settled if queue is None or each.queue == queue]
+
+    async def adeliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
+        """`deliver`, in a running event loop."""
+        self._sent += [(queue, message) for message in messages]
+        return await self._through(worker, [(queue, message) for message in messages])
+
+    async def aredeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
+        """`redeliver`, in a running event loop."""
+        ids = {message.id for message in messages}
+        found = {message.id: (queue, message) for queue, message in self._sent if queue in worker.queues}
+        if unknown := ids - found.keys():
+            raise ConfigurationError(f"never delivered, so it cannot come again: {', '.join(sorted(unknown))}")
+        return await self._through(worker, [each for id, each in found.items() if id in ids or not ids])
+
+    async def aadvance(self, worker: Worker, by: Duration) -> list[Settled]:
+        """`advance`, in a running event loop."""
+        self.clock.advance(by)
+        return await self._through(worker, [])
+
+    async def _through(self, worker: Worker, messages: Sequence[tuple[str, Message[Any]]]) -> list[Settled]:
+        for queue in {queue for queue, _ in messages}:
+            if queue not in worker.queues:
+                raise ConfigurationError(f"{worker!r} has no handler for queue {queue!r}")
+            await self._watched.declare(queue, group=worker.name)
+        for queue, message in messages:
+            await self.apublish(queue, message)
+        awaited = Counter((queue, message.id) for queue, message in messages)
+        awaited += self._watched.due(worker.name, self.clock.now())
+        if not awaited:
+            return []
+        before = len(self._watched.settled)
+        serving = asyncio.ensure_future(worker.serve())
+        arrived = asyncio.ensure_future(self._watched.until(worker.name, awaited))
+        try:
+            await asyncio.wait([serving, arrived], timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done() and not arrived.done():
+                left = ", ".join(id for _, id in self._watched.awaited)
+                raise TimeoutError(f"not settled after {self._patience:g} s: {left}; does its handler end? (patience=)")
+        finally:
+            arrived.cancel()
+            worker.stop()
+            await serving
+        return self._watched.settled[before:]
+
+
+def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise WrongColour("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
+
+
+class _Watched:
+    """The backend, and a record of how everything was settled."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.settled: list[Settled] = []
+        self.awaited: Counter[tuple[str, str]] = Counter()
+        self._group = ""
+        self._arrived = asyncio.Event()
+        self._again: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, its number): (id, when)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        return _WatchedConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
+
+    def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
+        """What ``group`` was to get again by now."""
+        return Counter((q, id) for (g, q, _), (id, at) in self._again.items() if g == group and at <= now)
+
+    async def until(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
+        """Until ``group`` has settled each of these so often."""
+        self._group, self.awaited, self._arrived = group, awaited, asyncio.Event()
+        await self._arrived.wait()
+
+    def note(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **more: Any) -> None:
+        id, where = delivery.packet.id, (group, delivery.queue, delivery.handle[0])
+        self._again.pop(where, None)
+        if how == "again":
+            self._again[where] = (id, self._inner.clock.now() + round(after * 1e6))
+        settled = Settled(queue=delivery.queue, id=id, how=how, attempt=delivery.attempt, after=after, **more)
+        self.settled.append(settled)
+        if group == self._group:
+            self.awaited -= Counter([(delivery.queue, id)])  # of a Counter, none stays below one
+            if not self.awaited:
+                self._arrived.set()
+
+
+class _WatchedConsumer:
+    def __init__(self, watched: _Watched, inner: Any, group: str) -> None:
+        self._watched = watched
+        self._inner = inner
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        answers: Sequence[bool] = await self._inner.ack(deliveries)
+        self._note(deliveries, answers, "acked")
+        return answers
+
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        answers: Sequence[bool] = await self._inner.nack(deliveries, delay)
+        self._note(deliveries, answers, "again", after=delay)
+        return answers
+
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        answer: bool = await self._inner.dead_letter(delivery, headers)
+        self._note([delivery], [answer], "dead", headers=headers)
+        return answer
+
+    def _note(self, deliveries: Sequence[Delivery], answers: Sequence[bool], how: str, **more: Any) -> None:
+        for delivery, ours in zip(deliveries, answers, strict=True):
+            if ours:
+                self._watched.note(self._group, delivery, how, **more)

@@ -1,0 +1,54 @@
+"""A Redis failover to a stale replica, and what mode L says of it: what was lost from the store may happen again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import effectonce as eo
+from tests.harness.sentinel import Failover
+from tests.proof.soak import Tally
+
+
+def stale(shop: Failover, messages: int) -> Tally:
+    """Half of the messages reach the replica, half do not; the master dies, and all are delivered again (F28)."""
+    tally = Tally(messages, faults=1)
+    began = time.monotonic()
+    effects: Counter[str] = Counter()
+    with eo.RedisStore(client=shop.client(), sweep_every=None) as store:
+
+        @eo.once(store, scope="failover", key="key")
+        def effect(key: str) -> None:
+            effects[key] += 1
+
+        def deliver(key: str) -> None:
+            deadline = time.monotonic() + 30
+            while True:
+                tally.deliveries += 1
+                try:
+                    effect(key)
+                    return
+                except eo.Retryable:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+
+        keys = [f"m{number}" for number in range(messages)]
+        replicated, unheard = keys[: messages // 2], keys[messages // 2 :]
+        for key in replicated:
+            deliver(key)
+        shop.replicated()
+        shop.cut_off()
+        for key in unheard:
+            deliver(key)
+        shop.fail_over()
+        for key in keys:
+            deliver(key)
+    tally.effects = effects.total()
+    tally.lost = messages - len(effects)
+    tally.doubled = tally.effects - len(effects)
+    tally.unrecorded = len(unheard)
+    wrong = [key for key in keys if effects[key] != (1 if key in replicated else 2)]
+    tally.violations += [f"{key} happened {effects[key]} times" for key in wrong]
+    tally.seconds = time.monotonic() - began
+    return tally
