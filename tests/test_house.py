@@ -42,7 +42,7 @@ TABLE = {
     "message": ("", "msgspec"),
     "record": ("errors", "msgspec"),
     "outgoing": ("errors", "msgspec"),
-    "loading": ("errors urls", ""),
+    "loading": ("errors urls contracts", ""),
     "sqlfiles": ("errors", ""),
     # every seam, on one page
     "contracts": (f"{VALUES}", "msgspec"),
@@ -140,8 +140,8 @@ TABLE = {
     "__main__": ("cli*", ""),
 }
 
-#: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for, and a worker that
-#: is to be watched what answers for it.
+#: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for, and a worker
+#: that is to be watched what answers for it.
 LAZY = {
     ("store", "stores.redis"),
     ("store", "stores.postgres"),

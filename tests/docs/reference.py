@@ -17,8 +17,8 @@ def errors_page() -> str:
     tree = re.findall(r"^    (.*)$", inspect.getdoc(errors) or "", re.MULTILINE)
     parts = [
         "# Errors, by code",
-        "Every error has a stable code: alert on it. The message says what happened and what to do. What is `Retryable` "
-        "is delivered again later, and never acked; everything else is for people.",
+        "Every error has a stable code: alert on it. The message says what happened and what to do. What is "
+        "`Retryable` is delivered again later, and never acked; everything else is for people.",
         "```text\n" + "\n".join(tree).rstrip() + "\n```",
     ]
     for name in errors.__all__:
