@@ -10,7 +10,6 @@ message again, with the same id. Several relays share the work.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
@@ -19,6 +18,7 @@ from .broker import Broker
 from .contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
 from .core.drive import drive
 from .core.retry import Retry
+from .core.signals import serve_until_signalled
 from .durations import Duration, micros
 from .envelopes import CloudEvents
 from .errors import ConfigurationError, InvalidOption, StoreUnavailable, show
@@ -106,17 +106,7 @@ class Relay:
         """Serve until SIGTERM or SIGINT: then what is on its way is confirmed and settled, and the rest given back. A
         second signal does not wait for that."""
         with asyncio.Runner() as runner:
-            runner.run(self._with_signals())
-
-    async def _with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self.stop)
-        try:
-            await self.serve()
-        finally:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(each)
+            runner.run(serve_until_signalled(self.serve, self.stop))
 
     def stop(self) -> None:
         """Lease no more, settle what is on its way, give back what was not sent. Called again: do not wait. From any

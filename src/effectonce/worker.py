@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol, TypeVar
@@ -15,6 +14,7 @@ from .contracts import Envelope, HandlerTracer
 from .core.backoff import Backoff
 from .core.events import Events
 from .core.retry import Retry
+from .core.signals import serve_until_signalled
 from .durations import Duration, micros
 from .errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
 from .inbox import Inbox
@@ -212,17 +212,12 @@ class Worker:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
         with asyncio.Runner() as runner:
-            runner.run(self._with_signals())
+            runner.run(self._run())
 
-    async def _with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self.stop)
+    async def _run(self) -> None:
         try:
-            await self.serve()
+            await serve_until_signalled(self.serve, self.stop)
         finally:
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(each)
             await self.broker.aclose()
             if self.store is not None:
                 await self.store.aclose()
