@@ -5,9 +5,10 @@ their own with `tests.harness.servers`.
 """
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
@@ -16,6 +17,25 @@ from tests.harness.kafka import kafka
 from tests.harness.nats import nats
 from tests.harness.rabbitmq import rabbitmq
 from tests.harness.sqs import elasticmq, ministack
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A report with half a surrogate pair in it cannot be sent to the main process, and would end the whole run."""
+    return _sendable((yield))
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_sendable, value))
+    return value
 
 
 class Running(Protocol):

@@ -14,7 +14,7 @@ from msgspec import Struct
 from effectonce.core.saga_flow import Entry, Log, Part
 
 WIDTH: Final = 354
-LEFT, STEP, RIGHT, UNDO = 0, 176, 212, 128
+LEFT, STEP, RIGHT, UNDO = 0, 152, 188, 152
 TOP, HIGH, PITCH = 6, 46, 74
 END: Final = 30
 
@@ -117,7 +117,7 @@ def _node(
     shown = "doubt" if doubtful else part.state
     words = {"doubt": "in doubt", "timed_out": "timed out"}.get(shown, shown)
     tries = f", {part.attempts} tries" if part.attempts > 1 else ""
-    fits = width // 8
+    fits = (width - 32) // 8  # beside the dot
     cut = title if len(title) <= fits else f"{title[: fits - 1]}…"
     return Node(x=x, y=y, width=width, title=cut, state=shown, note=words + tries, shape=shape)
 

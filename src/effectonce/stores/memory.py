@@ -61,7 +61,9 @@ class _Row(Struct, gc=False):
 class MemoryBackend:
     """Every port shares one dictionary and one lock, and never blocks on anything else."""
 
-    capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, creates_schema=True, notes=True)
+    capabilities = Capabilities(
+        name="memory", lanes=0, durable=False, shared=False, creates_schema=True, notes=True, ordered=True
+    )
 
     def __init__(self, address: Address | None = None, *, clock: Clock | None = None) -> None:
         if address is not None:
@@ -251,7 +253,7 @@ class MemoryPort:
             return None if row is None else _record(scope, key, row)
 
     async def list(self, query: Query) -> Page:
-        after = _uncursor(query.cursor)
+        after = _uncursor(query.cursor) or query.after
         with self._lock:
             now = self._now()
             found = sorted(

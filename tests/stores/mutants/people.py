@@ -106,6 +106,12 @@ class PagesEndEarly(Mutant):
         return Page((await super().list(query)).records, None)
 
 
+@fails("a_list_may_begin_after_any_place")
+class ListBeginsAtTheBeginning(Mutant):
+    async def list(self, query: Query) -> Page:
+        return await super().list(replace(query, after=None))
+
+
 @fails("list_filters_by_scope", "list_filters_by_state")
 class ListIgnoresItsFilters(Mutant):
     async def list(self, query: Query) -> Page:
