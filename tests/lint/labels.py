@@ -100,8 +100,8 @@ def looked_at(path: Path) -> list[Labelled]:
     labelled = {name: Labelled(path, name, rules) for name, rules in labels_of(path).items()}
     scanner = Scanner(project, project.add(str(path), path.read_bytes()))
     for consumer in scanner.scan():
-        if consumer.module.path != str(path):
-            continue
+        if consumer.module.path != str(path) and "" not in labelled:
+            continue  # it is labelled where it is written
         name = "" if "" in labelled else consumer.name
         findings = judged(consumer, walked(project, consumer), scanner.settings)
         if findings or name in labelled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -270,3 +271,30 @@ def test_the_hook_of_pre_commit_is_a_command_line_that_we_take(lint: Lint) -> No
 
 def test_a_file_that_is_named_twice_is_looked_at_once(lint: Lint) -> None:
     assert concise(lint, "bad.py", "bad.py", ".") == ["P11", "EO303"]
+
+
+def test_whoever_reads_may_stop_reading_and_may_lack_letters(folder: Path) -> None:
+    (folder / "consumer.py").write_text(BAD.replace('"eur"', '"eur", description="caf\u00e9"') * 400)
+    command = [sys.executable, "-m", "effectonce.lint", "--no-cache", "--output-format"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    whole = subprocess.run([*command, "full"], capture_output=True, env=environment, check=False)
+    assert (whole.returncode, whole.stderr) == (1, b"")
+    assert b"caf\\xe9" in whole.stdout
+    with subprocess.Popen([*command, "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_in_markdown_only_a_comment_of_markdown_hides(lint: Lint, folder: Path) -> None:
+    """A page that explains `# effectonce: ignore[P11]` has nothing to be told about it."""
+    table = "| Consumer | Queue | Effect | Dedup |\n|---|---|---|---|\n| mailer | users | sends mail | none |{}\n"
+    told = "Write `# effectonce: ignore[P11] why`:\n\n```python\nf()  # effectonce: ignore[P11] why\n```\n\n"
+    (folder / "design.md").write_text(told + table.format(""))
+    assert [line.split()[1] for line in lint("--output-format", "concise", "design.md").out.splitlines()[:-1]] == [
+        "P11"
+    ]
+    (folder / "design.md").write_text(told + table.format(" <!-- effectonce: ignore[P11] nobody minds -->"))
+    assert lint("design.md").code == 0

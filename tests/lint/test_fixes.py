@@ -154,3 +154,34 @@ def test_the_diff_can_be_applied(lint: Lint, folder: Path) -> None:
     diff = lint("--diff", "--no-cache").out
     assert diff.startswith("--- a/consumer.py\n+++ b/consumer.py\n@@ ")
     assert "\\ No newline at end of file\n" in diff
+
+
+UNUSUAL = {
+    "after a form feed, which ends a page and no line": ("utf-8", "\x0c\n" + CHARGE),
+    "behind a letter that takes two bytes": (
+        "utf-8",
+        changed(CHARGE, ("(amount=amount", '(description="caf\u00e9 \u2028", amount=amount')),
+    ),
+    "behind one that takes two in UTF-8, in a file that is not": (
+        "latin-1",
+        changed(CHARGE, ("(amount=amount", '(description="caf\u00e9", amount=amount')),
+    ),
+}
+
+
+@pytest.mark.parametrize(("encoding", "text"), UNUSUAL.values(), ids=UNUSUAL)
+def test_an_edit_lands_where_it_belongs(lint: Lint, folder: Path, encoding: str, text: str) -> None:
+    path = folder / "consumer.py"
+    text = f"# -*- coding: {encoding} -*-\n{HEAD}{text}"
+    path.write_bytes(text.encode(encoding))
+    lint("--fix", "--no-cache", "--select", "EO303")
+    assert path.read_bytes().decode(encoding) == changed(text, ('"eur"', '"eur", idempotency_key=payment_id'))
+
+
+def test_an_edit_that_would_break_the_file_is_not_made_and_the_others_are(lint: Lint, folder: Path) -> None:
+    path = folder / "consumer.py"
+    bracketed = changed(CHARGE, ('currency="eur"', 'currency=("eur")'), ("def f", "def g"))
+    path.write_text(HEAD + CHARGE + "\n\n" + bracketed)
+    lint("--fix", "--no-cache", "--select", "EO303")
+    mended = changed(CHARGE, ('"eur"', '"eur", idempotency_key=payment_id'))
+    assert path.read_text() == HEAD + mended + "\n\n" + bracketed

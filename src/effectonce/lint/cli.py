@@ -6,6 +6,7 @@ Exit codes: 0 clean, 1 something was found, 2 wrong usage or a file that could n
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,12 +24,19 @@ from .rules import RULES
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checker; gives the exit code."""
     parser = _parser()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # code is shown in a terminal that lacks its letters, too
     try:
         options = parser.parse_args(arguments)
-        return _run(options)
+        code = _run(options)
+        sys.stdout.flush()
+        return code
     except LintError as error:
         print(f"effectonce lint: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `effectonce lint | head`: who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FORMAT",
         help=", ".join(FORMATS) + " (default: full)",
     )
+    add("--json", dest="output_format", action="store_const", const="json", help="as --output-format json")
     add("--output-file", metavar="FILE", help="write there instead of to the terminal")
     add("--select", metavar="RULES", type=_rules, help="only these rules: P11,EO1 (a prefix means all that begin so)")
     add("--ignore", metavar="RULES", type=_rules, help="not these rules")

@@ -212,7 +212,7 @@ def look(project: Project, path: str, asked_for: bool) -> Entry:
         entry = _unreadable(path, f"the checker failed on it ({type(error).__name__}: {error}); please report this")
     entry.digest = _known_by(content, asked_for)
     entry.lines = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
-    entry.ignores = ignores_in(content, python)
+    entry.ignores = ignores_in(content, path)
     return entry
 
 
@@ -228,7 +228,7 @@ def _look_at_code(project: Project, path: str, content: bytes) -> Entry:
     for other in {place for each in findings for place in _paths(each)} - {path}:
         module = project.load(other)
         if module is not None:
-            foreign[other] = ignores_in(module.content, True)
+            foreign[other] = ignores_in(module.content, other)
     asked = [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
     return Entry(digest="", findings=findings, used=used, asked=asked, foreign=foreign)
 

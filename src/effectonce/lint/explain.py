@@ -81,8 +81,9 @@ baseline = "lint-baseline.json"
 "scripts/*" = ["P11"]
 ```
 
-`# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it. A
-comment that hides nothing any more is found too. For pre-commit there is the hook `effectonce-lint`.
+`# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
+Markdown between `<!--` and `-->`). A comment that hides nothing any more is found too. For pre-commit there is the hook
+`effectonce-lint`.
 
 It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
 what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
@@ -21,9 +22,20 @@ def fixed(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
     for path, fixes in by_file.items():
         before = _read(path)
         after, count = _applied(before, fixes)
+        if path.endswith(".py") and not _parses(after):
+            after, count = _applied(before, [each for each in fixes if _parses(_applied(before, [each])[0])])
         if after != before:
             out[path] = (before, after, count)
     return out
+
+
+def _parses(text: str) -> bool:
+    """Whether a mended file is still Python: an edit that breaks it is not made."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _read(path: str) -> str:
@@ -51,7 +63,7 @@ def write(path: str, text: str) -> None:
 
 
 def _applied(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
-    lines = text.splitlines(keepends=True)
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)  # as Python counts them: a form feed ends no line
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
@@ -79,9 +91,6 @@ def _applied(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
         if not new:  # a comment that goes takes the blanks before it along
             while start > 0 and text[start - 1] in " \t":
                 start -= 1
-        elif start == end and new.startswith(", ") and re.match(r"\s*,", text[end:]):
-            # the call has a trailing comma: go in before it
-            pass
         text = text[:start] + new + text[end:]
     return text, count
 

@@ -10,19 +10,24 @@ from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from .designs import is_design
 from .findings import Edit, Finding, Fix, Ignore, LintError, Place
 from .rules import RULES, selected
 
-_COMMENT = re.compile(r"(?:#|//|<!--)\s*effectonce:\s*ignore(?:\[([^\]]*)\])?[ \t]*(.*?)\s*(?:-->)?\s*$")
+_IGNORE = r"\s*effectonce:\s*ignore(?:\[([^\]]*)\])?[ \t]*(.*?)\s*(?:-->)?\s*$"
+_COMMENT = re.compile(rf"(?:#|//|%%){_IGNORE}")
+_IN_MARKDOWN = re.compile(rf"(?:<!--|^\s*%%){_IGNORE}")
+"""There a `#` begins a headline, or stands in an example; a Mermaid diagram has comments of its own."""
 
 
-def ignores_in(content: bytes, python: bool) -> tuple[Ignore, ...]:
+def ignores_in(content: bytes, path: str) -> tuple[Ignore, ...]:
     """The comments of a file that hide findings."""
     if b"effectonce:" not in content:
         return ()
     out = []
-    for number, before, text in _comments(content, python):
-        found = _COMMENT.search(text)
+    comment = _IN_MARKDOWN if path.lower().endswith((".md", ".markdown")) else _COMMENT
+    for number, before, text in _comments(content, not is_design(path)):
+        found = comment.search(text)
         if found:
             rules = tuple(each.strip() for each in (found.group(1) or "").split(",") if each.strip())
             start = len(before) + found.start() + 1

@@ -71,7 +71,8 @@ def _read(root: tree.Node) -> Design:
     if infrastructure.is_serverless(root):
         return infrastructure.serverless(root)
     if infrastructure.is_template(root):
-        return infrastructure.template(root.get("Resources"))
+        shared = root.get("Globals")
+        return infrastructure.template(root.get("Resources"), shared=shared.get("Function") if shared else None)
     if infrastructure.is_compose(root):
         return infrastructure.compose(root)
     return plain.read(root)

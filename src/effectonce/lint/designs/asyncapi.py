@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.lint.python.modules import Unreadable
 
-from .model import Consumer, Design, Said, doubles
+from .model import Consumer, Design, Said, doubles, harmless
 from .tree import Node
 
 _GUARDS = ("x-idempotency", "x-idempotent", "x-dedup", "x-deduplication", "x-idempotency-key", "x-idempotent-consumer")
@@ -72,7 +72,7 @@ def _consumer(root: Node, operation: Node, channel: Node | None, name: str, queu
             if said is not None:
                 consumer.effects += [Said(each.flat(), each.at) for each in (said.items or [said])]
     told = operation.said("summary", "description")
-    if not consumer.effects and told is not None and doubles(told.text):
+    if not consumer.effects and told is not None and (doubles(told.text) or harmless(told.text)):
         consumer.effects = [told]
     for holder in parents:
         bindings = holder.get("bindings")

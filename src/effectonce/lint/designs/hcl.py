@@ -87,6 +87,23 @@ def _expression(tokens: list[tuple[str, int]], at: int) -> tuple[str, int]:
     return " ".join(parts), at
 
 
+def _constants(found: list[Block]) -> dict[str, str]:
+    """What `local.x` and `var.x` stand for, as far as the file says."""
+    out = {}
+    for block in found:
+        if block.kind == "locals":
+            out.update({f"local.{name}": value for name, (value, _) in block.attributes.items()})
+        elif block.kind == "variable" and block.labels and "default" in block.attributes:
+            out[f"var.{block.labels[0]}"] = block.attributes["default"][0]
+    return out
+
+
+def _with_constants(block: Block, constants: dict[str, str]) -> Block:
+    for name, (value, line) in block.attributes.items():
+        block.attributes[name] = (constants.get(value.replace(" ", ""), value), line)
+    return block
+
+
 def _number(block: Block, name: str) -> float | None:
     value = block.attributes.get(name)
     if value is None:
@@ -105,7 +122,11 @@ def _number(block: Block, name: str) -> float | None:
 def read(path: str, text: str) -> Design:
     """The queues of a Terraform file that somebody reads in the same file."""
     design = Design()
-    resources = [block for block in blocks(text) if block.kind == "resource" and len(block.labels) == 2]
+    found = blocks(text)
+    constants = _constants(found)
+    resources = [
+        _with_constants(block, constants) for block in found if block.kind == "resource" and len(block.labels) == 2
+    ]
     queues = {block.address: block for block in resources if block.labels[0] == "aws_sqs_queue"}
     functions = {block.address: block for block in resources if block.labels[0] == "aws_lambda_function"}
     dead = _dead_letter_targets(resources)

@@ -50,8 +50,15 @@ def is_compose(root: Node) -> bool:
 # -- CloudFormation and SAM
 
 
-def template(resources: Node | None, functions: list[tuple[str, Node, Node | None]] | None = None) -> Design:
-    """Queues of a template, with the functions that read them: of the template, and those given."""
+def template(
+    resources: Node | None,
+    functions: list[tuple[str, Node, Node | None]] | None = None,
+    shared: Node | None = None,
+) -> Design:
+    """Queues of a template, with the functions that read them: of the template, and those given.
+
+    ``shared`` holds what all functions have unless they say otherwise: SAM's Globals, Serverless's provider.
+    """
     design = Design()
     if resources is None:
         resources = Node("map", functions[0][1].at) if functions else None
@@ -85,11 +92,11 @@ def template(resources: Node | None, functions: list[tuple[str, Node, Node | Non
                 if (event.get("Type") or event).text == "SQS":
                     for target in _names_in(event.get("Properties"), queues):
                         queues[target].consumers.append(
-                            (name, resources.keys.get(name, resource.at), _timeout(properties))
+                            (name, resources.keys.get(name, resource.at), _timeout(properties, shared))
                         )
     for function, at, source in functions or ():
         for target in _names_in(source, queues):
-            queues[target].consumers.append((function, at.at, _timeout(at, 6.0)))
+            queues[target].consumers.append((function, at.at, _timeout(at, shared, 6.0)))
     design.queues = list(queues.values())
     return design
 
@@ -110,12 +117,13 @@ def _queue(name: str, resource: Node, at: Place) -> Queue:
     )
 
 
-def _timeout(properties: Node | None, default: float = 3.0) -> float | None:
+def _timeout(properties: Node | None, shared: Node | None = None, default: float = 3.0) -> float | None:
     if properties is None:
         return None
-    if properties.get("Timeout") is None:
-        return default
-    return properties.number("Timeout")
+    for each in (properties, shared):
+        if each is not None and each.get("Timeout") is not None:
+            return each.number("Timeout")
+    return default
 
 
 def _names_in(node: Node | None, known: Mapping[str, object]) -> list[str]:
@@ -140,7 +148,7 @@ def serverless(root: Node) -> Design:
                 functions.append((name, function, source))
     resources = root.get("resources")
     inner = resources.get("Resources") if resources is not None else None
-    return template(inner, functions)
+    return template(inner, functions, root.get("provider"))
 
 
 # -- docker-compose

@@ -13,6 +13,8 @@ _CONSUMER = re.compile(
     r"^(?:consumer|handler|worker|subscriber|listener|processor|message handler|event handler|consumer / handler)s?$",
     re.IGNORECASE,
 )
+_ANYBODY = re.compile(r"^(?:service|component|application|app|system|name|who|module)s?$", re.IGNORECASE)
+_READS = re.compile(r"subscri|consum|listens|reads|\bfrom\b|queue|topic", re.IGNORECASE)
 _QUEUE = re.compile(r"queue|topic|stream|channel|source|event|message|subscri|consumes|trigger", re.IGNORECASE)
 _EFFECT = re.compile(r"effect|action|does|what it|writes|calls|side|operation|output", re.IGNORECASE)
 _DEDUP = re.compile(r"dedup|idempot|guard|duplicate|exactly", re.IGNORECASE)
@@ -73,6 +75,8 @@ def _cells(line: str) -> list[tuple[str, int]]:
 def _table(path: str, lines: list[str], start: int, end: int) -> list[Consumer]:
     heads = [text for text, _ in _cells(lines[start][:_LONGEST])]
     who = next((number for number, head in enumerate(heads) if _CONSUMER.match(head)), None)
+    if who is None and all(any(map(needed.search, heads)) for needed in (_READS, _EFFECT, _DEDUP)):
+        who = next((number for number, head in enumerate(heads) if _ANYBODY.match(head)), None)
     if who is None:
         return []
 

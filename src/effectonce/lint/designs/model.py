@@ -137,6 +137,11 @@ def doubles(text: str) -> bool:
     return bool(_DOUBLES.search(text)) and not _HARMLESS.search(text)
 
 
+def harmless(text: str) -> bool:
+    """Whether an effect says of itself that twice is once: an upsert, a delete."""
+    return bool(_HARMLESS.search(text)) and not doubles(text)
+
+
 def says_nothing(text: str) -> bool:
     """Whether a design says of something that it is not there: none, a dash, a cross."""
     return bool(_NOTHING.match(re.sub(r"[^\w\s?/.\-\u2013\u2014]", "", text)))

@@ -18,6 +18,7 @@ _QUEUES = words(
     "queue topic stream channel source consumes subscribes subscribes_to listens_to from input subscription event"
     " events trigger reads_from"
 )
+_READS = words("consumes subscribes subscribes_to listens_to reads_from subscription")
 _EFFECTS = words(
     "effects effect side_effects side_effect actions action does writes calls operations steps output outputs"
     " performs on_message"
@@ -52,12 +53,16 @@ def looks_like_one(content: bytes) -> bool:
 
 def read(root: Node) -> Design:
     design = Design()
-    queues = _queues(root)
+    components, arrows = _components(root)
+    queues = {**{key: node for key, node in components.items() if _is_queue(key, node)}, **_queues(root)}
     for name, at, node in [("", root.at, root), *walk(root)]:
         del at
         if name.lower().replace("-", "_") in _LISTS:
             design.consumers += _listed(node, queues)
-    design.consumers += _connected(root)
+    connected = _connected(components, arrows)
+    known = {consumer.at for consumer in (*design.consumers, *connected)}
+    design.consumers += [each for each in _reading(components, queues) if each.at not in known]
+    design.consumers += connected
     return design
 
 
@@ -78,8 +83,7 @@ def _listed(node: Node, queues: dict[str, Node]) -> list[Consumer]:
     entries: list[tuple[str, Node]] = []
     if node.kind == "list":
         for number, each in enumerate(node.items, 1):
-            named = each.get(*_NAMES) if each.kind == "map" else None
-            entries.append((named.text if named is not None and named.kind == "scalar" else f"#{number}", each))
+            entries.append((f"#{number}", each))
     elif node.kind == "map":
         entries = list(node.fields.items())
     return [consumer for name, each in entries if (consumer := _one(name, each, queues)) is not None]
@@ -92,7 +96,9 @@ def _one(name: str, node: Node, queues: dict[str, Node]) -> Consumer | None:
     effects = node.get(*_EFFECTS)
     if queue is None and effects is None:
         return None
-    named = node.get(*_NAMES)
+    named = node.get("name") or node.get(*_NAMES)
+    if named is not None and named.kind == "scalar":
+        name = named.text
     consumer = Consumer(name, named.at if named is not None else node.at, queue=queue.text if queue is not None else "")
     if effects is not None:
         consumer.effects = _effects(effects)
@@ -137,10 +143,13 @@ def _told(node: Node) -> Said:
 # -- components and connections
 
 
-def _connected(root: Node) -> list[Consumer]:
-    """Components of kinds, and arrows between them: who stands behind a queue consumes it."""
+_Arrow = tuple[str, str, Node]
+
+
+def _components(root: Node) -> tuple[dict[str, Node], list[_Arrow]]:
+    """Components by their id, and the arrows between them."""
     components: dict[str, Node] = {}
-    arrows: list[tuple[str, str, Node]] = []
+    arrows: list[_Arrow] = []
     for name, _, node in walk(root):
         low = name.lower()
         if low in ("components", "nodes", "elements", "services"):
@@ -155,14 +164,33 @@ def _connected(root: Node) -> list[Consumer]:
                 tail, head = each.said("from", "source", "start"), each.said("to", "target", "end", "destination")
                 if tail is not None and head is not None:
                     arrows.append((tail.text, head.text, each))
+    return components, arrows
+
+
+def _reading(components: dict[str, Node], queues: dict[str, Node]) -> list[Consumer]:
+    """Components that say themselves what they consume."""
+    return [
+        consumer
+        for key, node in components.items()
+        if key not in queues
+        and node.get(*_READS) is not None
+        and _may_consume(node)
+        and (consumer := _one(key, node, queues)) is not None
+    ]
+
+
+def _may_consume(component: Node) -> bool:
+    kind = component.said("type", "kind", "role")
+    return kind is None or bool(_CONSUMER_KINDS.search(kind.text))
+
+
+def _connected(components: dict[str, Node], arrows: list[_Arrow]) -> list[Consumer]:
+    """Who stands behind a queue consumes it."""
     queues = {key for key, node in components.items() if _is_queue(key, node)}
     out: list[Consumer] = []
     for start, end, arrow in arrows:
         component = components.get(end)
-        if start not in queues or component is None or end in queues:
-            continue
-        kind = component.said("type", "kind", "role")
-        if kind is not None and not _CONSUMER_KINDS.search(kind.text):
+        if start not in queues or component is None or end in queues or not _may_consume(component):
             continue
         consumer = _one(end, component, {}) or Consumer(end, component.at)
         consumer.queue = start
@@ -184,8 +212,9 @@ def _connected(root: Node) -> list[Consumer]:
                 said = after.said("label", "action", "description", "operation", "effect")
                 text = f"{said.text if said is not None else ''} {target}".strip()
                 consumer.effects.append(Said(text, said.at if said is not None else after.at))
-        named = component.get("name", "title", "id")
-        consumer.at = named.at if named is not None else component.at
+        named = component.get("name", "title") or component.get("id")
+        if named is not None:
+            consumer.name, consumer.at = named.text, named.at
         out.append(consumer)
     return out
 

@@ -18,11 +18,13 @@ _DEEPEST = 6000
 _WORDS = (
     b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
     b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
-    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt"
+    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools"
 ).split()
 _SHAPES = re.compile(
-    rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route)\b|\[[\"']detail[\"']\]"
-    rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin)\b|\b(?:arq|rq|sqs|nats)\b",
+    rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
+    rb"|consumer?)\b|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
+    rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin|Handler|Listener|Processor|Subscriber|Poller"
+    rb"|Job)\b",
     re.MULTILINE,
 )
 

@@ -24,13 +24,15 @@ from .library import (
 )
 from .library.messages import BODIES, MESSAGE, PAYLOAD, delivered
 from .library.names import ATTRIBUTES, FLUENT, tag_of
-from .modules import OUTSIDE, Project
+from .modules import OUTSIDE, Module, Project
 from .values import Function, Op, Scope, Val
 from .walk import Held, Transaction, joined, origins, taints
 
 DEEPEST = 14
 """Calls inside calls that are followed."""
 
+
+_AWS_READS = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
 
 _LIBRARY = (plain, higher, guards, brokers, registrations, orm, redis, documents, stores, effects)
 """Asked in this order: the first that knows a call says what it does."""
@@ -94,8 +96,8 @@ class Frame:
 class Calls(Expressions):
     """Follows calls."""
 
-    def __init__(self, project: Project, fuel: int) -> None:
-        super().__init__(project, fuel)
+    def __init__(self, project: Project, start: Module, fuel: int) -> None:
+        super().__init__(project, start, fuel)
         self.active: list[ast.AST] = []
         """Functions that are being walked through; none is entered twice."""
         self.quiet: set[ast.AST] = set()
@@ -154,9 +156,12 @@ class Calls(Expressions):
         if target.cls is not None:
             return self.instance_of(target.cls, call.args, call.keywords, self.text(target.text, "()"))
         method = self.member(target, target.instance.cls, "__call__") if target.instance is not None else None
-        if method is not None and method.function is not None:
-            return self.invoke(method.function, call.args, call.keywords, call.node)
-        return None
+        found = [
+            self.invoke(each.function, call.args, call.keywords, call.node)
+            for each in (one_of(method) if method is not None else ())
+            if each.function is not None
+        ]
+        return joined(found, self.text(target.text, "()")) if found else None
 
     def _unseen(self, call: Call) -> Val:
         """Something out of sight: it may be work, and what it gives depends on what it was given."""
@@ -168,6 +173,8 @@ class Calls(Expressions):
             return replace(guard, text=text)
         # `event.total()` only looks at the message; `book(event)` does something with it
         known = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
+        if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READS):
+            known = ""
         if not known and not habits.is_log(call):
             self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
         taint = taints(call.receiver, *call.all()) - {PAYLOAD}

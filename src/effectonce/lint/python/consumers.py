@@ -28,7 +28,8 @@ _LOOKS = re.compile(
     rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
     rb"|\.listen\(|get_message|process_partial_response|\.pull\(|\n\s+@|\.task\(|register_task|\.register\(|compensat"
     rb"|basic_get|\bpath\("
-    rb"|\bfor\s[^\n]*\sin\s[^\n]*(?:consumer|receiver|messages?|queue|subscri|stream|events?|records|iterator|listen\w*"
+    rb"|\basync for\b"
+    rb"|\bfor\s[^\n]*\sin\s[^\n]*(?:consumer|kafka|broker|receiver|messages?|queue|subscri|stream|events?|records|iterator|listen\w*"
     rb"|\bc\b|\bit\b)\b"
 )
 """What a function has to hold for a walk through it to find a registration, or a loop that receives."""
@@ -39,13 +40,12 @@ class Scanner(Walker):
     """Finds the consumers of one module. ``settings`` is what its own code sets on an application's configuration."""
 
     def __init__(self, project: Project, module: Module) -> None:
-        super().__init__(project, FUEL)
+        super().__init__(project, module, FUEL)
         self.deepest = DEEPEST
         self.scanned = module
         self.found: list[Consumer] = []
         self.left = MOST
         self.settings: dict[str, tuple[Val, Place]] = {}
-        self.scope = Scope(module)
         self._is_django = b"django" in module.content
 
     def scan(self) -> list[Consumer]:
@@ -85,7 +85,7 @@ class Scanner(Walker):
 
     def _add(self, kind: str, function: Function | None, *, at: Place | None = None, **more: Any) -> None:
         """Note a consumer; where it is a function, it stands at the function's name."""
-        module = function.module if function is not None else self.scanned
+        module = more.pop("module", None) or (function.module if function is not None else self.scanned)
         name = function.qualname if function is not None else "the module"
         if at is None:
             assert function is not None
@@ -109,8 +109,11 @@ class Scanner(Walker):
         self.muted = self.retrying = self.deferred = self.locks = 0
         self.scope = Scope(self.scanned)
 
-    def _through(self, function: Function | None) -> None:
-        """Walk through one function, or the module's own code, and see what it registers and receives."""
+    def _through(self, function: Function | None, *, at: Class | None = None) -> None:
+        """Walk through one function, or the module's own code, and see what it registers and receives.
+
+        A loop stands where it receives; one that is inherited, at the class that inherits it.
+        """
         self._begin()
         try:
             if function is None:
@@ -132,7 +135,8 @@ class Scanner(Walker):
             self._add(
                 brokers.KINDS.get(family, "loop"),
                 function,
-                at=op.at,
+                module=at.module if at is not None else None,
+                at=op.at if at is None else at.module.name_place(at.node),
                 acks="explicit",
                 family=family,
                 receive=op.at,
@@ -258,6 +262,7 @@ class Scanner(Walker):
                     self._look_at_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
         if cls.node.bases and cls.methods.keys() & {"run", "perform", "post"}:
             self._derived(cls)
+        self._inherited(cls)
         functions = cls.attributes.get("functions")
         if functions is not None and b"arq" in self.scanned.content and isinstance(functions[0], ast.List | ast.Tuple):
             for each in functions[0].elts:
@@ -265,6 +270,19 @@ class Scanner(Walker):
                 with self.quietly():
                     job = self.value(inner)
                 self.register("arq", "arq job", job, None)
+
+    def _inherited(self, cls: Class) -> None:
+        """A loop, or a registration, that stands in a base class and works by what this one fills in."""
+        seen = set(cls.methods)
+        todo = [base.cls for base in self.bases(cls) if base.cls is not None] if seen else []
+        for base in todo:
+            for name, method in base.methods.items():
+                segment = b"".join(base.module.lines[method.lineno - 1 : method.end_lineno])
+                if name not in seen and _LOOKS.search(segment):
+                    receiver = self.instance_of(cls, (), {}, "self")
+                    self._through(Function(method, base.module, owner=cls, receiver=receiver), at=cls)
+            seen |= set(base.methods)
+            todo += [each.cls for each in self.bases(base) if each.cls is not None and each.cls not in todo]
 
     def _derived(self, cls: Class) -> None:
         """A task, an actor or a webhook's view by what it derives from."""

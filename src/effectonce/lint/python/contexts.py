@@ -22,7 +22,14 @@ _VIOLATIONS = words(
     " TransactionCanceledException"
 )
 """Errors that say: it was there already."""
-_BROAD = ("Exception", "BaseException", "builtins.Exception", "builtins.BaseException")
+_BROAD = words(
+    "Exception BaseException builtins.Exception builtins.BaseException requests.RequestException httpx.HTTPError"
+    " requests.exceptions.RequestException httpx.RequestError aiohttp.ClientError stripe.StripeError"
+    " stripe.error.StripeError smtplib.SMTPException psycopg.Error psycopg2.Error pymysql.Error pymysql.MySQLError"
+    " sqlite3.Error sqlalchemy.exc.SQLAlchemyError redis.RedisError redis.exceptions.RedisError django.db.Error"
+    " django.db.DatabaseError pymongo.errors.PyMongoError asyncpg.PostgresError twilio.base.exceptions.TwilioException"
+)
+"""Errors that mean "whatever goes wrong": of everything, or of one library."""
 
 
 class Contexts(Calls):
@@ -47,7 +54,11 @@ class Contexts(Calls):
         body_names = self.scope.names
         inside = self.held[held:]
         if how == NEXT and node.orelse:
+            outer_arms, self.arms = self.arms, (*self.arms, (number, 0))  # not for those that come by a handler
             how = self.block(node.orelse)
+            self.arms = outer_arms
+            if how != NEXT:
+                self.trace.exits[number, 0] = (how, self.frames[-1])
             body_names = self.scope.names
             inside = self.held[held:]
         states = [body_names] if how == NEXT else []
@@ -115,6 +126,8 @@ class Contexts(Calls):
                     how=how,
                     raises=how == "raise" or any(op.kind in ("raise", "retry", "nack") for op in done),
                     returns_failure=habits.returns_failure(handler.body),
+                    says_false=habits.says_false(handler.body),
+                    depth=len(self.frames),
                     trivial=all(op.kind in ("ack", "commit", "rollback") for op in done)
                     and habits.only_tells(handler.body),
                 )
@@ -231,7 +244,7 @@ class Contexts(Calls):
         if not self.muted:
             broad = any(each in _BROAD for each in caught)
             self.trace.handlers.append(
-                Handler(self.number(), number, self.place(call), broad, caught, NEXT, False, False, True)
+                Handler(self.number(), number, self.place(call), broad, caught, NEXT, False, False, False, 0, True)
             )
         return NEXT
 

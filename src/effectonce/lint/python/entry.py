@@ -7,7 +7,7 @@ import ast
 from .library.messages import BODIES, MESSAGE, delivered
 from .modules import Project
 from .statements import Walker
-from .values import Consumer, Scope, Trace, Val
+from .values import Consumer, Trace, Val
 from .walk import Exhausted
 
 FUEL = 120_000
@@ -16,8 +16,7 @@ FUEL = 120_000
 
 def walked(project: Project, consumer: Consumer) -> Trace:
     """Everything that ``consumer`` does, in its own code and in what it calls."""
-    walker = Walker(project, FUEL)
-    walker.scope = Scope(consumer.module)
+    walker = Walker(project, consumer.module, FUEL)
     if consumer.guard is not None:
         walker.hold((consumer.guard,), "walk")
     try:

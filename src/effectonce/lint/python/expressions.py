@@ -111,7 +111,7 @@ class Expressions(Names):
         parts = [self.value(each) for each in node.values]
         if isinstance(node.op, ast.Or):
             # `message.id or uuid4()`: what it is as a rule, not what it is for want of better
-            first = next((each for each in parts if each.known() or each.taint), parts[0])
+            first = next((each for each in parts if _concrete(each) or each.taint), parts[0])
             return replace(first, origin=origins(*parts))
         return Val(text=self.text(*(each.text for each in parts)), taint=taints(*parts), origin=origins(*parts))
 
@@ -126,7 +126,7 @@ class Expressions(Names):
             values.append(self.value(part))
             self.conditions.pop()
             self.arms = before
-        found = next((each for each in values if each.known() and each.literal is not None), values[0])
+        found = next((each for each in values if _concrete(each) and each.literal is not None), values[0])
         return replace(found, taint=values[0].taint, origin=origins(test, *values))
 
     def _compared(self, node: ast.Compare) -> Val:
@@ -222,6 +222,11 @@ def one_of(value: Val) -> tuple[Val, ...]:
     if value.tag == "one of" or (value.items and all(each.function for each in value.items)):
         return value.items
     return (value,)
+
+
+def _concrete(value: Val) -> bool:
+    """Whether anything is known of a value but an interface: `gateway or StripeGateway()` is the latter."""
+    return value.known() and not (value.instance is not None and value.instance.cls.abstract)
 
 
 def _number(value: Val) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import sys
+import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -85,6 +87,8 @@ class Class:
 
     node: ast.ClassDef
     module: Module
+    bases: list[Val] | None = None
+    """What it derives from; filled by the walk."""
 
     @property
     def name(self) -> str:
@@ -93,6 +97,11 @@ class Class:
     @cached_property
     def methods(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
         return {each.name: each for each in self.node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+    @cached_property
+    def abstract(self) -> frozenset[str]:
+        """Methods that only say what those of a derived class do."""
+        return frozenset(name for name, method in self.methods.items() if _says_nothing(method))
 
     @cached_property
     def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
@@ -131,6 +140,17 @@ class Class:
         return out
 
 
+def _says_nothing(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    for each in method.body:
+        match each:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                continue
+            case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(func=ast.Name(id="NotImplementedError"))):
+                continue
+        return False
+    return True
+
+
 @dataclass(eq=False)
 class Module:
     """One file of the project."""
@@ -147,7 +167,16 @@ class Module:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        return self.content.splitlines(keepends=True)
+        """In UTF-8, whatever the file is in: that is what a syntax tree counts in."""
+        content = self.content
+        if not self.is_ascii:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            content = content.decode(encoding, "replace").encode()
+        return content.splitlines(keepends=True)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.content)
 
     @cached_property
     def is_ascii(self) -> bool:
@@ -318,7 +347,7 @@ class Project:
         if path not in self._modules:
             self._modules[path] = self._read(path)
         module = self._modules[path]
-        self.used[path] = digest(module.content) if module else ""
+        self.used[path] = module.digest if module else ""
         return module
 
     @staticmethod

@@ -9,6 +9,7 @@ from dataclasses import replace
 from .library.messages import MESSAGE, PAYLOAD, part_of_message
 from .library.names import ATTRIBUTES, FLUENT, tag_of
 from .modules import Binding, Class, Module
+from .registries import registered
 from .values import NOTHING, Function, Instance, Op, Scope, Val
 from .walk import BUILTINS, Walk, origins, taints
 
@@ -58,6 +59,8 @@ class Names(Walk):
             found = next((each for each in reversed(values) if each.function or each.cls), None)
             found = found or next((each for each in values if each.known()), None)
             found = found or (values[0] if values else Val(text=name))
+            if found.tag in ("dict", "list") and found.home is None:
+                found = replace(found, home=module)
             module.values[name] = replace(found, origin=()) if found.origin else found
         return module.values[name]
 
@@ -131,6 +134,8 @@ class Names(Walk):
             return found
         if base.cls is not None and attr not in _MANAGERS and (found := self._class_member(base, attr)):
             return found
+        if base.tag == "orm.entity" and (found := self._row_method(base, attr)):
+            return found
         if base.ref and not base.tag:
             found = self._module(self.module, f"{base.ref}.{attr}")
             if found.module is not None:
@@ -153,6 +158,14 @@ class Names(Walk):
         if base.taint:
             part_of_message(value, base, attr)
         return self.of_entity(value, base, attr)
+
+    def _row_method(self, row: Val, attr: str) -> Val | None:
+        """A method that the model of a row brings: `product.take(3)`."""
+        model = row.base.base.cls if row.base is not None and row.base.base is not None else None
+        if model is None or attr not in model.methods:
+            return None
+        function = Function(model.methods[attr], model.module, owner=model, receiver=row)
+        return Val(text=self.text(row.text, ".", attr), base=row, attr=attr, function=function)
 
     def of_entity(self, value: Val, base: Val, attr: str) -> Val:
         """An attribute of a row that was read: testing it later is a check on that row's state."""
@@ -194,6 +207,8 @@ class Names(Walk):
     def _find_member(self, base: Val, cls: Class, attr: str) -> Val | None:
         assert base.instance is not None
         text = self.text(base.text, ".", attr)
+        if attr in cls.abstract and cls is base.instance.cls and (filled := self._filled_in(cls, attr)):
+            return Val(text=text, items=filled, tag="one of")
         if attr in cls.methods:
             function = Function(cls.methods[attr], cls.module, owner=cls, receiver=base)
             if any(_named(each, "property", "cached_property") for each in cls.methods[attr].decorator_list):
@@ -221,6 +236,20 @@ class Names(Walk):
             if parent.cls is not None and (found := self._find_member(base, parent.cls, attr)):
                 return found
         return None
+
+    def _filled_in(self, cls: Class, attr: str) -> tuple[Val, ...]:
+        """What the classes beside an abstract one, or a protocol, make of its method."""
+        out = []
+        protocol = any((base.ref or base.text).endswith("Protocol") for base in self.bases(cls))
+        for other in cls.module.classes.values():
+            derives = any(base.cls is cls for base in self.bases(other))
+            fits = protocol and other is not cls and not other.abstract and cls.abstract <= set(other.methods)
+            if attr in other.methods and (derives or fits):
+                receiver = self.instance_of(other, (), {}, "self")
+                out.append(
+                    Val(text=attr, function=Function(other.methods[attr], cls.module, owner=other, receiver=receiver))
+                )
+        return tuple(out)
 
     @staticmethod
     def _made_with(instance: Instance, method: ast.AST) -> tuple[tuple[Val, ...], dict[str, Val]]:
@@ -252,8 +281,11 @@ class Names(Walk):
 
     def bases(self, cls: Class) -> list[Val]:
         """What a class derives from."""
-        with self.quietly(), self.within(Scope(cls.module)):
-            return [self.value(each) for each in cls.node.bases if not isinstance(each, ast.Starred)]
+        if cls.bases is None:
+            cls.bases = []  # for one that derives from itself
+            with self.quietly(), self.within(Scope(cls.module)):
+                cls.bases = [self.value(each) for each in cls.node.bases if not isinstance(each, ast.Starred)]
+        return cls.bases
 
     def ancestry(self, cls: Class, depth: int = 6) -> list[str]:
         """The names of all that a class derives from: dotted where they are outside the project."""
@@ -266,6 +298,8 @@ class Names(Walk):
         return out
 
     def item(self, base: Val, index: Val) -> Val:
+        if base.home is not None and not base.fields and not base.items and (filled := registered(self, base)):
+            return Val(text=self.text(base.text, "[", index.text, "]"), items=filled, tag="one of")
         if base.fields is not None:
             if isinstance(index.literal, str) and index.literal in base.fields:
                 return base.fields[index.literal]

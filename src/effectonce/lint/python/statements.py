@@ -9,6 +9,7 @@ from .calls import Frame
 from .contexts import NEXT, Contexts, worst
 from .library import brokers, documents, habits, orm, registrations
 from .modules import Binding, Class, imports_of
+from .registries import registered
 from .values import UNKNOWN, Function, Op, Val
 from .walk import Held, joined, origins, taints
 
@@ -124,6 +125,8 @@ class Walker(Contexts):
                     and not value.origin
                 ):
                     value = replace(value, origin=ops)  # a flag that says which way it went
+                if value.instance is not None and not self.stack:
+                    value = self._of_module(name, value)
                 self.scope.names[name] = value if value.text != "?" else replace(value, text=name)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for index, part in enumerate(parts):
@@ -148,6 +151,15 @@ class Walker(Contexts):
                 self.assign(target.value, value)
             case _:
                 pass
+
+    def _of_module(self, name: str, made: Val) -> Val:
+        """An object that a module's own code makes: for all who ask for that name, the same one."""
+        known = self.module.values.get(name)
+        if known is not None and known.instance is not None and made.instance is not None:
+            return known if known.instance.cls is made.instance.cls else made
+        if name in self.module.bindings and known is None:
+            self.module.values[name] = made
+        return made
 
     def _set_attribute(self, target: ast.Attribute, value: Val) -> None:
         base = self.value(target.value)
@@ -302,7 +314,10 @@ class Walker(Contexts):
         if retry:
             item = replace(item, taint=item.taint | {"attempt:the attempt's number"})
         self.assign(node.target, item)
-        return self._loop(node.body, node.orelse, retry)
+        self.conditions.append(orm.filtered_by(iterable, item))
+        how = self._loop(node.body, node.orelse, retry)
+        self.conditions.pop()
+        return how
 
     def _while(self, node: ast.While) -> str:
         test = self.value(node.test)
@@ -335,14 +350,15 @@ class Walker(Contexts):
         received = brokers.iterated(self, iterable, node)
         if received is not None:
             return received
+        if iterable.home is not None and not iterable.items and (filled := registered(self, iterable)):
+            return joined(filled, self.text(iterable.text, "[]"))
         if iterable.items and iterable.tag in ("list", "tuple", "set", "generator", "one of"):
             return joined(iterable.items, self.text(iterable.text, "[]"))
         if iterable.fields is not None and iterable.tag == "dict.items":
             return Val(tag="tuple", items=(Val(), joined(list(iterable.fields.values()) or [Val()], "item")))
-        tag = "orm.entity" if iterable.tag == "orm.query" else ""
-        return Val(
-            text=self.text(iterable.text, "[]"), tag=tag, taint=iterable.taint, origin=iterable.origin, base=iterable
-        )
+        if iterable.tag == "orm.query":
+            return orm.each(self, iterable, node)
+        return Val(text=self.text(iterable.text, "[]"), taint=iterable.taint, origin=iterable.origin, base=iterable)
 
 
 def _holds_functions(value: Val) -> bool:

@@ -77,7 +77,7 @@ class Val:
 
     - ``text``: how it was come by, in one notation; two values with the same text are taken for the same;
     - ``tag``: which library object it is ("redis", "pika.channel"), ``ref``: its dotted name outside the project;
-    - ``base`` and ``attr``: what it is an attribute of;
+    - ``base`` and ``attr``: what it is an attribute of; ``home``: of a container, the module that it is a name of;
     - ``taint``: where it comes from: "message", "payload", "field:NAME", "unstable:WHAT", "attempt:WHAT", "digest";
     - ``origin``: the reads and claims that it depends on.
     """
@@ -91,6 +91,7 @@ class Val:
     cls: Class | None = None
     instance: Instance | None = None
     module: Module | None = None
+    home: Module | None = None
     literal: object = UNKNOWN
     items: tuple[Val, ...] = ()
     fields: dict[str, Val] | None = None
@@ -205,6 +206,9 @@ class Handler:
     """How it ends: next, loop, return, raise."""
     raises: bool
     returns_failure: bool
+    says_false: bool
+    depth: int
+    """How many calls deep it stands: 2 is the consumer's own code."""
     trivial: bool
     """Nothing in it but logging, pass, continue or an ack."""
 

@@ -41,12 +41,13 @@ class Transaction:
 class Walk:
     """What every part of the walk shares. One instance walks one consumer, or scans one module for consumers."""
 
-    def __init__(self, project: Project, fuel: int) -> None:
+    def __init__(self, project: Project, start: Module, fuel: int) -> None:
         self.project = project
+        self.start = start
         self.fuel = fuel
         self.trace = Trace()
         self.muted = 0
-        self.scope: Scope
+        self.scope = Scope(start)
         self.frames: tuple[int, ...] = (0,)
         self.trail: tuple[str, ...] = ()
         self.arms: tuple[tuple[int, int], ...] = ()
@@ -69,6 +70,8 @@ class Walk:
         """Kafka producers that are in a transaction: what they send is seen once."""
         self.cursors: dict[str, Op] = {}
         """What each cursor ran last, by its text; "" is the last of all."""
+        self.registries: dict[tuple[str, str], tuple[Val, ...]] = {}
+        """The handlers in a module's tables, by path and name."""
         self._counter = 0
 
     # -- numbers and places

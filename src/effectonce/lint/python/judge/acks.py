@@ -7,6 +7,7 @@ import ast
 from effectonce.lint.findings import Edit, Fix, Label, Place
 from effectonce.lint.python.modules import Module
 from effectonce.lint.python.values import Handler, Op, Val
+from effectonce.lint.words import words
 
 from .cases import Case
 from .fixing import after
@@ -31,6 +32,10 @@ _SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
 }
 
 
+#: Families that ack whatever a consumer returns: False is no refusal there.
+_HEEDLESS = words("celery dramatiq rq arq taskiq huey procrastinate faststream")
+
+
 def judge(case: Case) -> None:
     if not case.work:
         return
@@ -43,7 +48,7 @@ def judge(case: Case) -> None:
 def _by_setting(case: Case) -> bool:
     """Auto-ack and its relatives."""
     consumer = case.consumer
-    for name, (bad, good, words) in _SETTINGS.get(consumer.family, {}).items():
+    for name, (bad, good, said) in _SETTINGS.get(consumer.family, {}).items():
         value = consumer.settings.get(name)
         if value is None or not _is(value, bad):
             continue
@@ -51,7 +56,7 @@ def _by_setting(case: Case) -> bool:
         case.found(
             "EO201",
             at,
-            f"{words}: the message of {case.who} is acked before the work is done, so a crash loses it",
+            f"{said}: the message of {case.who} is acked before the work is done, so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
         )
@@ -129,9 +134,10 @@ def _places(case: Case) -> list[tuple[Module, ast.AST]]:
     if consumer.function is not None:
         out.append((consumer.function.module, consumer.function.node))
         if consumer.function.owner is not None:
-            out.append((consumer.function.module, consumer.function.owner.node))
+            out.append((consumer.function.owner.module, consumer.function.owner.node))
     if consumer.receive is not None:
-        out.append((consumer.module, consumer.module.tree))
+        module = consumer.function.module if consumer.function is not None else consumer.module
+        out.append((module, module.tree))
     return out
 
 
@@ -141,14 +147,14 @@ def _turned(case: Case, module: Module, value: ast.expr, name: str, good: str) -
         return None
     text = good if isinstance(value.value, bool) else f'"{good.lower()}"'
     edits = [Edit(module.place(value), text)]
-    words = f"set {name} to {good}"
+    title = f"set {name} to {good}"
     if case.consumer.family != "celery" and not any(op.kind == "ack" for op in case.ops):
         ack = _added_ack(case, module)
         if ack is None:
             return None
         edits.append(ack)
-        words += " and ack at the end"
-    return Fix(words, tuple(edits))
+        title += " and ack at the end"
+    return Fix(title, tuple(edits))
 
 
 def _added_ack(case: Case, module: Module) -> Edit | None:
@@ -208,6 +214,7 @@ def _swallowed(case: Case, early: bool) -> None:
             or handler.raises
             or handler.returns_failure
             or handler.how == "raise"
+            or (handler.says_false and not (handler.depth == 2 and case.consumer.family in _HEEDLESS))
         ):
             continue
         tried = [op for op in case.work if handler.body in op.tries]
@@ -227,7 +234,7 @@ def _swallowed(case: Case, early: bool) -> None:
 
 def _acked_after(case: Case, handler: Handler) -> bool:
     """Whether the message is acked on the way through ``handler``."""
-    acks = [op for op in case.ops if op.kind == "ack"]
+    acks = [op for op in case.ops if op.kind == "ack" and (handler.body, 0) not in op.arms]
     if any(handler.number in ack.handlers for ack in acks):
         return True
     if case.consumer.acks == "return":

@@ -45,7 +45,8 @@ class Case:
         return [
             op
             for op in self.ops
-            if op.kind in ("effect", "write", "claim", "mark", "unmark") or (op.kind == "call" and given_message(op))
+            if (op.kind in ("effect", "write", "claim", "mark", "unmark") and op.store != "memory")
+            or (op.kind == "call" and given_message(op))
         ]
 
     @cached_property

@@ -16,8 +16,10 @@ def judge(case: Case) -> None:
         return
     for op in case.effects:
         effect = effect_of(op)
-        if effect.category not in ("publish", "enqueue") or op.deferred or op.handlers:
+        if effect.category not in ("publish", "enqueue") or op.handlers:
             continue
+        if op.deferred and effect.category == "enqueue":
+            continue  # what everybody recommends, and a task can be swept for
         if case.consumer.only and effect.category != "publish":
             continue
         if any(guard.store in ("tool", "opaque") and guard.text in _WHOLE for guard in op.guards):

@@ -95,10 +95,11 @@ def _claimed(case: Case, op: Op, claims: list[Op]) -> Verdict:
             outcomes.append(Verdict("EO104", guard=claim) if lost else Verdict())
         elif same_transaction(claim, op):
             outcomes.append(Verdict(covered=effect.in_database))
-        elif not claim.dedup and claim.kind != "claim":
-            outcomes.append(Verdict())  # a state of the business that was compared and set
         elif _followed_up(case, claim, op) or _given_back(case, claim, op):
             outcomes.append(Verdict())
+        elif not claim.dedup and claim.kind != "claim":  # a state of the business that was compared and set
+            lost = _retried(case) and not effect.in_database and effect.category != "publish"
+            outcomes.append(Verdict("EO104", guard=claim) if lost else Verdict())
         elif effect.in_database and stored_in_database(op):
             outcomes.append(Verdict("EO102", guard=claim, record=claim))
         elif effect.category == "publish":
@@ -205,7 +206,11 @@ def _records(record: Op, check: Op) -> bool:
     if record is check:
         return False
     if check.store == "entity":
-        return record.store == "entity" and record.location == check.location
+        model, _, column = check.location.partition(".")
+        updates = record.store == "orm" and record.location == model and record.kind in ("write", "mark")
+        return (updates and column in record.columns) or (
+            record.store == "entity" and record.location == check.location
+        )
     if check.store == "orm" and record.store == "orm":
         return (
             record.location == check.location

@@ -95,11 +95,22 @@ def _window(case: Case) -> _Window | None:
     if consumer.family == "celery":
         options, place = case.settings.get("broker_transport_options", (Val(), None))
         told.append(((options.fields or {}).get("visibility_timeout"), place))
+    kept = _number(_made_queue(settings.get("QueueUrl")).get("MessageRetentionPeriod"))
+    if kept is not None:
+        found.append(_Window(kept, f"the queue keeps it for {_span(kept)}", at))
     for value, place in told:
         seconds = _number(value)
         if seconds is not None:
             found.append(_Window(seconds, f"visibility timeout of {_span(seconds)}", place))
     return max(found, default=None, key=lambda each: each.seconds)
+
+
+def _made_queue(url: Val | None) -> dict[str, Val]:
+    """The attributes of a queue, where it is made by the code that reads from it."""
+    made = url
+    while made is not None and not (made.fields or {}).get("Attributes"):
+        made = made.base
+    return ((made.fields or {})["Attributes"].fields or {}) if made is not None else {}
 
 
 def _countdown(op: Op) -> float | None:
@@ -110,6 +121,8 @@ def _countdown(op: Op) -> float | None:
 
 def _number(value: Val | None) -> float | None:
     literal = value.literal if value is not None else None
+    if isinstance(literal, str) and literal.isdecimal():
+        literal = int(literal)
     return float(literal) if isinstance(literal, int | float) and not isinstance(literal, bool) else None
 
 

@@ -98,6 +98,9 @@ def called(walk: Calls, call: Call) -> Val | None:
         return _received(walk, call, *_RECEIVES[tag, name])
     if name in _RECEIVES_BY_NAME and not call.ref and (tag in ("redis", "") or tag.startswith("redis")):
         return _received(walk, call, *_RECEIVES_BY_NAME[name])
+    if name == "create_queue" and tag in ("aws.sqs", "aws.resource.sqs"):
+        kind = "sqs.queue" if tag == "aws.resource.sqs" else ""
+        return Val(text=f"{call.shown}()", tag=kind, fields=dict(call.keywords))
     if name == "receive_message" and (tag == "aws.sqs" or "QueueUrl" in call.keywords):
         return _received(walk, call, "sqs", "sqs.response")
     if tag == "redis" and name == "pubsub":

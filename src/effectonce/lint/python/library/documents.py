@@ -28,6 +28,11 @@ def called(walk: Calls, call: Call) -> Val | None:
         return _cache(walk, call, name)
     if tag in ("dynamo.table", "aws.dynamodb") or name in _DYNAMO:
         return _dynamo(walk, call, name)
+    if name in ("put_object", "upload_file", "upload_fileobj") and tag.startswith("aws."):
+        key = call.argument(2, "Key")
+        if key is not None and _made_up(key):
+            walk.emit("effect", call.node, text=call.shown, effect=Effect("counter", "stores a new object"))
+            return Val(text=f"{name}()")
     if tag == "mongo.collection" or name in _MONGO:
         return _mongo(walk, call, name)
     if tag in ("set", "dict", "list", "deque"):
@@ -81,6 +86,8 @@ def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
         op = claimed(walk, walk.emit("claim", call.node, atomic=True, **common))
     elif name in ("get_item", "query"):
         op = walk.emit("read", call.node, **common)
+    elif name == "put_item" and any(_made_up(value) for part, value in (item.fields or {}).items() if _is_key(part)):
+        op = walk.emit("effect", call.node, effect=Effect("counter", f"puts a new item into {location}"), **common)
     elif name == "put_item":
         op = walk.emit("mark" if common["dedup"] else "write", call.node, **common)
     elif name == "update_item" and _GROWS.search(change):
@@ -92,6 +99,15 @@ def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
     else:
         return None
     return Val(text=f"{location}.{name}()", origin=(op,))
+
+
+def _is_key(field: str) -> bool:
+    """Whether a field of an item is a part of its key, by its usual names."""
+    return field.lower() in ("pk", "sk", "id", "uuid", "key")
+
+
+def _made_up(value: Val) -> bool:
+    return any(each.startswith("unstable:") for each in value.taint)
 
 
 # -- MongoDB
@@ -121,6 +137,8 @@ def _mongo(walk: Calls, call: Call, name: str) -> Val | None:
         else:
             marks = compares or fresh or common["dedup"]
             op = walk.emit("mark" if marks else "write", call.node, atomic=compares or fresh, **common)
+    elif name in ("replace_one", "find_one_and_replace", "bulk_write"):
+        op = walk.emit("write", call.node, **common)
     elif name in ("delete_one", "delete_many"):
         op = walk.emit("unmark", call.node, **common)
     else:

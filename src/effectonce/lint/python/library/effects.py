@@ -41,7 +41,7 @@ def _http(walk: Calls, call: Call) -> Val | None:
     method, url = _request(call, opens)
     if method in ("post", "patch"):
         address = (url.string or url.text) if url is not None else ""
-        if not _ONLY_ASKS.search(address):
+        if not _ONLY_ASKS.search(address) or _mutates(call):
             effect = Effect("http", f"sends an HTTP {method.upper()}")
             providers.by_address(effect, address)
             return providers.noted(walk, call, effect)
@@ -50,6 +50,12 @@ def _http(walk: Calls, call: Call) -> Val | None:
     elif call.tag != "http" and method not in _READS:
         return None
     return Val(text=f"{call.shown}()", tag="http.response")
+
+
+def _mutates(call: Call) -> bool:
+    """Whether a GraphQL request is a mutation."""
+    query = (call.keywords.get("json", Val()).fields or {}).get("query", Val()).string or ""
+    return query.lstrip().startswith("mutation")
 
 
 def _request(call: Call, opens: bool) -> tuple[str, Val | None]:
@@ -66,6 +72,8 @@ def _request(call: Call, opens: bool) -> tuple[str, Val | None]:
 
 def _by_verb(walk: Calls, call: Call) -> Val | None:
     """A function that cannot be looked into, and whose name leaves no doubt."""
+    if call.tag == "web.socket" or call.receiver.text.rpartition(".")[2] in ("ws", "websocket", "socket", "sio"):
+        return None
     seen = call.target.function is not None or call.target.cls is not None or call.target.instance is not None
     local = not call.ref and call.target.base is None and walk.scope.find(call.name) is not None
     if seen or local or call.ref.partition(".")[0] in LIBRARIES | {"builtins"}:

@@ -37,10 +37,11 @@ _BY_METHOD = {
 _CELERY_ONLY = words("bind acks_late autoretry_for max_retries default_retry_delay")
 _ROUTES = words("post put patch route api_route")
 _APPS = words("app router api bp blueprint webhooks")
-_VIEWS = words("APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet")
+_VIEWS = words("APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource")
 
 WEBHOOK = re.compile(
-    r"web_?hook|/hooks?(?:/|$)|/callbacks?(?:/|$)|/ipn(?:/|$)|_hook$|^hook_|notif(?:y|ications?)/?$", re.IGNORECASE
+    r"web_?hook|/hooks?(?:/|$)|/callbacks?(?:/|$)|/ipn(?:/|$)|_hook$|^hook_|(?:^|_)ipn(?:_|$)|notif(?:y|ications?)/?$",
+    re.IGNORECASE,
 )
 """Paths and names of what a provider calls."""
 SIGNED = re.compile(

@@ -58,7 +58,8 @@ def decorator(walk: Calls, node: ast.expr, target: Val) -> Op | None:
     name = target.attr or target.ref.rpartition(".")[2] or target.text.rpartition(".")[2]
     if is_tool(target):
         base = target.base
-        if base is not None and base.tag == "eo.worker" and not {"store", "inbox"} & set(base.fields or {}):
+        made_here = base.fields if base is not None and base.tag == "eo.worker" else None
+        if made_here is not None and not {"store", "inbox", "**"} & made_here.keys():
             return None  # a worker without either guards nothing
         return _tool(walk, node, name)
     seen = target.function is not None or target.cls is not None
@@ -127,7 +128,7 @@ def called(walk: Calls, call: Call) -> Val | None:
     target = call.target
     if target.tag == "guarded":  # once(…) gave it, and it is given the function
         return _wrapped(call, target.origin[0] if target.origin else None)
-    if call.ref.startswith("effectonce.integrations.") and call.name == "dispatcher" and call.args:
+    if call.ref.startswith("effectonce.") and call.name == "dispatcher" and call.args:
         return call.args[0]
     if not is_tool(target) and not is_tool(call.receiver):
         return None
@@ -168,6 +169,8 @@ def context(walk: Calls, item: ast.withitem, value: Val) -> Op | None:
     """The guard that a `with` enters, if it is one."""
     if value.tag in ("guard", "opaque") and value.origin:
         op = value.origin[0]
+        if value.tag == "opaque" and item.optional_vars is None and op.text.endswith(("acquire", "lock")):
+            return None  # nobody looks at what it gives: it only keeps two apart
         op.kind = "guard"
         return op
     made = value.text.partition("(")[0].rpartition(".")[2]

@@ -94,7 +94,7 @@ def _last(node: ast.expr) -> str:
 
 
 def returns_failure(body: list[ast.stmt]) -> bool:
-    """Whether a handler answers that it went wrong: a status of 4xx or 5xx, False, the end of the loop."""
+    """Whether a handler answers that it went wrong: a status of 4xx or 5xx, the end of the loop."""
     for node in body:
         for each in ast.walk(node):
             if isinstance(each, ast.Constant) and isinstance(each.value, int) and not isinstance(each.value, bool):
@@ -104,8 +104,15 @@ def returns_failure(body: list[ast.stmt]) -> bool:
                 name = each.attr if isinstance(each, ast.Attribute) else each.id
                 if name.startswith(_FAILURES):
                     return True
-            elif (
-                isinstance(each, ast.Return) and isinstance(each.value, ast.Constant) and each.value.value is False
-            ) or isinstance(each, ast.Break):
+            elif isinstance(each, ast.Break):
                 return True
     return False
+
+
+def says_false(body: list[ast.stmt]) -> bool:
+    """Whether a handler answers False, to whoever called."""
+    return any(
+        isinstance(each, ast.Return) and isinstance(each.value, ast.Constant) and each.value.value is False
+        for node in body
+        for each in ast.walk(node)
+    )

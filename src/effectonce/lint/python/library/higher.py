@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python.values import Function, Val
@@ -36,6 +37,7 @@ _RUN_METHODS = {
     "run_in_executor": 1,
     "call_later": 1,
 }
+_THREADS = words("run_in_executor run_in_threadpool submit start_soon run_sync")
 _RETRYING = words("Retrying AsyncRetrying retry_context RetryingCaller")
 
 
@@ -54,7 +56,12 @@ def called(walk: Calls, call: Call) -> Val | None:
     own = call.target.function is not None or call.receiver.function is not None
     position = _RUNS.get(ref, -1 if own else _RUN_METHODS.get(name, -1))
     function = _function(call, position)
-    return walk.invoke(function, call.args[position + 1 :], {}, call.node) if function is not None else None
+    if function is not None:
+        return walk.invoke(function, call.args[position + 1 :], {}, call.node)
+    if 0 <= position < len(call.args) and (call.args[position].ref or call.args[position].base is not None):
+        handed = replace(call, target=call.args[position], args=call.args[position + 1 :])  # of a library
+        return walk.called(handed) if ref in _RUNS or name in _THREADS else None
+    return None
 
 
 def _function(call: Call, position: int) -> Function | None:

@@ -29,6 +29,7 @@ sql.pool            psycopg_pool:ConnectionPool,AsyncConnectionPool
 sql.engine          sqlalchemy:create_engine,create_async_engine,Engine,AsyncEngine sqlmodel:create_engine
 sql.sessionmaker    sqlalchemy:sessionmaker,async_sessionmaker,scoped_session,async_scoped_session
 sql.session         sqlalchemy:Session,AsyncSession sqlmodel:Session,AsyncSession
+sa.table            sqlalchemy:Table
 flask.db            flask_sqlalchemy:SQLAlchemy flask_sqlalchemy_lite:SQLAlchemy
 peewee.db           peewee:SqliteDatabase,PostgresqlDatabase,MySQLDatabase
                     playhouse:PooledPostgresqlDatabase,PostgresqlExtDatabase
@@ -87,12 +88,13 @@ arq.pool            arq:create_pool,ArqRedis
 web.app             fastapi:FastAPI,APIRouter flask:Flask,Blueprint quart:Quart,Blueprint starlette:Starlette,Router
                     sanic:Sanic,Blueprint litestar:Litestar bottle:Bottle ninja:NinjaAPI,Router aiohttp:RouteTableDef
 twilio              twilio:Client vonage:Client,Sms,Vonage messagebird:Client nexmo:Client plivo:RestClient
-                    telnyx:Message sinch:SinchClient infobip_channels:SMSChannel
+                    azure:SmsClient telnyx:Message sinch:SinchClient infobip_channels:SMSChannel
 sendgrid            sendgrid:SendGridAPIClient python_http_client:Client mailjet_rest:Client mailgun:Client
 smtp                smtplib:SMTP,SMTP_SSL aiosmtplib:SMTP yagmail:SMTP redmail:EmailSender
 mailer              flask_mail:Mail,Mailer fastapi_mail:FastMail flask_mailman:Mail postmarker:PostmarkClient
                     mailersend:NewEmail,MailerSendClient mailchimp_transactional:Client
                     sib_api_v3_sdk:TransactionalEmailsApi
+                    azure:EmailClient
 mail.message        django:EmailMessage,EmailMultiAlternatives flask_mailman:EmailMessage
 chat                slack_sdk:WebClient,AsyncWebClient,WebhookClient slack:WebClient telegram:Bot
                     telebot:TeleBot,AsyncTeleBot aiogram:Bot discord_webhook:DiscordWebhook onesignal_sdk:Client
@@ -128,6 +130,8 @@ powertools.store    aws_lambda_powertools:DynamoDBPersistenceLayer,RedisCachePer
 powertools.batch    aws_lambda_powertools:BatchProcessor,AsyncBatchProcessor,SqsFifoPartialProcessor
 lambda.event        aws_lambda_powertools:SQSEvent,SNSEvent,KinesisStreamEvent,DynamoDBStreamEvent
 sqs.record          aws_lambda_powertools:SQSRecord
+web.socket          fastapi:WebSocket starlette:WebSocket websockets:connect,WebSocketServerProtocol
+                    aiohttp:WebSocketResponse socketio:AsyncServer,Server,RedisManager,AsyncRedisManager
 web.request         fastapi:Request starlette:Request django:HttpRequest flask:request quart:request
 """
 

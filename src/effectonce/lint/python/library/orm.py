@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Val
+from effectonce.lint.python.values import Effect, Op, Val
 from effectonce.lint.words import words
 
 from . import rows, sqlalchemy
@@ -23,6 +23,11 @@ _LOCKS = words("select_for_update with_for_update")
 _ONE = words("get first last latest earliest one one_or_none scalar get_or_none scalar_one scalar_one_or_none")
 _WHETHER = words("exists count contains")
 _ASYNC = _ONE | _WHETHER | words("create update get_or_create update_or_create bulk_create delete")
+_ON_CLASS = words(
+    "create get_or_create update_or_create bulk_create update filter exclude get get_or_none select insert insert_many"
+    " replace replace_many"
+)
+"""What Tortoise and peewee have on the model itself."""
 _MANAGERS = words("objects _default_manager query unscoped")
 
 
@@ -77,7 +82,7 @@ def _managed(walk: Calls, call: Call, wanted: Val) -> Val | None:
         return Val(origin=(walk.emit("effect", call.node, effect=effect, **common),))
     if name in ("get_or_create", "update_or_create"):
         op = walk.emit("mark", call.node, atomic=True, ignored_conflict=True, **common)
-        row = Val(text=f"{wanted.text}<row>", tag="orm.entity", origin=(op,))
+        row = Val(text=f"{wanted.text}<row>", tag="orm.entity", origin=(op,), base=wanted)
         pair = (row, Val(text="created", origin=(op,)))
         return Val(text=f"{wanted.text}.{name}()", tag="tuple", items=pair, origin=(op,))
     if name == "update":
@@ -108,13 +113,39 @@ def _updated(walk: Calls, call: Call, wanted: Val, common: dict[str, object]) ->
     return Val(text=f"{wanted.text}.update()", origin=(op,))
 
 
+# -- loops over rows
+
+
+def each(walk: Calls, wanted: Val, node: ast.AST) -> Val:
+    """One row of a query that a loop goes through."""
+    locked = "<lock>" in (wanted.fields or {})
+    op = walk.emit("read", node, text=wanted.text, store="orm", location=wanted.text, locked=locked)
+    return Val(text=f"{wanted.text}<row>", tag="orm.entity", origin=(op,), base=wanted)
+
+
+def filtered_by(wanted: Val, row: Val) -> tuple[Op, ...]:
+    """`filter(sent=False)` around a loop is a look-up: it skips the rows for which that was done."""
+    if wanted.tag != "orm.query" or not row.origin:
+        return ()
+    read = row.origin[0]
+    names = {name.partition("__")[0] for name in (wanted.fields or {})} - {"<lock>"}
+    return tuple(replace(read, store="entity", location=f"{read.location}.{name}") for name in sorted(names))
+
+
 # -- objects
 
 
 def _on_object(walk: Calls, call: Call) -> Val | None:
     receiver, name = call.receiver, call.name
-    if name in ("create", "get_or_create") and receiver.cls is not None:  # Tortoise, peewee
-        return _managed(walk, call, rows.query(receiver)) if rows.is_model(walk, receiver.cls) else None
+    if receiver.tag in ("peewee.insert", "peewee.upsert"):
+        return _inserting(walk, call)
+    if name in _ON_CLASS and receiver.cls is not None:  # Tortoise, peewee
+        if not rows.is_model(walk, receiver.cls) or name in receiver.cls.methods:
+            return None
+        if name in ("insert", "insert_many", "replace", "replace_many"):
+            kind = "peewee.insert" if name.startswith("insert") else "peewee.upsert"
+            return Val(text=receiver.cls.name, tag=kind, base=receiver, fields=dict(call.keywords))
+        return _managed(walk, call, rows.query(receiver))
     if name not in ("save", "asave", "insert", "delete", "adelete") or not rows.is_row(walk, receiver):
         return None
     cls = receiver.instance.cls if receiver.instance is not None else None
@@ -125,6 +156,21 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
         fields = receiver.instance.keywords if receiver.instance is not None else (receiver.fields or {})
         auto = "" if any(each.kind == "block" for each in walk.transactions) else f"auto{walk.number()}"
         rows.added(walk, call, model, fields, cls, "saves a new", tx=auto)
+    return Val(literal=None)
+
+
+def _inserting(walk: Calls, call: Call) -> Val | None:
+    """peewee's `Entry.insert(…).on_conflict_ignore().execute()`."""
+    receiver = call.receiver
+    if call.name.startswith("on_conflict"):
+        return replace(receiver, tag="peewee.upsert")
+    if call.name != "execute":
+        return receiver
+    if receiver.tag == "peewee.upsert":
+        op = walk.emit("write", call.node, text=call.shown, store="orm", location=receiver.text)
+        return Val(text=f"{receiver.text}.execute()", origin=(op,))
+    cls = receiver.base.cls if receiver.base is not None else None
+    rows.added(walk, call, receiver.text, receiver.fields or {}, cls, "inserts a")
     return Val(literal=None)
 
 

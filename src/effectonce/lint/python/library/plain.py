@@ -183,4 +183,8 @@ def _appended(walk: Calls, call: Call) -> Val | None:
         return Val()
     if call.ref in ("csv.writer", "csv.DictWriter") and call.args and call.args[0].tag == "file.append":
         return call.args[0]
+    if call.name == "open" and not call.ref and call.target.function is None:  # of a path
+        mode = call.argument(0, "mode")
+        if mode is not None and mode.string in ("a", "at", "ab", "a+"):
+            return Val(text=f"{call.shown}()", tag="file.append")
     return None

@@ -62,7 +62,7 @@ _HOSTS = {
 _SENDERS = {
     "smtp": ("mail", words("send_message sendmail send")),
     "sendgrid": ("mail", words("send post create")),
-    "mailer": ("mail", words("send send_message send_bulk send_email send_transac_email send_mail")),
+    "mailer": ("mail", words("send send_message send_bulk send_email send_transac_email send_mail begin_send")),
     "mail.message": ("mail", words("send")),
     "aws.ses": ("mail", words("send_email send_raw_email send_templated_email send_bulk_templated_email")),
     "aws.sesv2": ("mail", words("send_email send_bulk_email")),
@@ -96,7 +96,9 @@ _VERBS = {
     "mail": re.compile(
         r"^(?:send|deliver)_(?:\w+_)?(?:e?mails?|receipts?|confirmations?|invoices?|newsletters?)(?:_\w+)?$"
     ),
-    "message": re.compile(r"^send_(?:\w+_)?(?:sms|push|text|slack|whatsapp|notifications?|text_messages?)(?:_\w+)?$"),
+    "message": re.compile(
+        r"^send_(?:\w+_)?(?:sms|push|text|slack|whatsapp|telegram|notifications?|text_messages?)(?:_\w+)?$|^send_message$"
+    ),
 }
 
 _KEY_ARGUMENTS = words(

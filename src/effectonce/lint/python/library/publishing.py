@@ -54,6 +54,8 @@ def called(walk: Calls, call: Call) -> Val | None:
     known = (target.tag, call.name) in _PUBLISHES
     needs = _BY_NAME.get(call.name)
     by_name = needs is not None and not target.tag and not call.ref and (not needs or needs in call.keywords)
+    if (known or by_name) and any(each.text.endswith("reply_to") for each in call.all()):
+        return Val(text=f"{call.shown}()")  # an answer: whoever asked takes the first
     if known or by_name:
         effect = Effect("publish", "publishes a message")
         effect.key, effect.key_given = (None, True) if target.text in walk.producers else _id_of(call)

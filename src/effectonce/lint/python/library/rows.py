@@ -37,7 +37,7 @@ def read(walk: Calls, call: Call, rows: Val, **more: object) -> Op:
 
 def one(walk: Calls, call: Call, rows: Val, **more: object) -> Val:
     """A row that was read: testing its attributes later is a check on its state."""
-    return Val(text=f"{rows.text}<row>", tag="orm.entity", origin=(read(walk, call, rows, **more),))
+    return Val(text=f"{rows.text}<row>", tag="orm.entity", origin=(read(walk, call, rows, **more),), base=rows)
 
 
 def about(call: Call, rows: Val) -> dict[str, object]:

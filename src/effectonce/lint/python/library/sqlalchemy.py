@@ -12,6 +12,7 @@ from effectonce.lint.python import sql
 from effectonce.lint.python.values import Val
 
 from . import rows
+from .names import LIBRARIES
 from .stores import column_grows, executed
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _statement(call: Call) -> Val | None:
     if last in _VERBS and call.ref.partition(".")[0] in ("sqlalchemy", "sqlmodel"):
         statement = sql.Statement(verb=last, table=_table(call.args[0]) if call.args else "")
         return Val(text=call.target.text, tag="sa.statement", literal=statement)
-    if call.name in _VERBS and call.receiver.attr == "__table__":
+    if call.name in _VERBS and (call.receiver.attr == "__table__" or call.tag == "sa.table"):
         statement = sql.Statement(verb=call.name, table=call.receiver.text.partition(".")[0])
         return Val(text=call.target.text, tag="sa.statement", literal=statement)
     return None
@@ -141,7 +142,7 @@ def _growing_upsert(call: Call) -> str:
 
 def _is_session(call: Call) -> bool:
     """A session out of sight, used as only a session is: given a new object."""
-    if call.tag or call.ref or call.target.function is not None or not call.args:
+    if call.tag or call.ref.partition(".")[0] in LIBRARIES or call.target.function is not None or not call.args:
         return False
     if call.name not in ("add", "add_all", "merge"):
         return False

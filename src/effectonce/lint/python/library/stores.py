@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python import sql
@@ -27,6 +28,7 @@ _OWN_KEYS = words(
     "id uuid guid pk idempotency_key idempotence_key message_id msg_id event_id dedup_id dedup_key dedupe_key"
     " request_id delivery_id webhook_id external_id source_id message_key event_key stripe_event_id"
 )
+_WHEN = re.compile(r"_(?:at|on|ts|time|date)$|^(?:created|processed|ts|timestamp|time|date|at)$")
 
 
 def called(walk: Calls, call: Call) -> Val | None:
@@ -71,7 +73,8 @@ def _bounds(walk: Calls, call: Call) -> Val | None:
 
 def _is_database(call: Call) -> bool:
     """Whether `x.commit()` is a database's: Kafka's consumers and producers commit as well."""
-    unseen = not call.ref and call.target.function is None and not call.args
+    named = call.receiver.text.rpartition(".")[2] in ("session", "db", "conn", "connection")
+    unseen = (not call.ref or named) and call.target.function is None and not call.args
     return (unseen and call.tag not in ("kafka.consumer", "kafka.producer")) or call.ref.startswith("django.")
 
 
@@ -109,7 +112,7 @@ def _executed(walk: Calls, call: Call, statement: sql.Statement) -> Op:
         "store": "sql",
         "location": statement.table,
         "columns": statement.columns,
-        "dedup": dedupish(statement.table),
+        "dedup": dedupish(statement.table) or _only_remembers(statement),
         "key": _first_value(call),
         "tx": f"auto{walk.number()}" if auto else "",
     }
@@ -125,6 +128,12 @@ def _executed(walk: Calls, call: Call, statement: sql.Statement) -> Op:
     if statement.verb == "upsert":
         return walk.emit("mark" if common["dedup"] else "write", node, ignored_conflict=True, **common)
     return inserted(walk, call, statement, common)
+
+
+def _only_remembers(statement: sql.Statement) -> bool:
+    """Whether a row says nothing but which message it was, and perhaps when."""
+    what = [column for column in statement.columns if not _WHEN.search(column)]
+    return statement.verb == "insert" and len(what) == 1 and what[0] in _OWN_KEYS - {"id", "pk"}
 
 
 def inserted(walk: Calls, call: Call, statement: sql.Statement, common: dict[str, object]) -> Op:

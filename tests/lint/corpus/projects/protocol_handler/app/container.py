@@ -1,0 +1,2 @@
+# ruff: noqa
+from dependency_injector import containers, providers
