@@ -10,18 +10,22 @@ import effectonce as eo
 
 # ruff: noqa: F403, F405 - the names are in `public`
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GLOBAL",
+    "Ack",
+    "Again",
     "AttemptsExhausted",
     "Block",
     "Broker",
     "BrokerUnavailable",
     "ConfigurationError",
     "CorruptRecord",
+    "Dead",
     "DeadLetterQueue",
     "Done",
     "EffectOnceError",
@@ -80,6 +84,7 @@ __all__ = [
     "connect",
     "connect_broker",
     "current",
+    "dispatcher",
     "keys",
     "once",
 ]
@@ -89,10 +94,20 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """All public names when the first is asked for, so that the command line starts without them."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import public
+        """All public names when the first is asked for, so that the command line starts without them; and a module of
+        ours by its name, as in ``effectonce.errors``."""
+        if name in __all__:
+            from . import public
 
-        globals().update({each: getattr(public, each) for each in __all__})
-        return globals()[name]
+            globals().update({each: getattr(public, each) for each in __all__})
+            return globals()[name]
+        if not name.startswith("_"):
+            try:
+                return import_module(f"{__name__}.{name}")
+            except ModuleNotFoundError as missing:
+                if missing.name != f"{__name__}.{name}":  # it is there, and something that it needs is not
+                    raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -46,6 +46,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "DeadLetterQueue",
         "bypass_external_effects",
     ),
+    "Loops of your own": ("dispatcher", "Ack", "Again", "Dead"),
     "Intents and sagas": ("Intents", "Intent", "Saga", "Step", "Done"),
 }
 

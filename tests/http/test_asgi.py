@@ -310,6 +310,30 @@ async def test_what_a_client_could_take_for_the_end_waits_for_the_record(store: 
     assert (await client.exchange()).body == b"onetwo"
 
 
+@pytest.mark.parametrize("status", [204, 304])
+async def test_headers_that_are_the_whole_response_wait_for_the_record(store: eo.Store, status: int) -> None:
+    """Line 20: no body follows, so the client knows that it has all when it has the headers."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        assert client.sent == []
+        await send({"type": "http.response.body"})
+
+    client = Client(guarded(app, store))
+    assert (await client.exchange()).status == status
+
+
+async def test_a_method_in_lower_case_is_guarded_too(store: eo.Store) -> None:
+    """uvicorn passes it on as it came, and an application may read it as what it means."""
+    replies = [
+        await Client(guarded(plain, store), scope={**request_scope("k"), "method": method}).exchange()
+        for method in ("post", "POST")
+    ]
+    assert [reply.replayed for reply in replies] == [False, True]
+
+
 async def test_a_body_over_the_cap_is_not_read_to_its_end(store: eo.Store) -> None:
     """It may have none. One that says how long it is, is not read at all."""
     read: list[int] = []

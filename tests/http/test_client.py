@@ -28,9 +28,11 @@ Told = tuple[int, dict[str, str], bytes] | None  # None: the connection is cut
 class Api:
     """A server that answers as told, in order, and keeps what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str = "Idempotency-Key") -> None:
         self.told: list[Told] = []
         self.seen: list[tuple[str, str | None, bytes]] = []
+        self.key = key
+        self.authorized: list[str | None] = []
         api = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,7 +41,8 @@ class Api:
                 if "chunked" in (self.headers.get("Transfer-Encoding") or ""):
                     while int(self.rfile.readline(), 16):
                         self.rfile.readline()
-                api.seen.append((f"{self.command} {self.path}", self.headers.get("Idempotency-Key"), body))
+                api.seen.append((f"{self.command} {self.path}", self.headers.get(api.key), body))
+                api.authorized.append(self.headers.get("Authorization"))
                 told = api.told.pop(0) if api.told else (200, {}, b"ok")
                 if told is None:
                     self.close_connection = True
@@ -320,6 +323,19 @@ def test_a_retry_of_the_handlers_own_keeps_the_key(client: Client, api: Api, han
 
     handler(stubborn, "order-1")
     assert (len(api.seen), len(set(api.keys))) == (3, 1)
+
+
+def test_a_retry_after_half_an_answer_keeps_the_key(client: Client, api: Api, handler: Any) -> None:
+    """The answer was lost on its way; the client has read the status, and the handler tries again by itself."""
+    api.told = [(200, {"Content-Length": "10"}, b"half"), (200, {}, b"whole")]
+
+    def stubborn() -> None:
+        with pytest.raises((httpx.TransportError, requests.RequestException)):
+            client.call(api.url)
+        assert client.call(api.url) == (200, b"whole")
+
+    handler(stubborn, "order-1")
+    assert (len(api.keys), len(set(api.keys))) == (2, 1)
 
 
 def test_a_body_that_nobody_can_compare_is_never_taken_for_a_retry(api: Api, handler: Any) -> None:

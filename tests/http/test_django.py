@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import django
@@ -17,6 +18,7 @@ from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test.utils import override_settings
 from django.urls import path
@@ -347,6 +349,83 @@ def test_the_decorator_may_raise_the_typed_errors(stack: str, store: eo.Store) -
     assert shop.post("/typed").status == 201
     refused = shop.post("/typed", b'{"amount": 8}')
     assert (refused.status, refused.body) == (418, b"payload-mismatch")
+
+
+# -- ATOMIC_REQUESTS
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, unique_name: str) -> Iterator[str]:
+    """A database that Django opens a transaction on for every request."""
+    told = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db"), "ATOMIC_REQUESTS": True}
+    connections.settings.update(connections.configure_settings({"default": {}, unique_name: told}))
+    with connections[unique_name].cursor() as cursor:
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
+        cursor.execute("CREATE TABLE orders (parent integer REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)")
+    yield unique_name
+    connections[unique_name].close()
+    del connections.settings[unique_name]
+
+
+class AtomicViews:
+    """A view whose commit fails: what it refers to is not there when the transaction ends."""
+
+    def __init__(self, store: eo.Store, alias: str) -> None:
+        from rest_framework.response import Response
+        from rest_framework.views import APIView
+
+        def insert() -> str:
+            runs.append(str(connections[alias].in_atomic_block))
+            with connections[alias].cursor() as cursor:
+                cursor.execute("INSERT INTO orders VALUES (1)")
+            return "placed"
+
+        @Idempotency(store, scope=user_id)
+        def decorated(request: HttpRequest) -> HttpResponse:
+            return HttpResponse(insert())
+
+        @transaction.non_atomic_requests(using=alias)
+        @Idempotency(store, scope=user_id)
+        def without(request: HttpRequest) -> HttpResponse:
+            runs.append(str(connections[alias].in_atomic_block))
+            return HttpResponse("none")
+
+        class Orders(IdempotentView, APIView):
+            idempotency = Idempotency(store, scope=lambda request: "alice")
+            authentication_classes = ()
+
+            def post(self, request: Any) -> Any:
+                return Response(insert())
+
+        self.urlpatterns = [
+            path("decorated", decorated), path("rest", Orders.as_view()), path("without", without),
+            path("rest-without", transaction.non_atomic_requests(using=alias)(Orders.as_view())),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", ["/decorated", "/rest"])
+def test_f05_what_is_recorded_is_committed_before(store: eo.Store, ledger: str, url: str) -> None:
+    """With ATOMIC_REQUESTS Django commits when the view has returned: a guard inside would be done too early."""
+    runs.clear()
+    shop = Shop("sync", AtomicViews(store, ledger), middleware=False)
+    assert shop.post(url).status == 500
+    assert ([record.state for record in store.list().records], runs) == (["in_doubt"], ["True"])
+    assert shop.post(url, idempotency_key=None).status == 500
+    with connections[ledger].cursor() as cursor:
+        cursor.execute("INSERT INTO parents VALUES (1)")
+    assert [shop.post(url, idempotency_key="k2").replayed for _ in range(2)] == [False, True]
+    with connections[ledger].cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    assert runs == ["True"] * 3
+
+
+def test_a_view_without_a_transaction_gets_none(store: eo.Store, ledger: str) -> None:
+    runs.clear()
+    shop = Shop("sync", AtomicViews(store, ledger), middleware=False)
+    shop.post("/without")
+    shop.post("/rest-without")
+    assert runs == ["False", "False"]
 
 
 # -- REST framework

@@ -131,6 +131,21 @@ async def test_requests_without_a_key_pass_unless_one_is_required(
     assert len(charges) == 2
 
 
+async def test_what_changes_nothing_passes_also_on_a_guarded_route(app: FastAPI, idempotency: Idempotency) -> None:
+    """Line 5: one route for two methods is guarded for the one that changes something."""
+    runs: list[str] = []
+
+    @app.api_route("/basket", methods=["GET", "POST"], **idempotency.route(scope=current_user, required=True))
+    async def basket(request: Request) -> int:
+        runs.append(request.method)
+        return len(runs)
+
+    async with client(app) as http:
+        assert [(await http.get("/basket", headers=key("k"))).json() for _ in range(2)] == [1, 2]
+        assert (await http.get("/basket", headers={"X-User": "alice"})).json() == 3
+        assert [(await http.post("/basket", headers=key("k"))).json() for _ in range(2)] == [4, 4]
+
+
 async def test_wrong_keys_other_payloads_and_large_bodies_are_problems(
     app: FastAPI, idempotency: Idempotency, charges: list[str]
 ) -> None:
@@ -285,8 +300,31 @@ async def test_without_its_middleware_a_key_is_refused_and_not_ignored(store: eo
 
     served.mount("/v1", mounted)
     async with client(served) as http:
-        with pytest.raises(eo.ConfigurationError, match="served"):
+        with pytest.raises(eo.ConfigurationError, match="of its own"):
             await http.post("/v1/charges", headers=key())
+
+
+@pytest.mark.parametrize("of", ["the outer one", "its own"])
+async def test_an_application_that_is_mounted_has_a_guard_of_its_own(app: FastAPI, store: eo.Store, of: str) -> None:
+    """It answers its exceptions itself: with the outer one's guard a replay would be a 500, so nothing runs."""
+    mounted, runs = FastAPI(), []
+    guard = Idempotency(app if of == "the outer one" else mounted, store)
+
+    @mounted.post("/charges", **guard.route(scope=current_user))
+    async def charge() -> int:
+        runs.append(1)
+        return len(runs)
+
+    app.mount("/shop", mounted)
+    async with client(app) as http:
+        if of == "the outer one":
+            with pytest.raises(RuntimeError) as raised:  # Starlette's, of an exception that two applications see
+                await http.post("/shop/charges", headers=key())
+            assert isinstance(raised.value.__cause__, eo.ConfigurationError)
+            assert (runs, store.list().records) == ([], [])
+            return
+        answers = [await http.post("/shop/charges", headers=key()) for _ in range(2)]
+    assert [(each.text, "idempotent-replayed" in each.headers) for each in answers] == [("1", False), ("1", True)]
 
 
 async def test_a_route_that_is_guarded_twice_is_a_bug_that_is_told(app: FastAPI, idempotency: Idempotency) -> None:

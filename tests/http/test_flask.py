@@ -175,6 +175,24 @@ def test_forms_and_files_also_where_somebody_has_read_them_before(app: Flask, st
     assert runs == ["7", "7"]
 
 
+def test_a_chunked_body_over_the_cap_is_refused_and_never_cut(app: Flask, store: eo.Store) -> None:
+    """Line 8: werkzeug cuts off a body without a length at its limit, and the view would run on a part of it."""
+    bodies: list[bytes] = []
+
+    @app.post("/notes")
+    @idempotent(store, scope=user, max_body=8)
+    def note() -> str:
+        bodies.append(request.get_data())
+        return "noted"
+
+    def chunked(key: str, body: bytes) -> TestResponse:
+        ends = {"wsgi.input_terminated": True}
+        return send(app, "/notes", key, input_stream=io.BytesIO(body), data=None, environ_overrides=ends)
+
+    assert code(chunked("k1", b"123456789")) == "payload-too-large"
+    assert (chunked("k2", b"12345678").status_code, bodies) == (200, [b"12345678"])
+
+
 def test_streams_files_and_async_views(app: Flask, store: eo.Store) -> None:
     runs: list[str] = []
 

@@ -166,6 +166,33 @@ def test_a_body_that_is_not_whole_claims_nothing(store: eo.Store, body: bytes, a
     assert (reply.status, store.list().records) == (400, [])
 
 
+@pytest.mark.parametrize("error", [OSError("invalid chunk header"), ValueError("no number"), EOFError()])
+def test_a_body_that_cannot_be_read_claims_nothing(store: eo.Store, error: Exception) -> None:
+    """A broken chunk, a reset: 400, and never a 500 of ours."""
+
+    class Broken:
+        def read(self, size: int) -> bytes:
+            raise error
+
+    about = {**environ(CONTENT_LENGTH=""), "wsgi.input": Broken(), "wsgi.input_terminated": True}
+    reply = wsgi_exchange(guarded(None, store), about)
+    assert (reply.status, store.list().records) == (400, [])
+
+
+def test_a_method_in_lower_case_is_guarded_too(store: eo.Store) -> None:
+    """Flask reads "post" as POST, so it would run unprotected."""
+    runs: list[int] = []
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        runs.append(1)
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    middleware = guarded(app, store)
+    replies = [wsgi_exchange(middleware, environ(REQUEST_METHOD=method)) for method in ("post", "POST")]
+    assert ([reply.replayed for reply in replies], runs) == ([False, True], [1])
+
+
 def test_a_body_that_claims_to_be_endless_is_too_large(store: eo.Store) -> None:
     assert wsgi_exchange(guarded(None, store), environ(CONTENT_LENGTH="9" * 5000)).status == 413
 

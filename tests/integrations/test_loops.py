@@ -19,8 +19,8 @@ import effectonce as eo
 from effectonce.core.retry import Retry
 from effectonce.integrations.agents import tool_once
 from effectonce.integrations.aws_lambda import sqs_batch
-from effectonce.integrations.loops import Ack, Again, Dead, Verdict, dispatcher
 from effectonce.integrations.webhooks import github, stripe
+from effectonce.loops import Ack, Again, Dead, Verdict, dispatcher
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
 
@@ -126,6 +126,36 @@ def test_what_no_redelivery_can_mend_is_dead(store: eo.Store, colour: Colour) ->
     other = compared("p5", 2)
     assert isinstance(other, Dead)
     assert isinstance(other.error, eo.PayloadMismatch)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_gets_and_gives_models(store: eo.Store, is_async: bool) -> None:
+    """Of a loop's JSON, and of Lambda's; what is none can never be handled."""
+    charged: list[Any] = []
+
+    def charge(invoice: Invoice) -> Invoice:
+        charged.append(invoice)
+        return invoice
+
+    async def charge_async(invoice: Invoice) -> Invoice:
+        return charge(invoice)
+
+    guarded: Any = eo.once(store, scope="charge", key="invoice.customer")(charge_async if is_async else charge)
+    dispatch: Any = eo.dispatcher(guarded)
+
+    def sent(payload: Any) -> Verdict:
+        answer = dispatch(payload)
+        return asyncio.run(answer) if is_async else answer
+
+    acme = Invoice(customer="acme", amount=7)
+    assert sent({"customer": "acme", "amount": 7}) == Ack(acme)
+    assert sent(acme) == Ack(acme, replayed=True)
+    refused = sent({"customer": "acme"})
+    assert isinstance(refused, Dead)
+    assert isinstance(refused.error, eo.Undecodable)
+    event = {"Records": [record(1, '{"customer": "acme", "amount": 7}'), record(2, '{"customer": 1}')]}
+    assert sqs_batch(guarded)(event, None) == {"batchItemFailures": [{"itemIdentifier": "m2"}]}
+    assert charged == [acme]
 
 
 def test_a_message_tells_its_attempt_to_the_backoff(store: eo.Store) -> None:
@@ -259,6 +289,7 @@ def test_an_event_of_stripes_is_handled_once(store: eo.Store) -> None:
         {"Stripe-Signature": "t=x,v1=y"},
         {"Stripe-Signature": f"t={NOW}"},
         {"Stripe-Signature": f"t={NOW},t={NOW},v1=é"},
+        {"Stripe-Signature": f"t={NOW},v1=\udcff"},  # as aiohttp reads a byte that is no UTF-8
         signed(secret="another"),
         signed(body=EVENT + b" "),
         signed(at=NOW - 301),
@@ -279,7 +310,19 @@ def test_a_secret_can_be_rolled() -> None:
             stripe(*wrong)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"id": 7}', b'{"id": "e", "type": "t", "created": "x"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"id": 7}',
+        b'{"id": 7, "type": "t"}',
+        b'{"id": "", "type": "t"}',
+        b'{"id": "e", "type": "t", "created": "x"}',
+    ],
+)
 def test_what_is_signed_and_no_event_is_undecodable(body: bytes) -> None:
     with pytest.raises(eo.Undecodable) as raised:
         stripe("whsec_1", now=lambda: NOW)(body, signed(body))
@@ -345,6 +388,13 @@ def test_what_a_framework_fills_in_is_no_part_of_the_call(store: eo.Store) -> No
         return len(runs)
 
     assert [search("a", object()), search("a", ctx=object(), limit=3), search("a", limit=4)] == [1, 1, 2]
+
+    @tool_once(store, per="task_id", scope="remember")
+    def remember(task_id: str, context: str) -> int:  # a text of the model's, though frameworks use the name
+        runs.append(context)
+        return len(runs)
+
+    assert [remember("t", "one"), remember("t", "two"), remember("t", "one")] == [3, 4, 3]
     with pytest.raises(eo.ConfigurationError, match="no arguments"):
         tool_once(store, per=eo.GLOBAL)(lambda: None)
     with pytest.raises(eo.ConfigurationError, match="key"):

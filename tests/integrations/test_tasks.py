@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import dramatiq
@@ -12,10 +13,12 @@ import pytest
 from celery import Celery, chain, group
 from celery.contrib.testing.worker import start_worker
 from dramatiq.brokers.stub import StubBroker
+from dramatiq.middleware import AsyncIO
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 from faststream import AckPolicy
-from faststream.rabbit import RabbitBroker, RabbitRouter, TestRabbitBroker
+from faststream.exceptions import NackMessage
+from faststream.rabbit import RabbitBroker, RabbitResponse, RabbitRouter, TestRabbitBroker
 from pydantic import BaseModel
 from taskiq import InMemoryBroker
 
@@ -129,6 +132,64 @@ def test_a_task_without_a_guard_or_with_too_long_a_lease_is_refused(app: Celery,
             app.task(base=OnceTask, shared=False, lazy=False, name=f"{url} {lease}")(charge)
 
 
+def test_autoretry_is_for_what_the_task_raises_itself(app: Celery, store: eo.Store, charges: list[str]) -> None:
+    """It would count what is told to come back, and fail it in the end: a chain behind a duplicate would stop (F52).
+    So would a store that nobody has migrated yet: what was sent meanwhile would be lost."""
+    told = {
+        "p1": eo.InProgress("first runs", 0.1),
+        "p2": eo.LeaseLost("another took over"),
+        "p3": eo.SchemaMissing("nobody has migrated"),
+    }
+
+    @app.task(base=OnceTask, shared=False, autoretry_for=(Exception,), max_retries=0)
+    @eo.once(store, scope="charge", key="payment_id")
+    def charge(payment_id: str) -> str:
+        charges.append(payment_id)
+        if charges.count(payment_id) == 1:
+            raise told[payment_id]
+        return f"receipt {payment_id}"
+
+    retry = charge.retry
+    charge.retry = lambda **options: retry(**{**options, "countdown": 0.01})
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        results = [charge.delay(payment) for payment in told]
+        assert [each.get(timeout=30, interval=0.01) for each in results] == [f"receipt {each}" for each in told]
+    assert sorted(charges) == ["p1", "p1", "p2", "p2", "p3", "p3"]
+
+
+def test_models_are_passed_and_returned(app: Celery, store: eo.Store, charges: list[str]) -> None:
+    """With Celery's own pydantic=True, which stands between the task and its guard."""
+
+    @app.task(base=OnceTask, shared=False, pydantic=True)
+    @eo.once(store, scope="charge", key="receipt.payment_id")
+    def charge(receipt: Receipt) -> Receipt:
+        charges.append(receipt.payment_id)
+        return Receipt(payment_id=receipt.payment_id, amount=receipt.amount + 1)
+
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        for _ in range(2):
+            result = charge.delay(Receipt(payment_id="p1", amount=7)).get(timeout=30, interval=0.01)
+            assert result == {"payment_id": "p1", "amount": 8}
+    assert charges == ["p1"]
+
+
+def test_an_eager_duplicate_beside_the_first_raises(app: Celery, store: eo.Store) -> None:
+    """There is nobody to come back later."""
+    app.conf.task_always_eager = True
+    errors: list[Any] = []
+
+    @app.task(base=OnceTask, shared=False)
+    @eo.once(store, scope="charge", key="payment_id")
+    def charge(payment_id: str) -> str:
+        beside = threading.Thread(target=lambda: errors.append(charge.delay(payment_id).result))
+        beside.start()
+        beside.join(30)
+        return "receipt"
+
+    assert charge.delay("p1").get() == "receipt"
+    assert [type(error) for error in errors] == [eo.InProgress]
+
+
 # -- Dramatiq
 
 
@@ -201,7 +262,7 @@ def test_f06_a_message_beside_the_first_comes_back(
     stub.add_middleware(ours_dramatiq.Idempotency(store, lease="400ms"))
     begun, over = threading.Event(), threading.Event()
 
-    @dramatiq.actor(broker=stub, once="payment_id")
+    @dramatiq.actor(broker=stub, once="payment_id", max_retries=1)
     def charge(payment_id: str) -> None:
         charges.append(payment_id)
         begun.set()
@@ -209,20 +270,63 @@ def test_f06_a_message_beside_the_first_comes_back(
 
     charge.send("p1")
     assert begun.wait(30)
-    retried = threading.Event()
+    retried = threading.Semaphore(0)
     enqueue = stub.enqueue
 
     def noted(message: Any, *, delay: int | None = None) -> Any:
         if delay is not None:
-            retried.set()
-        return enqueue(message, delay=delay)
+            retried.release()
+        return enqueue(message, delay=None if delay is None else 10)
 
     stub.enqueue = noted  # type: ignore[method-assign]
     charge.send("p1")
-    assert retried.wait(30)
+    for _ in range(4):  # more often than it may be retried after an error of its own
+        assert retried.acquire(timeout=30)
     over.set()
     join(stub, worker, charge)
     assert (charges, list(stub.dead_letters)) == (["p1"], [])
+
+
+@dataclass
+class Payment:
+    id: str
+    amount: int
+
+
+@pytest.mark.parametrize("colour", ["def", "async def"])
+def test_an_actor_gets_and_gives_models(
+    stub: StubBroker, worker: dramatiq.Worker, store: eo.Store, charges: list[str], colour: str
+) -> None:
+    """Sent as models, handled as models, replayed as models; what is wrong with one is an error of the message."""
+    results = next(each for each in stub.middleware if isinstance(each, Results))
+    results.backend.encoder = ours_dramatiq.ModelEncoder()  # it had been made before
+    loops = AsyncIO()
+    stub.add_middleware(loops)
+    loops.before_worker_boot(stub, worker)
+    stub.add_middleware(ours_dramatiq.Idempotency(store))
+
+    def charge(payment: Payment) -> Receipt:
+        charges.append(payment.id)
+        return Receipt(payment_id=payment.id, amount=payment.amount)
+
+    async def charge_async(payment: Payment) -> Receipt:
+        return charge(payment)
+
+    function: Any = charge if colour == "def" else charge_async
+    before = dramatiq.get_encoder()
+    dramatiq.set_encoder(ours_dramatiq.ModelEncoder())
+    try:
+        actor = dramatiq.actor(broker=stub, once="payment.id", store_results=True, max_retries=0)(function)
+        for _ in range(2):
+            message = actor.send(Payment("p1", 7))
+            join(stub, worker, actor)
+            result = message.get_result(backend=results.backend, block=True, timeout=20_000)
+            assert result == {"payment_id": "p1", "amount": 7}
+        actor.send({"id": 7})
+        join(stub, worker, actor)
+    finally:
+        dramatiq.set_encoder(before)
+    assert (charges, [message.args for message in stub.dead_letters]) == (["p1"], [({"id": 7},)])
 
 
 def test_an_actor_that_does_not_ask_is_left_alone(
@@ -247,7 +351,7 @@ async def test_a_message_delivered_twice_is_handled_once_and_answered_twice(
     store: eo.Store, charges: list[str]
 ) -> None:
     """Its models are stored, and what it publishes is published for the duplicate too (F52)."""
-    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id", returns=Receipt)
+    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
     broker = RabbitBroker()
     receipts: list[Receipt] = []
 
@@ -295,6 +399,94 @@ async def test_what_a_handler_raised_lets_the_next_delivery_run(rabbit: RabbitBr
     assert charges == ["fail", "fail"]
 
 
+async def test_f24_two_handlers_of_one_message_do_not_hide_it_from_each_other(store: eo.Store) -> None:
+    """One middleware on the broker, and the same message in two queues."""
+    handled: list[str] = []
+    broker = RabbitBroker(middlewares=[ours_faststream.Idempotency(store, scope="billing", key="payment-id")])
+
+    @broker.subscriber("payments")
+    async def charge(body: str) -> None:
+        handled.append("charge")
+
+    @broker.subscriber("ledger")
+    def book(body: str) -> RabbitResponse:  # a result that cannot be kept
+        handled.append("book")
+        return RabbitResponse("booked")
+
+    async with TestRabbitBroker(broker) as delivering:
+        for queue in ("payments", "ledger", "payments", "ledger"):
+            await delivering.publish("one", queue, headers={"payment-id": "p1"})
+    assert handled == ["charge", "book"]
+    scopes = sorted(record.scope for record in store.list().records)
+    assert [scope.rpartition(".")[2] for scope in scopes] == ["book", "charge"]
+    assert all(scope.startswith("billing:tests.integrations.test_tasks:") for scope in scopes)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream", "kafka"])
+async def test_a_batch_is_given_back_and_never_handled_under_its_first_key(store: eo.Store, kind: str) -> None:
+    """What stands behind the first would be taken for done with it."""
+    from faststream.confluent import KafkaBroker, TestKafkaBroker
+    from faststream.redis import ListSub, RedisBroker, StreamSub, TestRedisBroker
+
+    handled: list[Any] = []
+    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
+    broker: Any = (KafkaBroker if kind == "kafka" else RedisBroker)(middlewares=[once])
+    told = {"list": {"list": ListSub("payments", batch=True)}, "stream": {"stream": StreamSub("payments", batch=True)}}
+
+    @broker.subscriber(**told[kind]) if kind != "kafka" else broker.subscriber("payments", batch=True)
+    async def charge(payments: list[str]) -> None:
+        handled.append(payments)
+
+    where = {"topic" if kind == "kafka" else kind: "payments"}
+    async with (TestKafkaBroker if kind == "kafka" else TestRedisBroker)(broker) as delivering:
+        with pytest.raises(NackMessage):
+            await delivering.publish("p1", headers={"payment-id": "p1"}, **where)
+    assert (handled, store.list().records) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["redis list", "redis stream", "redis channel", "nats", "kafka"])
+async def test_the_middleware_is_the_same_for_all_brokers(store: eo.Store, kind: str) -> None:
+    from faststream.confluent import KafkaBroker, TestKafkaBroker
+    from faststream.nats import NatsBroker, TestNatsBroker
+    from faststream.redis import RedisBroker, TestRedisBroker
+
+    library, _, place = kind.partition(" ")
+    made, tested = {
+        "redis": (RedisBroker, TestRedisBroker),
+        "nats": (NatsBroker, TestNatsBroker),
+        "kafka": (KafkaBroker, TestKafkaBroker),
+    }[library]
+    where = {place or ("subject" if library == "nats" else "topic"): "payments"}
+    broker: Any = made(middlewares=[ours_faststream.Idempotency(store, scope="billing", key="payment-id")])
+    handled: list[Receipt] = []
+
+    @broker.subscriber(**where) if library == "redis" else broker.subscriber("payments")
+    async def charge(receipt: Receipt) -> None:
+        handled.append(receipt)
+
+    async with tested(broker) as delivering:
+        for payment in ("p1", "p1", "p2"):
+            receipt = Receipt(payment_id=payment, amount=7)
+            await delivering.publish(receipt, headers={"payment-id": payment}, **where)
+    assert [receipt.payment_id for receipt in handled] == ["p1", "p2"]
+
+
+async def test_a_store_without_its_tables_loses_no_message(postgres_url: str, unique_name: str) -> None:
+    """A program that is wrong acks nothing: what came before somebody migrated comes again."""
+
+    class Message:
+        headers = {"payment-id": "p1"}  # noqa: RUF012
+        body = b"{}"
+
+    async def handler(msg: Any) -> None:
+        raise AssertionError("it ran unprotected")
+
+    async with eo.connect(f"{postgres_url}?prefix={unique_name}") as store:
+        once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
+        with pytest.raises(NackMessage):
+            await once(Message(), context=None).consume_scope(handler, Message())
+
+
 async def test_another_body_under_one_key_and_no_key_at_all_are_not_handled(
     rabbit: RabbitBroker, charges: list[str]
 ) -> None:
@@ -323,8 +515,6 @@ async def test_f06_a_message_beside_the_first_is_given_back(store: eo.Store) -> 
 
     first = asyncio.create_task(once(Message(), context=None).consume_scope(handler, Message()))
     await begun.wait()
-    from faststream.exceptions import NackMessage
-
     with pytest.raises(NackMessage):
         await once(Message(), context=None).consume_scope(handler, Message())
     over.set()

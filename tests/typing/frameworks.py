@@ -9,7 +9,7 @@ import effectonce as eo
 from effectonce.core.retry import Retry
 from effectonce.integrations.agents import tool_once
 from effectonce.integrations.aws_lambda import sqs_batch
-from effectonce.integrations.loops import Ack, Again, Dead, Verdict, dispatcher
+from effectonce.loops import Ack, Again, Dead, Verdict, dispatcher
 from effectonce.integrations.webhooks import github, stripe
 
 store = eo.connect("memory://")

@@ -98,7 +98,9 @@ def encode_untyped(value: Any) -> bytes:
     return VERSION + _encoder.encode(value)
 
 
-_TRACED = b"2"  # before the bytes of a result: which trace it was made in, and those bytes
+#: Before the bytes of a result: which trace it was made in, and those bytes. Every release has read it (F38), whether
+#: it traces or not; in a private store it is inside of the seal.
+_TRACED = b"2"
 _TRACE = 48  # characters
 
 

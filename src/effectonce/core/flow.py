@@ -36,7 +36,7 @@ from effectonce.errors import (
 )
 from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement
 
-from .codec import Codec, Unstorable, decode_error, encode_error, with_trace, without_trace
+from .codec import ABANDONED, Codec, Unstorable, decode_error, encode_error, with_trace, without_trace
 from .engine import Engine, Side, log, release
 from .provider_keys import provider_key
 from .waiting import FIRST_POLL, LAST_POLL
@@ -428,7 +428,9 @@ def _refusal(run: Run, answer: Answer) -> BaseException:
 
 
 def _failure(run: Run, answer: Answer, about: str) -> BaseException:
-    error = decode_error(run.opened(answer.error, answer.generation))
+    # An operator who gives a private record up may not have its secret, and has nothing to hide.
+    stored = answer.error if answer.error == ABANDONED else run.opened(answer.error, answer.generation)
+    error = decode_error(stored)
     for kind in run.policy.permanent:
         if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
             try:

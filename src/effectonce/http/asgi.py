@@ -65,10 +65,10 @@ class IdempotencyMiddleware:
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (self._methods is None or scope["method"] in self._methods):
+        if scope["type"] == "http" and (self._methods is None or scope["method"].upper() in self._methods):
             keyed = KEY in [name for name, _ in scope["headers"]]
             if keyed or self._requires:
-                plan = self._find(scope["method"], scope["path"])
+                plan = self._find(scope["method"].upper(), scope["path"])
                 if plan is not None and (keyed or plan.required):
                     await self._guarded(plan, scope, receive, send)
                     return
@@ -83,7 +83,7 @@ class IdempotencyMiddleware:
                 principal = await principal
             response = await exchange.claim(plan, principal)
         except EffectOnceError as error:
-            response = self._guard.refusal(error, scope["method"], scope["path"])
+            response = self._guard.refusal(error, exchange.method, scope["path"])
         except Disconnected:  # in the middle of its body: nothing was claimed, and nobody waits for an answer
             return
         if response is not None:
@@ -102,12 +102,13 @@ class Exchange:
 
     def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
+        self.method: str = scope["method"].upper()  # as applications read it, whatever the server passes on
         self.recording: Recording | None = None
         self._guard = guard
         self._receive = receive
         self._send = send
         self._key = ""
-        self._body = Body(scope, receive)
+        self._body = Body(self.method, scope, receive)
         self._held: list[Message] = []  # of the response: what waits for the first chunk, or for the record
         self._started = False
         self._gone = False  # the client is
@@ -127,7 +128,7 @@ class Exchange:
         """
         if self.recording is not None:
             raise ConfigurationError("this request is guarded twice; one guard is enough")
-        guard, method, path = self._guard, self.scope["method"], self.scope["path"]
+        guard, method, path = self._guard, self.method, self.scope["path"]
         try:
             prints = await self._body.fingerprint(plan.max_body)
             run = guard.prepare(plan, method, path, self._key, principal, prints)
@@ -213,7 +214,7 @@ class Exchange:
         if error is None:
             await self._pass_on(recording)
             return
-        response = self._guard.refusal(error, self.scope["method"], self.scope["path"])
+        response = self._guard.refusal(error, self.method, self.scope["path"])
         if self._started:  # too late to say so in any other way than by breaking off
             raise error
         await respond(self._send, response)
@@ -240,11 +241,11 @@ class Exchange:
 class Body:
     """A request's body: hashed as it comes in, and given to the application as it came."""
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, method: str, scope: Scope, receive: Receive) -> None:
         self._scope = scope
         self._receive = receive
         path = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
-        self._state = protocol.fingerprint_state(scope["method"], path, scope.get("query_string", b""))
+        self._state = protocol.fingerprint_state(method, path, scope.get("query_string", b""))
         self._size = 0
         self._whole = False
         self._first: Message | None = None  # a body of one message needs no file

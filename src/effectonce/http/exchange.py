@@ -158,6 +158,8 @@ class Recording:
         self.headers = protocol.kept(headers, self.plan.kept)
         length = next((value for name, value in headers if name.lower() == "content-length"), "")
         self._expected = int(length) if length.isdecimal() and length.isascii() else None
+        if not protocol.has_body(status):  # its headers are its end
+            self._expected = 0
 
     def expect(self, size: int) -> None:
         """So long is the body, where no header says it."""

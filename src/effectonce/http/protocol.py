@@ -172,9 +172,14 @@ def replay(stored: Response, retention: int) -> Response:
     """A stored response as it goes out again: marked, and with its length where a body may be."""
     headers = [*stored.headers, *published(retention), (REPLAYED, "true")]
     body = stored.body or b""
-    if stored.status >= 200 and stored.status not in (204, 304):
+    if has_body(stored.status):
         headers.append(("content-length", str(len(body))))
     return Response(stored.status, headers, body)
+
+
+def has_body(status: int) -> bool:
+    """Whether a client expects a body, or its length, after the headers of a response to what we guard."""
+    return status >= 200 and status not in (204, 304)
 
 
 def published(retention: int) -> Headers:

@@ -21,7 +21,7 @@ METHODS: Final = ("POST", "PATCH")
 TRANSIENT: Final = (401, 408, 425, 429)
 """Answers that say "not now": the request did not take effect, and the same one may succeed later."""
 
-_SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"))
+SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"))
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -81,8 +81,8 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
 def plan(route: Route, service: str) -> Plan:
     """``route`` as it is used, its records under the scope ``service``."""
     methods = frozenset(_named("methods", route.methods))
-    if methods & _SAFE:
-        raise ConfigurationError(f"methods={sorted(methods)}: {', '.join(sorted(methods & _SAFE))} change nothing")
+    if methods & SAFE:
+        raise ConfigurationError(f"methods={sorted(methods)}: {', '.join(sorted(methods & SAFE))} change nothing")
     wanted = frozenset(name.lower() for name in _named("keep_headers", route.keep_headers))
     if wanted & DROPPED:
         raise ConfigurationError(

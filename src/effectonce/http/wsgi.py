@@ -59,16 +59,17 @@ class IdempotencyMiddleware:
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if self._methods is None or environ["REQUEST_METHOD"] in self._methods:
+        method = environ["REQUEST_METHOD"].upper()  # as applications read it, whatever the server passes on
+        if self._methods is None or method in self._methods:
             keyed = "HTTP_IDEMPOTENCY_KEY" in environ
             if keyed or self._requires:
-                plan = self._find(environ["REQUEST_METHOD"], path_of(environ))
+                plan = self._find(method, path_of(environ))
                 if plan is not None and (keyed or plan.required):
                     return self._guarded(plan, environ, start_response)
         return self._app(environ, start_response)
 
     def _guarded(self, plan: Plan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        guard, method, path = self._guard, environ["REQUEST_METHOD"], path_of(environ)
+        guard, method, path = self._guard, environ["REQUEST_METHOD"].upper(), path_of(environ)
         response: Response | None
         try:
             values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
@@ -144,7 +145,7 @@ class Head:
 
 
 class Truncated(Exception):
-    """The body ended before its announced length: the client went away, or lied."""
+    """The body ended before its announced length, or cannot be read: the client went away, or lied."""
 
 
 def read_body(environ: Environ, cap: int) -> tuple[IO[bytes], bytes]:
@@ -157,11 +158,15 @@ def read_body(environ: Environ, cap: int) -> tuple[IO[bytes], bytes]:
         raise PayloadTooLarge(f"the body is over max_body={cap}, it says")
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     query = environ.get("QUERY_STRING", "")
-    state = protocol.fingerprint_state(environ["REQUEST_METHOD"], path.encode("latin-1"), query.encode("latin-1"))
+    method = environ["REQUEST_METHOD"].upper()
+    state = protocol.fingerprint_state(method, path.encode("latin-1"), query.encode("latin-1"))
     spool = SpooledTemporaryFile(SPOOLED)  # noqa: SIM115 - it ends with the request
     left = int(length) if length else cap + 1 if ends_by_itself else 0
     while left:
-        piece = source.read(min(left, PIECE))
+        try:
+            piece = source.read(min(left, PIECE))
+        except (OSError, ValueError, EOFError) as error:  # what servers raise at a broken chunk, or a reset
+            raise Truncated from error
         if not piece:
             break
         state.update(piece)

@@ -12,6 +12,7 @@ then one, which is why ``per`` is not optional: it names what keeps them apart, 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,25 +25,29 @@ from effectonce.store import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Parameters that frameworks fill in, and that say nothing about the call.
+#: Parameters that frameworks fill in, and that say nothing about the call; unless they are plain values.
 INJECTED = ("ctx", "context", "run_context", "session")
+_PLAIN = re.compile(r"(Optional\[)?(str|int|float|bool|bytes|dict|list|tuple)\b")
 
 
 def tool_once(
-    store: Store, *, per: str, ignore: tuple[str, ...] = INJECTED, **options: Any
+    store: Store, *, per: str, ignore: tuple[str, ...] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Guarded[P, R]]:
     """`once`, with the tool's arguments as its key.
 
     ``per`` is a path to the task, conversation or user that the call belongs to, or `GLOBAL`. ``ignore`` names
-    parameters that are no part of the call. ``options`` are those of `once`: with ``on_error="doubt"``, a tool whose
-    effect may have happened is not simply called again.
+    parameters that are no part of the call; by default what frameworks fill in (a ``ctx`` or ``context`` that is no
+    plain value). ``options`` are those of `once`: with ``on_error="doubt"``, a tool whose effect may have happened is
+    not simply called again.
     """
     if "key" in options:
         raise ConfigurationError("tool_once makes the key of the arguments; to choose it yourself, use once")
 
     def decorate(function: Callable[P, R]) -> Guarded[P, R]:
         root = per.partition(".")[0]
-        names = [name for name in inspect.signature(function).parameters if name not in (*ignore, "self", root)]
+        parameters = inspect.signature(function).parameters
+        left_out = ignore if ignore is not None else [name for name in INJECTED if not _is_plain(parameters.get(name))]
+        names = [name for name in parameters if name not in (*left_out, "self", root)]
         if not names and per == GLOBAL:
             raise ConfigurationError(f"{name_of(function)} has no arguments to tell its calls apart by")
         hashed = content_hash(*names) if names else None
@@ -50,3 +55,9 @@ def tool_once(
         return once(store, key=composite(*parts), **options)(function)
 
     return decorate
+
+
+def _is_plain(parameter: inspect.Parameter | None) -> bool:
+    """Whether the model itself gives it, by its annotation, which may be unevaluated."""
+    told = None if parameter is None else parameter.annotation
+    return _PLAIN.match(told if isinstance(told, str) else getattr(told, "__name__", "") or str(told)) is not None

@@ -23,8 +23,7 @@ from effectonce.core.drive import drive
 from effectonce.core.retry import Retry
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard import Guarded
-
-from .loops import Ack, Verdict, dispatcher
+from effectonce.loops import Ack, Verdict, dispatcher
 
 log = logging.getLogger("effectonce")
 

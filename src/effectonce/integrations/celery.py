@@ -6,7 +6,8 @@
 
 A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks go on. One
 that arrives while the first runs, or while the store does not answer, is retried later, without using up
-``max_retries``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed
+``max_retries``; ``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's
+own ``pydantic=True``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed
 (``reject_on_worker_lost``).
 """
 
@@ -18,8 +19,10 @@ from typing import Any
 from celery import Task
 
 from effectonce.durations import readable
-from effectonce.errors import ConfigurationError, ResultNotStored, Retryable, show
+from effectonce.errors import ConfigurationError, EffectOnceError, ResultNotStored, show
 from effectonce.guard import Guarded
+
+from .later import COMES_BACK, pause
 
 log = logging.getLogger("effectonce")
 
@@ -33,14 +36,13 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
     abstract = True
     acks_late = True
     reject_on_worker_lost = True
+    dont_autoretry_for = (EffectOnceError,)  # what they mean is known here; `autoretry_for` would count and lose them
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """`ConfigurationError` where the guard is missing, or its lease could outlast the broker's patience."""
-        function = vars(cls).get("run")
-        if isinstance(function, staticmethod):
-            function = function.__func__
-        if not isinstance(function, Guarded):
+        function = _guarded(vars(cls).get("run"))
+        if function is None:
             raise ConfigurationError(f"{cls.name} has the base OnceTask, but its function is not under @once")
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
         options = app.conf.broker_transport_options or {}
@@ -56,9 +58,20 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.run(*args, **kwargs)
-        except Retryable as error:
+        except COMES_BACK as error:
+            if self.request.is_eager:  # which knows no later
+                raise
             self.request.retries -= 1  # not a failure of its own: it is told to come back, and `retry` counts that
-            raise self.retry(exc=error, countdown=max(error.retry_after, 0.1)) from error
+            raise self.retry(exc=error, countdown=pause(error)) from error
         except ResultNotStored as error:
             log.warning("task %s: %s", show(self.name), error)
             return None
+
+
+def _guarded(function: Any) -> Guarded[..., Any] | None:
+    """What is under `once`, also below what Celery has wrapped it in (``pydantic=True``)."""
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    while function is not None and not isinstance(function, Guarded):
+        function = getattr(function, "__wrapped__", None)
+    return function

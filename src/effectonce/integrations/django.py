@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -34,6 +35,7 @@ from django.core.exceptions import (  # type: ignore[import-untyped, unused-igno
     SuspiciousOperation,
 )
 from django.core.handlers.exception import response_for_exception  # type: ignore[import-untyped, unused-ignore]
+from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
 from django.http import Http404, HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
 from django.http.request import RawPostDataException, UnreadablePostError  # type: ignore[import-untyped, unused-ignore]
 from django.http.response import HttpResponseBase, StreamingHttpResponse  # type: ignore[import-untyped, unused-ignore]
@@ -164,6 +166,24 @@ class IdempotencyMiddleware:
         return (_arun if self._is_async else _run)(self._exchanges, guarded, request, self._get_response)
 
 
+class Inside(set[str]):
+    """The transactions of ATOMIC_REQUESTS, opened inside of a guard and not around it: what is recorded as done must be
+    committed before. Django finds every database in this set, so it opens none; it really holds those whose transaction
+    the view does not want (``@non_atomic_requests``)."""
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+    @contextmanager
+    def transactions(self) -> Iterator[None]:
+        unwanted = frozenset(self)
+        with ExitStack() as stack:
+            for alias, told in connections.settings.items():
+                if told["ATOMIC_REQUESTS"] and alias not in unwanted:
+                    stack.enter_context(transaction.atomic(using=alias))
+            yield
+
+
 class Idempotency:
     """The same for one view: a decorator for function views, sync or async, and what an `IdempotentView` needs.
 
@@ -192,16 +212,24 @@ class Idempotency:
         return request.method in self.plan.methods and (keyed or self.plan.required)
 
     def __call__(self, view: V) -> V:
-        run = _arun if inspect.iscoroutinefunction(view) else _run
+        is_async = inspect.iscoroutinefunction(view)
+        run = _arun if is_async else _run
+        inside = Inside(getattr(view, "_non_atomic_requests", ()))
 
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             def respond(request: HttpRequest) -> Any:
-                return view(request, *args, **kwargs)
+                if is_async:
+                    return view(request, *args, **kwargs)
+                with inside.transactions():
+                    return view(request, *args, **kwargs)
 
             return run(self.exchanges, self.plan, request, respond) if self.guards(request) else respond(request)
 
-        wrapped: V = functools.update_wrapper(guarded, view)  # type: ignore[assignment]
-        return markcoroutinefunction(wrapped) if run is _arun else wrapped
+        wrapped: Any = functools.update_wrapper(guarded, view)
+        if is_async:
+            return markcoroutinefunction(wrapped)  # type: ignore[no-any-return]
+        wrapped._non_atomic_requests = inside
+        return wrapped  # type: ignore[no-any-return]
 
 
 class IdempotentView:
@@ -210,13 +238,23 @@ class IdempotentView:
 
     idempotency: ClassVar[Idempotency]
     _recording: Recording | None = None
+    _inside = Inside()
+
+    @classmethod
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
+        inside = Inside()
+        view = super().as_view(*args, **{**initkwargs, "_inside": inside})  # type: ignore[misc]
+        inside.update(getattr(view, "_non_atomic_requests", ()))
+        view._non_atomic_requests = inside
+        return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if self.idempotency.guards(request) and _length(request) <= self.idempotency.plan.max_body:
             _ = request.body  # before a parser takes it from the stream
         exchanges = self.idempotency.exchanges
         try:
-            response: HttpResponseBase = super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
+            with self._inside.transactions():
+                response: HttpResponseBase = super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
             if self._recording is not None:
                 response = drive(exchanges.settle(self._recording, request, rendered(response)))
         except BaseException as error:

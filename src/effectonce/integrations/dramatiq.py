@@ -6,8 +6,12 @@
     def charge(payment_id: str, amount: int): ...
 
 A duplicate gives the first one's result, so that pipelines, groups and callbacks go on. One that arrives while the
-first runs, or while the store does not answer, is retried after the time that the error says. What no retry can mend
-(in doubt, another payload under one key, failed for good) goes to the dead letters at once.
+first runs, or while the store does not answer, is retried after the time that the error says, without using up
+``max_retries``. What no retry can mend (in doubt, another payload under one key, failed for good) goes to the dead
+letters at once.
+
+A guarded actor gets pydantic models, dataclasses and structs where its parameters are annotated so; to send and to
+return them, let dramatiq write them: ``dramatiq.set_encoder(ModelEncoder())``.
 """
 
 from __future__ import annotations
@@ -17,9 +21,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from dramatiq.encoder import JSONEncoder
 from dramatiq.errors import Retry
 from dramatiq.middleware import Middleware
 
+from effectonce.core.codec import to_json
+from effectonce.core.models import model_reader
 from effectonce.errors import (
     InDoubt,
     InvalidKey,
@@ -27,15 +34,21 @@ from effectonce.errors import (
     PayloadMismatch,
     PermanentFailure,
     ResultNotStored,
-    Retryable,
+    Undecodable,
 )
 from effectonce.guard import once
 from effectonce.store import Store
 
+from .later import COMES_BACK, pause
+
 #: What another attempt will not mend.
-DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey)
+DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey, Undecodable)
 
 _message_id: ContextVar[str | None] = ContextVar("effectonce_dramatiq_message", default=None)
+
+
+class Later(Retry):
+    """Come back: that was no attempt of its own."""
 
 
 class Idempotency(Middleware):
@@ -76,12 +89,15 @@ class Idempotency(Middleware):
             def call(*args: Any, **kwargs: Any) -> Any:
                 return guarded(_message_id.get(), args, kwargs)
 
+        read = model_reader(function)
+
         @functools.wraps(function)
         def guard(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = read(args, kwargs)
             try:
                 return call(*args, **kwargs)
-            except Retryable as error:
-                raise Retry(str(error), delay=max(100, round(error.retry_after * 1000))) from error
+            except COMES_BACK as error:
+                raise Later(str(error), delay=round(pause(error) * 1000)) from error
             except ResultNotStored:
                 return None
 
@@ -92,5 +108,14 @@ class Idempotency(Middleware):
 
     def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
         _message_id.set(None)
+        if isinstance(exception, Later):  # dramatiq's own middleware, whose turn is next, counts it
+            message.options["retries"] = message.options.get("retries", 0) - 1
 
     after_skip_message = after_process_message
+
+
+class ModelEncoder(JSONEncoder):
+    """Messages and results as JSON, with pydantic models, dataclasses and structs in them."""
+
+    def encode(self, data: dict[str, Any]) -> bytes:
+        return to_json(data)

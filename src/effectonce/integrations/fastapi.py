@@ -24,7 +24,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
 from effectonce.guard import GLOBAL
 from effectonce.http import asgi, protocol
 from effectonce.http.exchange import Guard, principal_key, principals, refusal
-from effectonce.http.routes import Route, plan
+from effectonce.http.routes import SAFE, Route, plan
 from effectonce.store import Store
 
 METHODS = ("POST", "PATCH", "PUT", "DELETE")
@@ -60,15 +60,21 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 """What a guarded operation may answer beside its own responses; `Idempotency.route` adds it to the schema."""
 
+for _status in (400, 422):  # FastAPI's own of a body that it cannot read, which it leaves to whoever documents one
+    RESPONSES[_status]["content"]["application/json"] = {
+        "schema": {"type": "object", "properties": {"detail": {}}, "required": ["detail"]}
+    }
+
 
 class Idempotency:
     """The guard of one application: `route` makes an operation run once for each key.
 
-    ``app`` is the application that is served, not one that is mounted in it. ``service`` is the scope of the records:
-    give each application that shares a store its own. ``docs`` is the page that problems link to.
+    ``app`` is the application whose routes are guarded: one that is mounted in another has its own. ``service`` is the
+    scope of the records: give each application that shares a store its own. ``docs`` is the page that problems link to.
     """
 
     def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT) -> None:
+        self._app = app
         self._guard = Guard(store, service, docs)
         app.add_middleware(_Exchanges, guard=self._guard)
         app.add_exception_handler(_Replayed, _replayed)
@@ -93,13 +99,18 @@ class Idempotency:
         whose = Depends(_dependency(scope))
 
         async def claim(request: Request, principal: Any = whose) -> None:
+            if request.method not in guarded.methods:
+                return
             if protocol.KEY not in request.headers:
                 if guarded.required:
                     raise MissingKey("the request has no Idempotency-Key, and its route requires one")
                 return
             exchange = request.scope.get(asgi.EXCHANGE)
-            if not isinstance(exchange, asgi.Exchange):
-                raise ConfigurationError("Idempotency(app, store) belongs on the application that is served")
+            if not isinstance(exchange, asgi.Exchange) or request.app is not self._app:
+                raise ConfigurationError(
+                    "Idempotency(app, store) was made for another application than this route's; one that is mounted "
+                    "answers by itself, so it needs an Idempotency of its own"
+                )
             exchange.read_key(guarded)
             try:
                 response = await exchange.claim(guarded, principal)
@@ -166,7 +177,8 @@ class _Exchanges:
         self._guard = guard
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        if scope["type"] == "http" and asgi.KEY in [name for name, _ in scope["headers"]]:
+        keyed = scope["type"] == "http" and asgi.KEY in [name for name, _ in scope["headers"]]
+        if keyed and scope["method"] not in SAFE:
             await asgi.Exchange(self._guard, scope, receive, send).run(self._app)
         else:
             await self._app(scope, receive, send)

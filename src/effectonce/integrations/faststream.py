@@ -6,24 +6,41 @@ A duplicate gives the first one's result, so that replies and publishers go on. 
 or while the store does not answer, is nacked after a while and comes again; what no redelivery can mend (in doubt,
 another body under one key) is rejected, to the dead letters where the broker has them. What a handler raises is
 FastStream's to settle, by the subscriber's ``ack_policy``: with ``AckPolicy.NACK_ON_ERROR`` it comes again.
+
+What is acked before it is handled (``AckPolicy.ACK_FIRST``, Kafka's default) or cannot be given back (Redis lists and
+channels) never comes again, guarded or not. A Redis stream gives back what a subscriber with ``min_idle_time`` claims.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from faststream import BaseMiddleware
 from faststream.exceptions import NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
+from effectonce.core.engine import log
 from effectonce.core.flow import Policy, abort, begin, finish, prepare, running
-from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, ResultNotStored, Retryable
+from effectonce.errors import (
+    ConfigurationError,
+    EffectOnceError,
+    LeaseLost,
+    MissingKey,
+    ResultNotStored,
+    Retryable,
+    show,
+)
 from effectonce.fingerprint import fingerprints
+from effectonce.handlers import name_of, return_type
 from effectonce.keys import Key, encode_key
 from effectonce.policies import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store
+
+from .later import pause
 
 #: The longest pause before a message is given back that cannot be handled yet, in seconds.
 PAUSE = 1.0
@@ -32,10 +49,11 @@ PAUSE = 1.0
 class Idempotency:
     """What ``middlewares=`` takes; of a broker or a router.
 
-    ``scope`` names the consumer and its handlers: subscribers of different queues that get the same message need
-    middlewares of their own. ``key`` is the name of the header that the producer's id is in, or a function of the
-    message. Never its ``message_id`` alone, unless the producer sets it: some brokers make one for each delivery.
-    ``returns`` is the type of what the handlers return, where that is more than JSON values. Other options are those of
+    ``scope`` names the consumer. Each handler has records of its own in it (``billing:shop.payments:charge``), so that
+    two handlers of one message never hide it from each other. ``key`` is the name of the header that the producer's id
+    is in, or a function of the message. Never its ``message_id`` alone, unless the producer sets it: some brokers make
+    one for each delivery.
+    ``returns`` is the type of what the handlers return, where their annotations do not tell. Other options are those of
     `once`; the body is the fingerprint.
     """
 
@@ -53,7 +71,7 @@ class Idempotency:
         on_lapse: Any = "rerun",
         on_store_error: Any = "raise",
         permanent: tuple[type[BaseException], ...] = (),
-        returns: Any = Any,
+        returns: Any = ...,
     ) -> None:
         check_scope(scope)
         if not isinstance(key, str) and not callable(key):
@@ -63,15 +81,41 @@ class Idempotency:
         )
         self.store = store
         self.key = key
-        self.policy = Policy(scope=scope, codec=Codec(returns, store.max_result), **options)
+        self.scope = scope
+        self._codec = None if returns is ... else Codec(returns, store.max_result)
+        self._options = options
+        self._policies: dict[Any, Policy] = {}
 
     def __call__(self, msg: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
         return _Once(self, msg, context=context)
 
+    def policy_of(self, handler: Any) -> Policy:
+        """The settings of one handler: its own scope, and the type of what it returns."""
+        policy = self._policies.get(handler)
+        if policy is None:
+            scope = f"{self.scope}:{handler.__module__}:{name_of(handler)}"
+            check_scope(scope)
+            policy = self._policies[handler] = Policy(
+                scope=scope, codec=self._codec or self._codec_of(handler), **self._options
+            )
+        return policy
+
+    def _codec_of(self, handler: Any) -> Codec:
+        try:
+            return Codec(return_type(handler, ...), self.store.max_result)
+        except (NameError, ConfigurationError):  # a type that cannot be kept: no reason to refuse its messages
+            return Codec(Any, self.store.max_result)
+
     def key_of(self, message: Any) -> str:
+        """Whatever stands in a batch would go by the key of its first message, and hide behind it."""
+        if isinstance(message.body, list) or getattr(message, "batch_headers", None):
+            raise ConfigurationError(
+                f"a subscriber in scope {self.scope!r} takes its messages in batches, which have no key of their own; "
+                "let it take them one by one (batch=False), or guard each inside of the handler with once"
+            )
         value = self.key(message) if callable(self.key) else message.headers.get(self.key)
         if value is None:
-            raise MissingKey(f"a message of scope {self.policy.scope!r} has no key; its producer must give it one")
+            raise MissingKey(f"a message of scope {self.scope!r} has no key; its producer must give it one")
         return encode_key(value.decode() if isinstance(value, bytes) else value)
 
 
@@ -83,18 +127,19 @@ class _Once(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         guard = self._guard
         try:
-            run = prepare(guard.store.engine, guard.policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
+            policy = guard.policy_of(_handler(call_next))
+            run = prepare(guard.store.engine, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
             side = run.engine.async_side()
             pending = begin(run, side)
             if pending is not None:
                 await pending
         except ResultNotStored:
             return None
-        except Retryable as error:
-            await asyncio.sleep(min(error.retry_after, PAUSE))
+        except (Retryable, ConfigurationError) as error:  # of a program that is wrong, too, nothing may be lost
+            if isinstance(error, ConfigurationError):
+                log.error("scope %s: a message is given back: %s", show(guard.scope), error)
+            await asyncio.sleep(min(pause(error), PAUSE))
             raise NackMessage from error
-        except ConfigurationError:
-            raise
         except EffectOnceError as error:
             raise RejectMessage from error
         if run.replayed:
@@ -114,3 +159,11 @@ class _Once(BaseMiddleware[Any, Any]):
             raise NackMessage from error
         finally:
             run.ended()
+
+
+def _handler(call_next: Any) -> Any:
+    """The function behind what FastStream is about to call, below the middlewares that stand inside of this one."""
+    while isinstance(call_next, partial):
+        call_next = call_next.args[0]
+    wrapper = getattr(call_next, "__self__", None)
+    return inspect.unwrap(getattr(wrapper, "_original_call", call_next))

@@ -102,7 +102,8 @@ def _body(cap: int) -> bytes:
             file.seek(0)
         data = canonical([list(request.form.items(multi=True)), files])
     else:
-        request.max_content_length = min(cap, request.max_content_length or cap)
+        # One more than the cap: werkzeug cuts off a chunked body at its limit, and says nothing.
+        request.max_content_length = min(cap + 1, request.max_content_length or cap + 1)
         try:
             data = request.get_data()
         except RequestEntityTooLarge as error:

@@ -19,7 +19,7 @@ from typing import Any
 from taskiq import NoResultError, TaskiqMiddleware
 from taskiq.kicker import AsyncKicker
 
-from effectonce.errors import Retryable
+from .later import COMES_BACK, pause
 
 #: How often a task was sent again.
 LABEL = "effectonce_again"
@@ -38,9 +38,9 @@ class IdempotencyMiddleware(TaskiqMiddleware):
         self._longest = longest
 
     async def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
-        if not isinstance(exception, Retryable):
+        if not isinstance(exception, COMES_BACK):
             return
-        await asyncio.sleep(min(max(exception.retry_after, 0.1), self._longest))
+        await asyncio.sleep(min(pause(exception), self._longest))
         labels = {**message.labels, LABEL: int(message.labels.get(LABEL, 0)) + 1}
         kicker: AsyncKicker[Any, Any] = AsyncKicker(task_name=message.task_name, broker=self.broker, labels=labels)
         await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)

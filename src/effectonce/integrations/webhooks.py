@@ -50,6 +50,7 @@ def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] =
             raise ForgedMessage("the webhook's signature is too old; is the clock of this machine right?")
         event = _decoded(body)
         try:
+            _require_text(event["id"], event["type"])
             made = datetime.fromtimestamp(int(event.get("created", stamps[0])), UTC)
             return Message(data=event, type=event["type"], id=event["id"], source="stripe", time=made)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -59,7 +60,11 @@ def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] =
 
 
 def github(*secrets: str) -> Receive:
-    """GitHub's deliveries. A redelivery, by hand too, keeps its ``X-GitHub-Delivery``, which is the key.
+    """GitHub's deliveries, of content type application/json. A redelivery, by hand too, keeps its
+    ``X-GitHub-Delivery``, which is the key.
+
+    GitHub signs the body alone: whoever got hold of a signed one can send it under another delivery id. Where that
+    matters, make the key of the body: ``once(key=keys.content_hash("event.data"))``.
 
     `ForgedMessage` where the signature is missing or wrong; `Undecodable` where what it signs is no delivery.
     """
@@ -94,7 +99,14 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 def _matches(expected: list[str], given: list[str]) -> bool:
     """Whether any is as expected; compared in constant time."""
-    return any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given)
+    # A header may have been decoded from bytes that are no UTF-8.
+    raw = [other.encode("utf-8", "surrogatepass") for other in given]
+    return any(hmac.compare_digest(one.encode(), other) for one in expected for other in raw)
+
+
+def _require_text(*values: Any) -> None:
+    if not all(isinstance(value, str) and value for value in values):
+        raise ValueError("its id and type must be text")
 
 
 def _decoded(body: bytes) -> Any:

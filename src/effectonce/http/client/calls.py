@@ -23,9 +23,12 @@ from effectonce.errors import (
     InDoubt,
     InProgress,
     LeaseLost,
+    NotExecuted,
+    OutcomeUnknown,
     PayloadMismatch,
     PermanentFailure,
     ResultNotStored,
+    Retryable,
     show,
 )
 from effectonce.policies import choice
@@ -34,6 +37,8 @@ METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 #: Answers after which the same call, under the same key, may succeed.
 AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
 FIRST_PAUSE: Final = 0.2
+#: What an intent raises that was sent, and may be sent again.
+UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
 
 class Reply(Protocol):
@@ -111,6 +116,7 @@ class Call:
 
     def __init__(self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None):
         self._settings = settings
+        self.brought = key is not None  # a key of the caller's own
         self._repeatable = body is not None
         self._run: Run | None = None
         self._digest = hashlib.sha256(body or b"").digest()
@@ -139,8 +145,8 @@ class Call:
             )
         run.calls[self.key] = b""
 
-    def _failed(self) -> None:
-        """It may be called again."""
+    def failed(self) -> None:
+        """It may be called again: nobody got its answer, or all of it."""
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
@@ -152,9 +158,10 @@ class Call:
             try:
                 response = await port.send()
             except BaseException as error:
-                pause = self._pause(tries, None) if isinstance(error, port.unsure) else None
+                told = error.retry_after if isinstance(error, Retryable) else None
+                pause = self._pause(tries, told) if isinstance(error, port.unsure) else None
                 if pause is None:
-                    self._failed()
+                    self.failed()
                     raise
             else:
                 status, retry_after = response.status_code, seconds(response.headers.get("retry-after", ""))
@@ -162,7 +169,7 @@ class Call:
                 pause = self._pause(tries, retry_after) if again else None
                 if pause is None:
                     if again:
-                        self._failed()
+                        self.failed()
                     if status in (409, 422) and self._settings.errors == "raise":
                         await self._raise_meaning(port, response, retry_after)
                     return response

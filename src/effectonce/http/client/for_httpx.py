@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -10,23 +11,46 @@ import httpx
 
 from effectonce.core.drive import drive
 from effectonce.http.protocol import KEY
+from effectonce.operations import Operation
 
-from .calls import Call, Settings
+from .calls import UNSETTLED, Call, Settings
+from .intent_log import Answer, IntentLog, Request, alive, live
 
 #: Failures after which the call may or may not have arrived. What cannot be sent at all is not among them.
-UNSURE = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
+UNSURE = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError, *UNSETTLED)
 
 
 def _call(settings: Settings, request: httpx.Request) -> Call | None:
     """The call that ``request`` is, its key in the header; None where it needs none."""
     if request.method not in settings.methods:
         return None
-    stream = request.stream
-    body = b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
+    body = _body(request)
     target = request.url.raw_path.decode("ascii")
     call = Call(settings, request.method, request.url.netloc.decode(), target, request.headers.get(KEY), body)
     request.headers[KEY] = call.key
     return call
+
+
+def _body(request: httpx.Request) -> bytes | None:
+    """None where it can be read only once."""
+    return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else None
+
+
+def _frozen(log: IntentLog, request: httpx.Request, call: Call) -> Request:
+    """The call as it is written down. The key of one that brought none is the intent's, in the provider's own field."""
+    if not call.brought:
+        del request.headers[KEY]
+    return log.frozen(request.method, str(request.url), request.headers.items(), _body(request))
+
+
+def _rebuilt(request: Request, headers: Mapping[str, str]) -> httpx.Request:
+    return httpx.Request(
+        request.method, request.url, headers={**dict(request.headers), **headers}, content=request.body
+    )
+
+
+def _response(answer: Answer) -> httpx.Response:
+    return httpx.Response(answer.code, headers=answer.headed, content=answer.body)
 
 
 class _Port:
@@ -49,6 +73,26 @@ class _Port:
         time.sleep(seconds)  # noqa: ASYNC251 - it is driven by a thread that may block
 
 
+class _LoggedPort(_Port):
+    """Sends what was written down before."""
+
+    def __init__(
+        self, transport: httpx.BaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        operation: Operation[Request, Any],
+    ) -> None:  # fmt: skip
+        super().__init__(transport, request)
+        self._frozen = _frozen(log, request, call)
+        self._call = call
+        self._operation = operation
+
+    async def send(self) -> httpx.Response:
+        return _response(live(self._sent, lambda: self._operation(self._frozen, key=self._call.key)))
+
+    def _sent(self, headers: Mapping[str, str]) -> httpx.Response:
+        self._request.headers.update(headers)
+        return _read(self._transport, self._request)
+
+
 class _AsyncPort:
     unsure: tuple[type[Exception], ...] = UNSURE
 
@@ -69,21 +113,96 @@ class _AsyncPort:
         await anyio.sleep(seconds)
 
 
+class _AsyncLoggedPort(_AsyncPort):
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        operation: Operation[Request, Any],
+    ) -> None:  # fmt: skip
+        super().__init__(transport, request)
+        self._frozen = _frozen(log, request, call)
+        self._call = call
+        self._operation = operation
+
+    async def send(self) -> httpx.Response:
+        return _response(await alive(self._sent, lambda: self._operation(self._frozen, key=self._call.key)))
+
+    def _sent(self, headers: Mapping[str, str]) -> Any:
+        self._request.headers.update(headers)
+        return _aread(self._transport, self._request)
+
+
+def _read(transport: httpx.BaseTransport, request: httpx.Request) -> httpx.Response:
+    response = transport.handle_request(request)
+    response.read()
+    return response
+
+
+async def _aread(transport: httpx.AsyncBaseTransport, request: httpx.Request) -> httpx.Response:
+    response = await transport.handle_async_request(request)
+    await response.aread()
+    return response
+
+
+class _Reading(httpx.SyncByteStream):
+    """The body of an answer. One that breaks off is an answer that was lost: the handler may call again."""
+
+    def __init__(self, response: httpx.Response, call: Call) -> None:
+        self._stream: Any = response.stream
+        self._call = call
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._stream
+        except Exception:
+            self._call.failed()
+            raise
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _AsyncReading(httpx.AsyncByteStream):
+    def __init__(self, response: httpx.Response, call: Call) -> None:
+        self._stream: Any = response.stream
+        self._call = call
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                yield chunk
+        except Exception:
+            self._call.failed()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class IdempotentTransport(httpx.BaseTransport):
     """``httpx.Client(transport=IdempotentTransport())``; ``transport`` is what it sends with, the usual one by default.
 
-    Keyword arguments are those of `Settings`.
+    With ``log``, each call that gets a key is written down as an intent. Keyword arguments are those of `Settings`.
     """
 
-    def __init__(self, transport: httpx.BaseTransport | None = None, **settings: Any) -> None:
+    def __init__(
+        self, transport: httpx.BaseTransport | None = None, *, log: IntentLog | None = None, **settings: Any
+    ) -> None:
         self._transport = transport or httpx.HTTPTransport()
         self._settings = Settings(**settings)
+        self._log = log
+        if log is not None:
+            self._operation = log.operation(lambda told, headers: _read(self._transport, _rebuilt(told, headers)))
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         call = _call(self._settings, request)
         if call is None:
             return self._transport.handle_request(request)
-        return drive(call.exchange(_Port(self._transport, request)))
+        port = _Port(self._transport, request)
+        if self._log is not None:
+            port = _LoggedPort(self._transport, request, call, self._log, self._operation)
+        response = drive(call.exchange(port))
+        response.stream = _Reading(response, call)
+        return response
 
     def close(self) -> None:
         self._transport.close()
@@ -92,15 +211,27 @@ class IdempotentTransport(httpx.BaseTransport):
 class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
     """`IdempotentTransport` for ``httpx.AsyncClient``."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport | None = None, **settings: Any) -> None:
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport | None = None, *, log: IntentLog | None = None, **settings: Any
+    ) -> None:
         self._transport = transport or httpx.AsyncHTTPTransport()
         self._settings = Settings(**settings)
+        self._log = log
+        if log is not None:
+            self._operation = log.async_operation(
+                lambda told, headers: _aread(self._transport, _rebuilt(told, headers))
+            )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call = _call(self._settings, request)
         if call is None:
             return await self._transport.handle_async_request(request)
-        return await call.exchange(_AsyncPort(self._transport, request))
+        port = _AsyncPort(self._transport, request)
+        if self._log is not None:
+            port = _AsyncLoggedPort(self._transport, request, call, self._log, self._operation)
+        response = await call.exchange(port)
+        response.stream = _AsyncReading(response, call)
+        return response
 
     async def aclose(self) -> None:
         await self._transport.aclose()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
 from effectonce.core.drive import drive
 from effectonce.http.protocol import KEY
 
-from .calls import Call, Settings
+from .calls import UNSETTLED, Call, Settings
+from .intent_log import Answer, IntentLog, Request, live
 
 #: Failures after which the call may or may not have arrived.
-UNSURE = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+UNSURE = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, *UNSETTLED)
 
 
 class _Port:
@@ -41,26 +45,68 @@ class _Port:
 class IdempotentAdapter(HTTPAdapter):
     """``session.mount("https://", IdempotentAdapter())``; ``idempotency`` are its `Settings`.
 
-    Other keyword arguments are those of `requests.adapters.HTTPAdapter`.
+    With ``log``, each call that gets a key is written down as an intent. Other keyword arguments are those of
+    `requests.adapters.HTTPAdapter`.
     """
 
-    def __init__(self, idempotency: Settings | None = None, **options: Any) -> None:
+    def __init__(self, idempotency: Settings | None = None, *, log: IntentLog | None = None, **options: Any) -> None:
         self._settings = idempotency or Settings()
+        self._log = log
+        if log is not None:
+            self._operation = log.operation(self._again)
         super().__init__(**options)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         method = request.method or "GET"
         if method not in self._settings.methods:
             return super().send(request, *args, **kwargs)
-        body = request.body.encode() if isinstance(request.body, str) else request.body or b""
-        call = Call(
-            self._settings,
-            method,
-            urlsplit(str(request.url)).netloc.rpartition("@")[2],
-            request.path_url,
-            request.headers.get(KEY),
-            body if isinstance(body, bytes) else None,
-        )
-        request.headers[KEY] = call.key
+        given = request.body.encode() if isinstance(request.body, str) else request.body or b""
+        body = given if isinstance(given, bytes) else None
+        host = urlsplit(str(request.url)).netloc.rpartition("@")[2]
+        call = Call(self._settings, method, host, request.path_url, request.headers.get(KEY), body)
         sending = super().send
-        return drive(call.exchange(_Port(lambda: sending(request, *args, **kwargs))))
+        if self._log is None:
+            request.headers[KEY] = call.key
+            return _watched(drive(call.exchange(_Port(lambda: sending(request, *args, **kwargs)))), call)
+        frozen = self._log.frozen(method, str(request.url), request.headers.items(), body)
+
+        def send(headers: Mapping[str, str]) -> requests.Response:
+            request.headers.update(headers)
+            return _read(sending(request, *args, **kwargs))
+
+        def logged() -> requests.Response:
+            return self._response(request, live(send, lambda: self._operation(frozen, key=call.key)))
+
+        return drive(call.exchange(_Port(logged)))
+
+    def _again(self, told: Request, headers: Mapping[str, str]) -> requests.Response:
+        """Send what a recovery has found."""
+        request = requests.Request(told.method, told.url, headers={**dict(told.headers), **headers}, data=told.body)
+        return _read(super().send(request.prepare()))
+
+    def _response(self, request: requests.PreparedRequest, answer: Answer) -> requests.Response:
+        raw = urllib3.HTTPResponse(
+            io.BytesIO(answer.body), headers=dict(answer.headed), status=answer.code, preload_content=False
+        )
+        response: requests.Response = self.build_response(request, raw)
+        return response
+
+
+def _read(response: requests.Response) -> requests.Response:
+    _ = response.content
+    return response
+
+
+def _watched(response: requests.Response, call: Call) -> requests.Response:
+    """A body that breaks off is an answer that was lost: the handler may call again."""
+    read = response.iter_content
+
+    def iter_content(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            yield from read(*args, **kwargs)
+        except Exception:
+            call.failed()
+            raise
+
+    response.iter_content = iter_content  # type: ignore[method-assign]
+    return response

@@ -1,14 +1,14 @@
 """Loops that you write yourself: what to tell the broker about a message, whatever its handler came to.
 
-    dispatch = dispatcher(charge)                  # charge is under @once
+    dispatch = eo.dispatcher(charge)               # charge is under @once
 
     for method, properties, body in channel.consume("payments"):                   # pika, for example
         match dispatch(json.loads(body)):
-            case Ack():
+            case eo.Ack():
                 channel.basic_ack(method.delivery_tag)
-            case Again():
+            case eo.Again():
                 channel.basic_nack(method.delivery_tag, requeue=True)
-            case Dead(error=error):
+            case eo.Dead(error=error):
                 channel.basic_nack(method.delivery_tag, requeue=False)             # to the dead-letter exchange
 
 A duplicate of a handled message is `Ack`; one whose first delivery is still running is `Again`, never `Ack`: the first
@@ -23,10 +23,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 
-from effectonce.core.retry import Retry
-from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
-from effectonce.guard import Guarded
-from effectonce.message import Message
+from .core.models import model_reader
+from .core.retry import Retry
+from .errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
+from .guard import Guarded
+from .message import Message
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,15 +65,18 @@ def dispatcher(handler: Guarded[P, T], *, retry: Retry | None = None) -> Callabl
 def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
     """A function that calls ``handler``, which is under `once`, and answers what is to become of the message.
 
-    It raises nothing but a `ConfigurationError` (then ack nothing: it is the program that is wrong) and what ends the
-    process. ``retry`` says how long a message waits after an error, by the attempt that a `Message` as first argument
-    tells, and which errors are dead at once; how often it is tried is ``once(max_attempts=…)``, which the store counts.
+    A dict is made the pydantic model, dataclass or struct that the handler's annotation asks for; one that is none is
+    `Dead`. It raises nothing but a `ConfigurationError` (then ack nothing: it is the program that is wrong) and what
+    ends the process. ``retry`` says how long a message waits after an error, by the attempt that a `Message` as first
+    argument tells, and which errors are dead at once; how often it is tried is ``once(max_attempts=…)``, which the
+    store counts.
     """
     if not isinstance(handler, Guarded):
         raise ConfigurationError(f"dispatcher takes a function under @once, not {handler!r}")
     policy = retry if retry is not None else Retry(None)
     options = handler._plan.settings
     call: Any = handler.call  # of either colour
+    read = model_reader(handler)
 
     def verdict(error: Exception, args: tuple[Any, ...]) -> Verdict:
         if isinstance(error, ConfigurationError):
@@ -93,6 +97,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
 
     def dispatch(*args: Any, **kwargs: Any) -> Verdict:
         try:
+            args, kwargs = read(args, kwargs)
             outcome = call(*args, **kwargs)
         except Exception as error:
             return verdict(error, args)
@@ -100,6 +105,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
 
     async def adispatch(*args: Any, **kwargs: Any) -> Verdict:
         try:
+            args, kwargs = read(args, kwargs)
             outcome = await call(*args, **kwargs)
         except Exception as error:
             return verdict(error, args)

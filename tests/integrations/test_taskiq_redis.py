@@ -1,0 +1,74 @@
+"""taskiq on Redis streams: its own receiver, its own result backend, models through both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from taskiq.api import run_receiver_task
+from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
+
+import effectonce as eo
+from effectonce.integrations.taskiq import IdempotencyMiddleware
+
+
+class Payment(BaseModel):
+    id: str
+    amount: int
+
+
+@dataclass
+class Receipt:
+    payment_id: str
+    amount: int
+
+
+@pytest.fixture
+async def broker(redis_url: str, unique_name: str) -> AsyncIterator[RedisStreamBroker]:
+    results: RedisAsyncResultBackend[Any] = RedisAsyncResultBackend(redis_url, prefix_str=unique_name)
+    broker = RedisStreamBroker(redis_url, queue_name=unique_name, consumer_group_name=unique_name, xread_block=20)
+    broker = broker.with_result_backend(results).with_middlewares(IdempotencyMiddleware(longest=0.05))
+    await broker.startup()
+    receiver = asyncio.create_task(run_receiver_task(broker))
+    yield broker
+    receiver.cancel()
+    await asyncio.gather(receiver, return_exceptions=True)
+    await broker.shutdown()
+
+
+async def test_f06_f52_a_duplicate_and_one_beside_the_first_have_one_effect_and_the_same_result(
+    broker: RedisStreamBroker, redis_url: str, unique_name: str
+) -> None:
+    """The one beside the first is sent again until its result is there, and is neither failed nor lost."""
+    charges: list[str] = []
+    begun, again = asyncio.Event(), asyncio.Event()
+
+    class Noted(IdempotencyMiddleware):
+        async def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
+            again.set()
+            await super().on_error(message, result, exception)
+
+    broker.middlewares.clear()
+    broker.add_middlewares(Noted(longest=0.05))
+    async with eo.connect(f"{redis_url}?namespace={unique_name}") as store:
+
+        @broker.task(task_name=f"{unique_name}:charge")
+        @eo.once(store, scope="charge", key="payment.id")
+        async def charge(payment: Payment) -> Receipt:
+            charges.append(payment.id)
+            begun.set()
+            await again.wait()
+            return Receipt(payment.id, payment.amount)
+
+        first = await charge.kiq(Payment(id="p1", amount=7))
+        await asyncio.wait_for(begun.wait(), 30)
+        beside = await charge.kiq(Payment(id="p1", amount=7))
+        results = [await task.wait_result(timeout=30, check_interval=0.02) for task in (first, beside)]
+        later = await charge.kiq(Payment(id="p1", amount=7))
+        results.append(await later.wait_result(timeout=30, check_interval=0.02))
+    assert [(result.is_err, result.return_value) for result in results] == [(False, Receipt("p1", 7))] * 3
+    assert charges == ["p1"]
