@@ -105,7 +105,7 @@ def test_a_closed_store_opens_again_when_used(tmp_path: Path) -> None:
 def test_every_error_has_a_stable_code_of_its_own() -> None:
     import effectonce.errors as errors
 
-    kinds = [getattr(errors, name) for name in errors.__all__ if name != "show"]
+    kinds = [each for name in errors.__all__ if isinstance(each := getattr(errors, name), type)]
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
     drawn = errors.__doc__ or ""
@@ -113,3 +113,32 @@ def test_every_error_has_a_stable_code_of_its_own() -> None:
     for kind in kinds:
         if kind.__name__ not in ("EffectOnceError", "Retryable"):
             assert kind.code in drawn
+
+
+def test_the_package_loads_its_names_when_the_first_is_asked_for() -> None:
+    """So that `effectonce --help` need not; and nobody else can tell, not even sixteen threads at once."""
+    code = """
+import sys, threading
+import effectonce as eo
+assert "effectonce.guard" not in sys.modules
+assert {"once", "__version__"} <= set(dir(eo))
+assert eo.errors.InDoubt.code == "in-doubt"
+assert not hasattr(eo, "nothing_of_ours") and not hasattr(eo, "__wrapped__")
+failed, start = [], threading.Barrier(16)
+
+def ask(number):
+    start.wait()
+    try:
+        for name in eo.__all__[number:] + eo.__all__[:number]:
+            getattr(eo, name)
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+names = {}
+exec("from effectonce import *", names)
+assert not failed and names["once"] is eo.once and names["keys"] is eo.keys
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -48,7 +48,7 @@ class Audit:
 
     def record(self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "") -> Entry:
         """Write down one entry. Long texts are cut; control characters never get out as such."""
-        texts = (show(by, 200), show(action, 100), show(target, 1000), show(outcome, 500), show(detail, 500))
+        texts = (show(by, 200), show(action, 100), show(target, 1000), show(outcome, 500), show(detail, 8000))
         entry = Entry(time.time_ns() // 1000, *texts)
         if self.path is None:
             self._here.append(entry)
@@ -61,20 +61,27 @@ class Audit:
     def doing(self, action: str, target: str, *, by: str, detail: str = "") -> Iterator[None]:
         """``asked`` before what happens inside, then ``done``, or ``failed: …`` where it raised, which goes on.
 
-        An ``asked`` without another line after it: the process died on the way, look at the target.
+        An ``asked`` without another line after it: the process died on the way, or the disk was full by then (which is
+        logged, and changes no outcome): look at the target.
         """
         self.record(action, target, by=by, outcome=ASKED, detail=detail)
         try:
             yield
         except BaseException as error:
             what = f"[{error.code}] {error}" if isinstance(error, EffectOnceError) else type(error).__name__
-            self.record(action, target, by=by, outcome=f"failed: {what}", detail=detail)
+            self._ended(action, target, by, f"failed: {what}", detail)
             raise
-        self.record(action, target, by=by, detail=detail)
+        self._ended(action, target, by, DONE, detail)
+
+    def _ended(self, action: str, target: str, by: str, outcome: str, detail: str) -> None:
+        try:
+            self.record(action, target, by=by, outcome=outcome, detail=detail)
+        except ConfigurationError as error:
+            log.error("%s %s: %s, which could not be written down: %s", action, show(target), outcome, error)
 
     def recent(self, limit: int = 100) -> list[Entry]:
         """The newest entries, newest first: of the file, or of this process where there is none. Lines that cannot be
-        read are passed over."""
+        read are passed over; a file that cannot be is `ConfigurationError`."""
         if self.path is None:
             return list(self._here)[: -limit - 1 : -1]
         entries: list[Entry] = []
@@ -105,9 +112,13 @@ class Audit:
 
 def _last_lines(path: str) -> Iterator[bytes]:
     """The lines of a file from its end, without reading more of it than is asked for."""
-    if not os.path.exists(path):
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
         return
-    with open(path, "rb") as file:
+    except OSError as error:
+        raise ConfigurationError(f"the audit log {show(path)} cannot be read ({error.strerror})") from error
+    with file:
         at, rest = file.seek(0, os.SEEK_END), b""
         while at:
             size = min(_BLOCK, at)

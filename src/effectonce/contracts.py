@@ -177,6 +177,14 @@ class Examinable(Protocol):
         ...
 
 
+@runtime_checkable
+class Fresh(Protocol):
+    """An optional power of a backend that makes its own tables: it can say, without making them, that they are missing.
+    Those who only look ask it first."""
+
+    def is_new(self) -> bool: ...
+
+
 class Backend(Protocol):
     """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
 
@@ -580,6 +588,7 @@ class Event(Struct, frozen=True):
         "swept",
         "sweep_failed",
         "resolved",
+        "forgotten",
         "published",
         "publish_failed",
         "parked",

@@ -86,15 +86,34 @@ class DeadLetterQueue:
 
     # -- looking
 
-    def list(self, *, select: Select | None = None, limit: int | None = 100) -> Sequence[Dead]:
-        """The oldest ``limit`` dead letters that ``select`` takes. Nothing is changed."""
-        found: Sequence[Dead] = self._run(lambda: self.alist(select=select, limit=limit))
+    def list(
+        self, *, select: Select | None = None, limit: int | None = 100, after: str | None = None
+    ) -> Sequence[Dead]:
+        """The oldest ``limit`` dead letters that ``select`` takes, or the next behind the one with the id ``after``.
+        Nothing is changed."""
+        found: Sequence[Dead] = self._run(lambda: self.alist(select=select, limit=limit, after=after))
         return found
 
-    async def alist(self, *, select: Select | None = None, limit: int | None = 100) -> Sequence[Dead]:
+    async def alist(
+        self, *, select: Select | None = None, limit: int | None = 100, after: str | None = None
+    ) -> Sequence[Dead]:
         """`list`, in a running event loop."""
+        passed = after is None
+
+        def behind(dead: Dead) -> bool:
+            nonlocal passed
+            if passed:
+                return select is None or select(dead)
+            passed = dead.id == after
+            return False
+
         async with _Opened(self) as letters:
-            return [dead async for dead in self._selected(letters, select, limit)]
+            found = [dead async for dead in self._selected(letters, behind, limit)]
+        if not passed:
+            raise InvalidOption(
+                f"the dead letter {show(after)!r} is not there any more (redriven or purged): begin with the first page"
+            )
+        return found
 
     def show(self, id: str) -> Dead:
         """The dead letter ``id``; `InvalidOption` where it is not there (any more)."""

@@ -275,13 +275,13 @@ class Intents:
                 raise ConfigurationError(f"this is no result of {operation!r}: {error}") from error
         if outcome == "abandon" or not self.log(record).joined:
             kept = policy.hold if outcome == "retry" else policy.retention
-            self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6)
+            self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6, quiet=True)
             return
         if outcome == "done" and stored is None:
             raise ConfigurationError(
                 f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
             )
-        self.store.resolve(scope, id, "retry", retention=policy.hold / 1e6)
+        self.store.resolve(scope, id, "retry", retention=policy.hold / 1e6, quiet=True)
         drive(operation.decided(id, self.store.engine.sync_side(), stored if outcome == "done" else None))
 
     def check(self, redelivery: Duration) -> None:

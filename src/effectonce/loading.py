@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from .errors import ConfigurationError, UnknownScheme, show
+from .errors import ConfigurationError, UnknownScheme, scrubbed, show
 
 
 def load(url: str, kind: Literal["store", "broker"], schemes: Mapping[str, tuple[str, str]]) -> Any:
@@ -57,4 +57,9 @@ def named(name: str, example: str) -> Any:
             found = getattr(found, step)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{show(name)!r} was not found: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(
+            f"{show(name)!r} could not be imported: {type(error).__name__}: {show(scrubbed(str(error)), 300)} (try: "
+            f"python -c 'import {show(module)}')"
+        ) from error
     return found

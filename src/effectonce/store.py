@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port
+from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Fresh, Hook, Port
 from .core.codec import ABANDONED, encode_untyped
 from .core.drive import drive
 from .core.engine import Engine
+from .core.privacy import VERSION as SEALED
 from .core.privacy import Privacy
 from .durations import Duration, micros
-from .errors import ConfigurationError, InvalidOption, NotInDoubt, ScopeTaken, StoreUnavailable, show
+from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
 from .keys import Key, encode_key
 from .loading import load, url_in_environment
 from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
@@ -24,6 +26,8 @@ T = TypeVar("T")
 DEFAULT_RETENTION: Duration = "15d"
 MAX_RESULT = 256 * 1024
 ENVIRONMENT = "EFFECTONCE_STORE"
+
+_HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
 
 #: scheme: (module under effectonce.stores, backend)
 SCHEMES = {
@@ -161,6 +165,8 @@ class Store:
         stored = self._stored(scope, key)
         forgotten = self._tell(lambda port: port.forget(scope, stored, span))
         self.engine.waiters.wake((scope, stored))
+        if forgotten:
+            self.engine.emit("forgotten", scope, encode_key(key))
         return forgotten
 
     def resolve(
@@ -171,16 +177,21 @@ class Store:
         *,
         result: Any = ...,
         retention: Duration = DEFAULT_RETENTION,
+        who: str = "",
+        quiet: bool = False,
     ) -> None:
         """Decide a record that is in doubt: it happened (``done``, with its result, if you know it; a duplicate gets
         `ResultNotStored` otherwise), let it run again as a new generation (``retry``), or give it up (``abandon``).
-        `NotInDoubt`, and no change, where it is not in doubt."""
+        `NotInDoubt`, and no change, where it is not in doubt. What was said, and by ``who``, is an event, unless the
+        caller has its own (``quiet``). A result for a private record needs the handle that has its secret."""
         stored = self._stored(scope, key)
         about = f"scope {show(scope)!r}, key {show(key)!r}"
         record = self._ask(lambda port: port.get(scope, stored))
         if record is None:
             raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
         body = encode_untyped(result) if outcome == "done" and result is not ... else None
+        if body is not None and self.engine.privacy is None:
+            self._require_public(record)
         error = ABANDONED if outcome == "abandon" else None
         if self.engine.privacy is not None:
             body, error = (self.engine.privacy.seal(each, scope, stored, record.generation) for each in (body, error))
@@ -193,6 +204,21 @@ class Store:
         if not self._tell(lambda port: port.resolve(scope, stored, resolution)):
             raise NotInDoubt(f"{about} is {record.state}, not in doubt; nothing was changed")
         self.engine.waiters.wake((scope, stored))
+        if not quiet:
+            self.engine.emit("resolved", scope, encode_key(key), detail=f"{outcome} by {who or 'this program'}")
+
+    def _require_public(self, record: Record) -> None:
+        """Refuse to write a result in the clear that only a handle with ``private=`` could have sealed, and would read.
+        A hidden key looks like any other hash; whether they are hidden, finished records of the scope tell."""
+        if _HIDDEN.fullmatch(record.key) is None:
+            return
+        finished = self.list(scope=record.scope, state="done", limit=100).records
+        kept = [each.result for each in finished if each.result is not None]
+        if not kept or any(result.startswith(SEALED) for result in kept):
+            raise InvalidOption(
+                f"scope {show(record.scope)!r} looks private: a result that is written without the secret could not be "
+                "read; resolve it without one, or from the program that has connect(…, private=…)"
+            )
 
     def purge(self, *, limit: int | None = None) -> Swept:
         """Delete expired records and move lapsed ones to in doubt, in bounded batches, until none (or ``limit``)
@@ -307,6 +333,13 @@ def open_backend(url: str) -> Backend:
     """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``."""
     backend: Backend = load(url, "store", SCHEMES)
     return backend
+
+
+def require_there(backend: object, make: str) -> None:
+    """`SchemaMissing` where the first use of ``backend`` would make its file or its tables, for those who only look;
+    ``make`` says what does."""
+    if isinstance(backend, Fresh) and backend.is_new():
+        raise SchemaMissing(f"there is nothing at {backend!r}, and looking makes nothing: check its name, or {make}")
 
 
 class RedisStore(Store):

@@ -9,8 +9,11 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import effectonce as eo
 
 from .conftest import Cli, Run
 
@@ -78,6 +81,7 @@ def test_migrate_sql_of_a_store_without_a_schema_says_so(run: Run) -> None:
 
 
 def test_check_says_that_a_store_is_fine(run: Run) -> None:
+    run("migrate", "sqlite:///shop.db")
     done = run("check", "sqlite:///shop.db")
     assert (done.returncode, done.stdout) == (0, "sqlite:///shop.db can keep its promise\n")
     assert json.loads(run("check", "sqlite:///shop.db", "--json").stdout) == {"store": "sqlite:///shop.db", "ok": True}
@@ -86,15 +90,16 @@ def test_check_says_that_a_store_is_fine(run: Run) -> None:
 def test_check_exits_with_1_and_the_reason(run: Run) -> None:
     done = run("check", "sqlite:///nowhere/shop.db")
     assert (done.returncode, done.stdout) == (1, "")
-    assert one_line(done.stderr, "configuration")
+    assert one_line(done.stderr, "schema-missing")
     done = run("check", "sqlite:///nowhere/shop.db", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
-    assert (report["ok"], report["code"]) == (False, "configuration")
-    assert "folder" in report["error"]
+    assert (report["ok"], report["code"]) == (False, "schema-missing")
+    assert "check its name" in report["error"]
 
 
 def test_the_store_may_come_from_the_environment(run: Run) -> None:
+    run("migrate", EFFECTONCE_STORE="sqlite:///shop.db")
     done = run("check", EFFECTONCE_STORE="sqlite:///shop.db")
     assert (done.returncode, done.stdout) == (0, "sqlite:///shop.db can keep its promise\n")
 
@@ -292,3 +297,41 @@ def test_the_password_of_the_environment_is_kept_as_well(run: Run) -> None:
     done = run("check", EFFECTONCE_STORE=f"redis://u:{CANARY}@127.0.0.1:1")
     assert done.returncode == 1
     assert CANARY not in done.stdout + done.stderr
+
+
+def test_an_error_names_its_page(inline: Cli) -> None:
+    import effectonce.errors as errors
+
+    assert inline("check", "redis://127.0.0.1:1").err.endswith("(docs: reference/errors/#store-unavailable)\n")
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    named = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
+    generic = (errors.EffectOnceError, errors.Retryable)
+    assert [each for each in named if each not in generic and f"\n## {each.code}\n" not in page] == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(environment: dict[str, str], tmp_path: Path) -> None:
+    """`effectonce … | head`, also where the page is longer than a pipe holds."""
+    with eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None) as store:
+        for number in range(300):
+            with eo.block(store, scope="charge", key=f"pay-{number}-{'x' * 300}"):
+                pass
+    command = f"{sys.executable} -m effectonce records list sqlite:///shop.db -n 1000 --json | head -c 10"
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], timeout=60, **options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"records"', "")
+
+
+def test_metrics_without_their_library_say_what_to_install(run: Run, without: Callable[..., str]) -> None:
+    hidden = without("prometheus_client")
+    done = run("relay", "--from", "sqlite:///shop.db", "--to", "memory://", "--listen", ":0", PYTHONPATH=hidden)
+    assert done.returncode == 2
+    assert "pip install 'effectonce[prometheus]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_fails_when_it_is_imported_is_no_defect_of_ours(inline: Cli, tmp_path: Path) -> None:
+    (tmp_path / "broken_shop.py").write_text('raise RuntimeError("no settings for postgresql://u:c4nary@db/x")\n')
+    done = inline("run", "broken_shop:worker")
+    assert done.code == 2
+    assert "could not be imported: RuntimeError: no settings" in done.err
+    assert "c4nary" not in done.err

@@ -86,3 +86,20 @@ def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogC
     audit.record("dlq purge", "orders", by="ann@desk")
     assert "ann@desk dlq purge orders: done" in caplog.text
     assert [entry.action for entry in audit.recent()] == ["dlq purge"]
+
+
+def test_a_deed_that_cannot_be_written_down_afterwards_is_still_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Raised there, the error would say that nothing was done."""
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    with audit.doing("records forget", "charge pay_1", by="ann"):
+        path.unlink()
+        path.mkdir()
+    assert "could not be written down" in caplog.text
+
+
+def test_a_log_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Audit(tmp_path).recent()

@@ -107,3 +107,20 @@ def test_a_wrong_word_is_one_line_and_2(billing: None, run: Run, arguments: list
     done = run("intents", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_list_goes_on_at_its_cursor(run: Run) -> None:
+    """What is in doubt comes first, then what is open; nothing twice, nothing left out."""
+    everything = [each["id"] for each in listed(run)]
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(len(everything) + 2):
+        words = ["--limit", "1", *(["--cursor", cursor] if cursor else [])]
+        page = json.loads(run("intents", "list", "billing:intents", "--json", *words).stdout)
+        seen += [each["id"] for each in page["intents"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert (len(seen), seen) == (2, everything)
+    assert run("intents", "list", "billing:intents", "--cursor", "nonsense").returncode == 2

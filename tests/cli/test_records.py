@@ -221,7 +221,6 @@ def test_ctrl_c_ends_a_purge_after_its_batch(store: eo.Store, cli: Cli, monkeypa
     monkeypatch.setattr(eo.Store, "purge", interrupted)
     done = cli("records", "purge", "--yes")
     assert (done.code, done.out) == (130, "1 deleted, 0 moved to in doubt\n")
-    assert "stopping after this step" in done.err
     assert audited()[-1] == ("records purge", "sqlite:///shop.db", "failed: KeyboardInterrupt")
 
 
@@ -235,6 +234,9 @@ def test_an_audit_log_that_cannot_be_written_stops_it(store: eo.Store, cli: Cli)
 
 
 def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -> None:
+    with sqlite3.connect("shop.db") as db:
+        db.execute("UPDATE effectonce_records SET created_at = created_at - ?", (HOUR,))
+    db.close()
     done = cli("doctor")
     assert done.code == 1
     assert done.out.startswith("sqlite:///shop.db\n[warning] it was never swept  (sweeper-stale)\n    why  ")
@@ -249,6 +251,7 @@ def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -
 
 
 def test_doctor_says_that_all_is_well(cli: Cli) -> None:
+    assert cli("migrate", "sqlite:///new.db").code == 0
     assert cli("doctor", "sqlite:///new.db") == (0, "[ok] nothing stands against the promise\n", "")
     assert cli("doctor", "sqlite:///new.db", "--json").json == {"ok": True, "findings": []}
 
@@ -285,3 +288,68 @@ def test_limits_come_from_the_project(store: eo.Store, cli: Cli, tmp_path: Path)
             f'[tool.effectonce]\nstore = "sqlite:///shop.db"\n[tool.effectonce.doctor]\n{limits}\n'
         )
         assert cli("doctor").code == code, limits
+
+
+# -- what only looks
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("records", "list"),
+        ("records", "stats"),
+        ("records", "show", "charge", "pay_1"),
+        ("records", "purge", "--dry-run"),
+        ("outbox", "stats"),
+        ("doctor",),
+        ("check",),
+        ("migrate", "--dry-run"),
+        ("dashboard", "--port", "0"),
+    ],
+    ids=" ".join,
+)
+def test_looking_makes_no_file_and_no_tables(inline: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """A slip in a path would otherwise look like a store in which all is well."""
+    foreign = tmp_path / "theirs.db"
+    with sqlite3.connect(foreign) as theirs:
+        theirs.execute("CREATE TABLE orders (id)")
+    theirs.close()
+    before = foreign.read_bytes()
+    for url in ("sqlite:///typo.db", "sqlite:///theirs.db"):
+        done = inline(*command, "--store", url)
+        assert done.code == (0 if command[0] == "migrate" else 1 if command[0] in ("doctor", "check") else 2)
+        assert "there is nothing at" in " ".join((done.out + done.err).split())
+    assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
+    assert foreign.read_bytes() == before
+
+
+def test_a_result_that_was_traced_is_shown_as_any_other(cli: Cli, store: eo.Store) -> None:
+    from effectonce.telemetry.opentelemetry import Tracing
+
+    class Traced(Tracing):
+        def context(self) -> bytes:
+            return b"ab" * 24
+
+    Traced().watch(store)
+    with eo.block(store, scope="charge", key="traced") as block:
+        block.result = {"receipt": 9}
+    record = store.get("charge", "traced")
+    assert record is not None
+    assert record.result == b"2" + b"ab" * 24 + b'1{"receipt":9}', "as it is on disk, for good"
+    assert cli("records", "show", "charge", "traced", "--json").json["result"] == {"receipt": 9}
+
+
+@pytest.mark.parametrize(("scope", "tool"), [("saga/orders", "sagas resolve"), ("intents/a/b/c", "intents resolve")])
+def test_what_has_a_program_is_decided_by_it(cli: Cli, store: eo.Store, scope: str, tool: str) -> None:
+    """A saga that is done by a word would leave its steps as they are."""
+    with pytest.raises(TimeoutError), eo.block(store, scope=scope, key="k", on_error="doubt"):
+        raise TimeoutError
+    done = cli("records", "resolve", scope, "k", "--done", "--yes")
+    assert (done.code, tool in done.err) == (2, True)
+    assert store.get(scope, "k").state == "in_doubt"  # type: ignore[union-attr]
+    assert cli("records", "resolve", scope, "k", "--abandon", "--yes").code == 0
+
+
+def test_a_record_in_doubt_says_what_to_run(cli: Cli, store: eo.Store) -> None:
+    last = cli("records", "show", "mail", "m1").out.splitlines()[-1]
+    assert last.endswith("then: effectonce records resolve mail m1 --done | --retry | --abandon")

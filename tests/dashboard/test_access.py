@@ -9,12 +9,15 @@ import pytest
 from starlette.routing import Mount, Route
 
 from effectonce.dashboard import access as accesses
-from effectonce.dashboard.access import COOKIE, Access, require_safe_bind
-from effectonce.dashboard.app import ACTIONS, PAGES
+from effectonce.dashboard.access import Access, require_safe_bind
+from effectonce.dashboard.app import ACTIONS, PAGES, make_app
 from effectonce.errors import ConfigurationError
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR, VIEWER
 from tests.dashboard.world import World
+
+#: The session's cookie, of the port that the test client says it is at.
+COOKIE = "effectonce_session_80"
 
 OPEN = {"/login", "/static"}
 
@@ -146,6 +149,18 @@ def test_a_cookie_that_was_changed_is_refused(operator: Visitor) -> None:
         "é",
     ):
         assert operator.get("/", headers={"cookie": f"{COOKIE}={changed}".encode()}).status_code == 303
+
+
+def test_two_dashboards_on_one_machine_do_not_end_each_others_sessions(world: World) -> None:
+    """Browsers send the cookies of one host to all of its ports."""
+    people = []
+    for port in (8765, 8766):
+        app = make_app(world.sources(), Access(operator=OPERATOR, hosts=["127.0.0.1"]))
+        people.append(Visitor(app, f"http://127.0.0.1:{port}", follow_redirects=False))
+    for visitor in people:
+        visitor.cookies = people[0].cookies
+        visitor.enter()
+    assert [visitor.get("/audit").status_code for visitor in people] == [200, 200]
 
 
 def test_a_session_ends(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import make_app
+from effectonce.dashboard.pages import letters
 from effectonce.dashboard.sources import Sources
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR
@@ -163,6 +168,23 @@ def test_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> 
     assert "None of them is here any more" in again.text
 
 
+def test_two_operators_at_once_start_one_new_generation(own: World, hand: Visitor) -> None:
+    fields = {"csrf": hand.csrf(), "queue": "billing/orders", "id": "1", "new_generation": "yes"}
+    with ThreadPoolExecutor(4) as people:
+        pages = [each.text for each in people.map(lambda _: hand.post("/letters/redrive", data=fields), range(4))]
+    assert sum("1 of 1 sent" in page for page in pages) == 1
+    assert sum("None of them is here any more" in page for page in pages) == 3
+
+
+def test_dead_letters_are_shown_page_by_page(hand: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "SHOWN", 2)
+    (following,) = {each for each in hand.links("/letters", "/letters") if "after=" in each}
+    assert "The oldest 2 of 3" in hand.get("/letters").text
+    assert [each[-4:] for each in hand.links(following, "/letter")] == ["id=3"]
+    hand.act("/letters/redrive", queue="billing/orders", id=["2"])
+    assert hand.get(following).status_code == 400, "what it would go on behind is gone"
+
+
 def test_a_redrive_names_its_queue_and_letters(hand: Visitor) -> None:
     assert hand.act("/letters/redrive", queue="billing/orders").status_code == 400
     assert hand.act("/letters/redrive", queue="nobody/nothing", id=["1"]).status_code == 400
@@ -187,3 +209,57 @@ def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Vis
     page = hand.get("/record?scope=charge-card&key=pay_doubtful").text
     assert "no outcome" not in page
     assert page.count("grace@desk") == 1
+
+
+# -- private stores
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["beside others", "the first of its scope"])
+def test_a_private_record_is_decided_without_its_secret_and_stays_readable(tmp_path: Path, others: bool) -> None:
+    """The dashboard was given a URL, and so no secret: what it writes must be what the program can read."""
+    url = f"sqlite:///{tmp_path}/private.db"
+    with eo.connect(url, private="a secret of the shop's", sweep_every=None) as store:
+
+        @eo.once(store, scope="charge", key="id", on_error="doubt")
+        def charge(id: str) -> dict[str, int]:
+            if id.startswith("fine"):
+                return {"receipt": 1}
+            raise TimeoutError
+
+        for key in ("fine", "a", "b") if others else ("a", "b"):
+            with suppress(TimeoutError):
+                charge(key)
+        sources = Sources(eo.connect(url, sweep_every=None))
+        hidden = [each.key for each in sources.store.list(state="in_doubt").records]
+        app = make_app(sources, Access(operator=OPERATOR, hosts=["testserver"]))
+        with Visitor(app, follow_redirects=False) as hand:
+            hand.enter()
+            fields = {"scope": "charge", "key": hidden[0]}
+            refused = hand.act("/doubts/resolve", **fields, outcome="done", result='{"receipt": 2}')
+            assert refused.status_code == 400
+            assert "looks private" in refused.text
+            assert hand.act("/doubts/resolve", **fields, outcome="done").status_code == 303
+            assert hand.act("/doubts/resolve", scope="charge", key=hidden[1], outcome="abandon").status_code == 303
+        came = set()
+        for key in ("a", "b"):
+            with pytest.raises((eo.ResultNotStored, eo.PermanentFailure)) as told:
+                charge(key)
+            came.add(told.value.code)
+        assert came == {"result-not-stored", "permanent-failure"}
+
+
+def test_a_hash_as_a_key_is_not_taken_for_a_private_one(tmp_path: Path) -> None:
+    with eo.connect(f"sqlite:///{tmp_path}/public.db", sweep_every=None) as store:
+        for key in ("0" * 64, "a" * 64):
+            with suppress(TimeoutError), eo.block(store, scope="files", key=key, on_error="doubt") as block:
+                if key[0] == "a":
+                    raise TimeoutError
+                block.result = 1
+        told: list[Any] = []
+        store.add_hook(told.append)
+        store.resolve("files", "a" * 64, "done", result=2, who="ada")
+        store.forget("files", "a" * 64)
+        assert [(each.kind, each.key, each.detail) for each in told] == [
+            ("resolved", "a" * 64, "done by ada"),
+            ("forgotten", "a" * 64, ""),
+        ]

@@ -102,7 +102,7 @@ def test_an_intent_in_doubt_is_decided(page: Page, world: World) -> None:
     page.locator("tr", has_text="for order-107").get_by_role("link", name="Decide").click()
     page.get_by_role("radio", name="It happened").check()
     page.get_by_label("Its result, as JSON").fill('{"sid": "SM7"}')
-    page.get_by_role("button", name="Say so").click()
+    page.get_by_role("button", name="Decide").click()
     expect(page.get_by_role("status")).to_contain_text("It is done")
     expect(page.locator(".timeline")).to_contain_text("ada (operator, dashboard)")
     assert b"SM7" in b"".join(

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import effectonce as eo
 from effectonce.cli import main
 
 SHOP = """
@@ -28,6 +29,12 @@ not_a_saga = 3
 def paid(message: eo.Message) -> None:
     pass
 """
+
+
+def make(folder: Path) -> None:
+    """A store in ``folder``: the dashboard makes none."""
+    with eo.connect(f"sqlite:///{folder}/shop.db", sweep_every=None) as store:
+        store.migrate()
 
 
 @contextmanager
@@ -51,6 +58,7 @@ def running(folder: Path, *options: str, **variables: str) -> Iterator[tuple[str
 
 
 def test_it_makes_up_tokens_and_prints_them(tmp_path: Path) -> None:
+    make(tmp_path)
     with running(tmp_path, "--store", "sqlite:///shop.db") as (address, said):
         tokens = dict(re.findall(r"(operator|viewer) token: +([^\s]+)", said))
         assert set(tokens) == {"operator", "viewer"}
@@ -81,6 +89,7 @@ def test_other_machines_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_port_that_is_taken_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["dashboard", "--store", f"sqlite:///{tmp_path}/shop.db", "--port", port]) == 2
@@ -91,6 +100,7 @@ def test_what_is_no_saga_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shopped.py").write_text("not_a_saga = 3\n")
+    make(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["dashboard", "--store", "sqlite:///shop.db", "--saga", "shopped:not_a_saga"]) == 2

@@ -18,7 +18,7 @@ from effectonce.dashboard.graph import draw
 from effectonce.dashboard.pages.upkeep import examined
 from effectonce.dashboard.sources import ROWS, Sources
 from effectonce.dashboard.timeline import saga_log
-from effectonce.dashboard.watching import Watcher, events_in
+from effectonce.dashboard.watching import Sample, Watcher, events_in
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.telemetry.prometheus import Metrics
@@ -387,6 +387,17 @@ def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:
         store.close()
 
 
+def test_a_worker_that_restarts_or_comes_and_goes_makes_no_spike() -> None:
+    """Summed up over all workers, the count of one that is gone looked like as many new events of the others."""
+    watcher = Watcher(Sources(eo.connect("memory://")))
+    a, b = {"replayed": 1000.0}, {"replayed": 5000.0}
+    for at, totals in enumerate(
+        ({"a": a, "b": b}, {"a": {"replayed": 1010.0}}, {"a": {"replayed": 1020.0}, "b": b}, {"b": {"replayed": 3.0}})
+    ):
+        watcher.samples.append(Sample(at=at * 10.0, totals=totals))
+    assert watcher.series()["duplicates"] == [1.0, 1.0, 0.3]
+
+
 def test_without_metrics_first_runs_are_counted_by_the_store(tmp_path: Path) -> None:
     store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
 
@@ -409,7 +420,7 @@ def test_a_source_that_is_away_is_named_and_the_rest_is_seen(tmp_path: Path) -> 
     watcher = Watcher(Sources(store, metrics=["http://127.0.0.1:1/metrics"]))
     watcher.look()
     sample: Any = watcher.sample()
-    assert list(watcher.errors) == ["metrics"]
+    assert list(watcher.errors) == ["worker at 127.0.0.1:1"]
     assert sample.stats is not None
     assert time.time() - sample.at < 60
     watcher._sources.close()

@@ -13,6 +13,7 @@ import yaml
 
 import effectonce as eo
 from effectonce.contracts import Event
+from effectonce.telemetry.endpoints import parse
 from effectonce.telemetry.prometheus import Metrics
 
 from .scrape import private
@@ -111,3 +112,18 @@ def test_every_alert_says_what_to_do() -> None:
 def test_no_two_panels_share_a_place() -> None:
     taken = [tuple(panel["gridPos"].values()) for panel in panels()]
     assert len(set(taken)) == len(taken)
+
+
+@pytest.mark.parametrize("name", ["relay-deployment.yaml", "relay-sidecar.yaml"])
+def test_relays_in_kubernetes_are_probed_where_they_listen(name: str) -> None:
+    document = next(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+    pod = document["spec"]["template"]["spec"]
+    (relay,) = (each for each in [*pod["containers"], *pod.get("initContainers", ())] if each["name"] == "relay")
+    (port,) = relay["ports"]
+    _, listens = parse(relay["args"][relay["args"].index("--listen") + 1])
+    assert (port["name"], port["containerPort"]) == ("metrics", listens)
+    probes = {name: relay[name]["httpGet"] for name in relay if name.endswith("Probe")}
+    wanted = {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    assert probes == {name: {"path": wanted[name], "port": "metrics"} for name in probes}
+    assert "livenessProbe" in probes
+    assert ("readinessProbe" in probes) == (relay in pod["containers"])

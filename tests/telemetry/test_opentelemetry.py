@@ -13,12 +13,13 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 import effectonce as eo
+from effectonce.telemetry import opentelemetry
 from effectonce.telemetry.opentelemetry import Tracing
 from tests.worker.bench import paid, serving, until
 
@@ -296,3 +297,51 @@ def test_without_the_package_the_error_names_it() -> None:
 def test_what_cannot_be_traced_says_so(watching: Watching) -> None:
     with pytest.raises(eo.ConfigurationError, match="can be traced, not dict"):
         watching.tracing.watch({})  # type: ignore[arg-type]
+
+
+class Broken(SpanProcessor):
+    """A processor with a defect: it raises when a span starts, or when it ends."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        if self._at == "start":
+            raise RuntimeError("a processor's defect")
+
+    def on_end(self, span: object) -> None:
+        if self._at == "end":
+            raise RuntimeError("a processor's defect")
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+async def test_a_processor_that_raises_changes_no_outcome(at: str) -> None:
+    """Raised into a handler that had run, it would have run again; into a settlement, it ended the worker."""
+    provider = TracerProvider()
+    provider.add_span_processor(Broken(at))
+    store, broker = eo.connect("memory://"), eo.connect_broker("memory://")
+    worker = eo.Worker(broker, store=store, name="billing")
+    ran: list[str] = []
+
+    @worker.handler("orders")
+    def handle(message: eo.Message[Any]) -> None:
+        ran.append(message.id)
+
+    Tracing(provider).watch(worker)
+    once = paid(1)
+    await broker.apublish("orders", [once, once, paid(2)])
+    async with serving(worker):
+        await until(lambda: worker.lines and worker.lines[0].told["acked"] == 3)
+    assert len(ran) == len(set(ran)) == 2
+    store.close()
+
+
+def test_names_made_of_data_do_not_fill_the_metrics(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opentelemetry, "MAX_SCOPES", 3)
+    with eo.connect("memory://") as store:
+        watching.tracing.watch(store)
+        for number in range(10):
+            with eo.block(store, scope=f"tenant-{number}", key="k"):
+                pass
+    found = {"effectonce_kind": "completed", "effectonce_scope": "(other)"}
+    assert watching.metric("effectonce.outcomes", **found) == 7

@@ -102,6 +102,9 @@ class SQLiteBackend:
     async def close(self) -> None:
         return None
 
+    def is_new(self) -> bool:
+        return self.file.lacks(self._names["version"])
+
     def prepare(self, cursor: sqlite3.Cursor) -> None:
         """What a new connection does first: see that the tables are there in our version, or create them."""
         select = f"SELECT schema FROM {self._names['version']}"

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("nothing was done", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt must not stand behind ^C
         return 130
     except BrokenPipeError:
         # Whoever reads us has read enough; Python would complain once more when it closes stdout at exit.

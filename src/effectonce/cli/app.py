@@ -137,6 +137,10 @@ def run(arguments: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         print(f"Try: {context.command_path if context else 'effectonce'} --help", file=sys.stderr)
         return 2
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # click makes a failure of it
+            raise ended.__context__ from None
+        raise
     return code if isinstance(code, int) else 0
 
 

@@ -15,9 +15,9 @@ from effectonce.errors import ConfigurationError, MissingDriver, show
 from effectonce.intents import Intents
 from effectonce.loading import named
 from effectonce.saga import Saga
-from effectonce.store import connect
+from effectonce.store import Store, connect, require_there
 
-from .options import AuditFile, BrokerUrl, StoreUrl
+from .options import MAKE_STORE, AuditFile, BrokerUrl, StoreUrl
 from .settings import setting
 from .terminal import Screen
 from .worker import find_worker
@@ -70,12 +70,12 @@ def dashboard(
     viewer = os.environ.get(VIEWER) or (None if given else secrets.token_urlsafe(24))
     stored, sent = setting("store", store), setting("broker", broker)
     sources = Sources(
-        None if stored is None else connect(stored, sweep_every=None),
+        _opened(stored),
         broker=None if sent is None else connect_broker(sent),
         workers=[find_worker(name) for name in worker or ()],
         intents=[_found(name, Intents, "shop.billing:intents") for name in intents or ()],
         sagas=[_found(name, Saga, "shop.orders:saga") for name in saga or ()],
-        outbox=None if outbox is None else connect(outbox, sweep_every=None),
+        outbox=_opened(outbox),
         table=table,
         queues=queue or (),
         group=group,
@@ -90,8 +90,22 @@ def dashboard(
     if not given:
         screen.tell("dashboard", f"operator token: {operator}")
         screen.tell("dashboard", f"viewer token:   {viewer}")
-    config = uvicorn.Config(make_app(sources, access), access_log=False, server_header=False, log_level="warning")
+    config = uvicorn.Config(
+        make_app(sources, access),
+        access_log=False,
+        server_header=False,
+        log_level="warning",
+        timeout_graceful_shutdown=5,  # a page that waits for a server that hangs must not hold up Ctrl-C
+    )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _opened(url: str | None) -> Store | None:
+    if url is None:
+        return None
+    store = connect(url, sweep_every=None)
+    require_there(store.engine.backend, MAKE_STORE)
+    return store
 
 
 def _listening(host: str, port: int) -> socket.socket:

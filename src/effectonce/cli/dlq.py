@@ -15,6 +15,7 @@ from effectonce.errors import InvalidOption, show
 
 from .options import (
     AuditFile,
+    Cursor,
     DryRun,
     Json,
     Limit,
@@ -64,16 +65,17 @@ def list_(
     type: Kind = "",
     key: Key = "",
     limit: Limit = 100,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List dead letters, oldest first. Nothing is changed."""
     with _Opened(worker, queue) as letters:
-        found = letters.list(select=_select(why, type, key, None), limit=limit)
+        found = letters.list(select=_select(why, type, key, None), limit=limit, after=cursor)
         count = letters.count()
     heads = ("id", "type", "key", "why", "attempts", "since", "error")
-    listing(
-        as_json, "dead_letters", [_facts(dead) for dead in found], heads, none=f"queue {queue} has no such dead letters"
-    )
+    rows, none = [_facts(dead) for dead in found], f"queue {show(queue)} has no such dead letters"
+    following = found[-1].id if len(found) == limit < count else None
+    listing(as_json, "dead_letters", rows, heads, none=none, cursor=following)
     if found and not as_json:
         print(f"{len(found)} of {count} dead letters")
 

@@ -6,7 +6,6 @@ The commands take the program's own ``module:intents``, since it knows the opera
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,11 @@ import typer
 from effectonce.errors import ConfigurationError, NotInDoubt, show
 from effectonce.intents import Intents
 from effectonce.loading import named
-from effectonce.record import Record
+from effectonce.record import Record, State
 
 from .options import (
     AuditFile,
+    Cursor,
     DryRun,
     Json,
     Limit,
@@ -28,6 +28,7 @@ from .options import (
     listing,
     moment,
     operator,
+    paged,
     report,
 )
 from .records import chosen
@@ -49,17 +50,19 @@ def list_(
     name: Name,
     in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
     limit: Limit = 100,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
-    """Intents that are not finished: open ones, and those in doubt."""
+    """Intents that are not finished: open ones, and those in doubt, which come first."""
     found = _found(name)
-    records = list(found.in_doubt(limit))
-    if not in_doubt:
-        records += _open(found, limit - len(records))
+    states: list[State | None] = ["in_doubt"] if in_doubt else ["in_doubt", None]
+    records, following = paged(
+        found.store, [(scope, state) for state in states for scope in found.operations], limit, cursor
+    )
     heads = ("id", "state", "operation", "key", "sent", "first_sent", "request")
     none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
     rows = [_facts(found, record) for record in records]
-    listing(as_json, "intents", rows, heads, none=none, colours={"in doubt": "yellow"})
+    listing(as_json, "intents", rows, heads, none=none, cursor=following, colours={"in doubt": "yellow"})
 
 
 @intents.command()
@@ -72,7 +75,7 @@ def recover(
 ) -> None:
     """Go on with everything that a dead process left. Safe to run several at once, and beside the workers."""
     found = _found(name)
-    left = _open(found, _COUNTED)
+    left, _ = paged(found.store, [(scope, None) for scope in found.operations], _COUNTED, None)
     if dry_run:
         report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
         return
@@ -128,21 +131,6 @@ def _found(name: str) -> Intents:
     if not isinstance(found, Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, and not Intents")
     return found
-
-
-def _open(found: Intents, limit: int) -> list[Record]:
-    """Those that are not finished, up to ``limit``."""
-
-    def pages(scope: str) -> Any:
-        cursor: str | None = None
-        while True:
-            page = found.store.list(scope=scope, unfinished=True, limit=min(limit, 1000), cursor=cursor)
-            yield from page.records
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-    return list(islice((record for scope in found.operations for record in pages(scope)), max(0, limit)))
 
 
 def _facts(found: Intents, record: Record) -> dict[str, Any]:

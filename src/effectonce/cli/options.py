@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 import signal
 import socket
@@ -18,8 +19,9 @@ from msgspec import json
 
 from effectonce.audit import Audit
 from effectonce.durations import readable
-from effectonce.errors import ConfigurationError, show
-from effectonce.store import Store, connect
+from effectonce.errors import ConfigurationError, InvalidOption, show
+from effectonce.record import Record, State
+from effectonce.store import Store, connect, require_there
 
 from . import settings
 from .terminal import Cell, Screen, table
@@ -63,6 +65,8 @@ AuditFile = Annotated[
     ),
 ]
 
+MAKE_STORE = "make it with: effectonce migrate"
+
 
 def group(help: str) -> typer.Typer:
     """A command that has commands of its own."""
@@ -70,13 +74,39 @@ def group(help: str) -> typer.Typer:
 
 
 @contextmanager
-def opened(*urls: str | None) -> Iterator[Store]:
-    """The store at the first of ``urls`` that is given, or else the one that is set; closed afterwards."""
+def opened(*urls: str | None, new: bool = False) -> Iterator[Store]:
+    """The store at the first of ``urls`` that is given, or else the one that is set; closed afterwards. One that is not
+    there yet is made only where it may be ``new``."""
     given = [each for each in urls if each is not None]
     if len(given) > 1:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
     with connect(settings.url("store", *given), sweep_every=None) as store:
+        if not new:
+            require_there(store.engine.backend, MAKE_STORE)
         yield store
+
+
+def paged(
+    store: Store, lists: Sequence[tuple[str, State | None]], limit: int, cursor: str | None
+) -> tuple[list[Record], str | None]:
+    """A page of several lists, one after the other, and the cursor of the next: which list, and where in it. A list is
+    a scope and a state; without one, what is not finished."""
+    number, _, place = (cursor or "0:").partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 9):
+        raise InvalidOption(f"--cursor {show(cursor)!r} is not one that a page before ended with")
+    found: list[Record] = []
+    for at in range(int(number), len(lists)):
+        scope, state = lists[at]
+        while True:
+            page = store.list(
+                scope=scope, state=state, unfinished=state is None, limit=limit - len(found), cursor=place or None
+            )
+            found, place = found + page.records, page.cursor or ""
+            if len(found) >= limit and (place or at + 1 < len(lists)):
+                return found, f"{at}:{place}" if place else f"{at + 1}:"
+            if not place:
+                break
+    return found, None
 
 
 # -- what is done
@@ -112,7 +142,8 @@ class Patience:
         if self.over:
             raise KeyboardInterrupt
         self.over = True
-        print("\nstopping after this step (Ctrl-C again: at once)", file=sys.stderr, flush=True)
+        # Not by `print`: what was interrupted may be just that, and would not be entered twice.
+        os.write(2, b"\nstopping after this step (Ctrl-C again: at once)\n")
 
     def leave(self) -> None:
         """End the command as Ctrl-C does, where it was asked for."""

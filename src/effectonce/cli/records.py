@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 from msgspec import json
 
-from effectonce.core.codec import VERSION, decode_error
+from effectonce.core.codec import VERSION, decode_error, without_trace
 from effectonce.durations import micros
 from effectonce.errors import ConfigurationError, CorruptRecord, EffectOnceError, InvalidOption, show
 from effectonce.record import EXHAUSTED, Record, State
@@ -31,6 +32,7 @@ from .options import (
     listing,
     moment,
     opened,
+    operator,
     report,
 )
 from .terminal import Colour, Screen, bar, confirm
@@ -53,6 +55,10 @@ _COMES_TO = {
     "retry": "runs again with its next delivery, as a new generation",
     "abandon": "has failed: it never runs again",
 }
+
+
+#: How records that are more than an outcome are decided, by the start of their scope.
+_TOOLS = {"intents/": "intents resolve MODULE:INTENTS ID", "saga/": "sagas resolve MODULE:SAGA ID"}
 
 
 @records.command("list")
@@ -110,6 +116,9 @@ def show_(scope: Scope, key: Key, store: StoreUrl = None, as_json: Json = False)
     screen.say()
     for at, what in timeline(record, now):
         screen.say(f"{moment(at)}  {away(at, now):>12}  {what}")
+    if record.state == "in_doubt":
+        this = f"records resolve {shlex.quote(show(scope))} {shlex.quote(show(key))} --done | --retry | --abandon"
+        screen.say(f"\nfind out whether it happened, then: effectonce {_tool(scope) or this}")
 
 
 @records.command()
@@ -181,6 +190,9 @@ def resolve(
     value = json_value(result, "--result") if result is not None else ...
     span = micros(retention, "--retention") / 1e6
     about = f"{show(scope)} {show(key)}"
+    tool = _tool(scope)
+    if tool is not None and word != "abandon":
+        raise InvalidOption(f"{about} can be decided by its program only, which goes on from there: effectonce {tool}")
     with opened(store) as found:
         require_in_doubt(found, scope, key)
         if dry_run:
@@ -188,7 +200,7 @@ def resolve(
             return
         confirm(f"{about} then {_COMES_TO[word]}. Resolve it?", yes=yes)
         with audited(audit, "records resolve", about, word):
-            found.resolve(scope, key, word, result=value, retention=span)
+            found.resolve(scope, key, word, result=value, retention=span, who=operator())
     report(as_json, f"{about}: {word}", resolved=word)
 
 
@@ -232,6 +244,10 @@ def purge(
             text = f"{deleted:,} deleted, {lapsed:,} moved to in doubt"
             report(as_json, text, deleted=deleted, lapsed=lapsed, more=patience.over or swept.more)
             patience.leave()
+
+
+def _tool(scope: str) -> str | None:
+    return next((tool for start, tool in _TOOLS.items() if scope.startswith(start)), None)
 
 
 # -- how a record is told
@@ -340,6 +356,7 @@ def _readable(stored: bytes | None) -> Any:
     """A stored value, as far as it can be read without its program."""
     if stored is None:
         return None
+    stored, _ = without_trace(stored)
     try:
         return json.decode(stored[1:] if stored[:1] == VERSION else stored)
     except (ValueError, EffectOnceError):

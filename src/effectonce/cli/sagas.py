@@ -17,13 +17,14 @@ from effectonce.core.saga_flow import Entry, Log, Part
 from effectonce.durations import readable
 from effectonce.errors import ConfigurationError, show
 from effectonce.loading import named
-from effectonce.record import Record
+from effectonce.record import Record, State
 from effectonce.saga import Saga
 from effectonce.saga.runner import Word
 
 from .intents import ENDS
 from .options import (
     AuditFile,
+    Cursor,
     DryRun,
     Json,
     Limit,
@@ -34,6 +35,7 @@ from .options import (
     listing,
     moment,
     operator,
+    paged,
     report,
 )
 from .records import chosen
@@ -55,17 +57,19 @@ def list_(
     in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Finished ones as well, while they are kept.")] = False,
     limit: Limit = 100,
+    cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
-    """Sagas that are not finished: on their way, and in doubt."""
+    """Sagas that are not finished: on their way, and in doubt, which come first."""
     found = _found(name)
-    records = list(islice(found.records("all" if everything and not in_doubt else "in_doubt"), limit))
-    if not in_doubt and not everything:
-        records += islice(found.records("open"), limit - len(records))
-    rows = [_facts(record, found.log(record)) for record in records]
+    states: list[State | None] = ["in_doubt"] if in_doubt else ["in_doubt", None]
+    if everything and not in_doubt:
+        states += ["done", "failed"]
+    records, following = paged(found.store, [(found.scope, state) for state in states], limit, cursor)
+    rows = [_facts(record, found.log(record)) for record in records if record.note is not None]
     heads = ("id", "state", "phase", "done", "undone", "changed", "why")
     none = "nothing is in doubt" if in_doubt else "nothing is on its way, and nothing is in doubt"
-    listing(as_json, "sagas", rows, heads, none=none, colours=_COLOURS)
+    listing(as_json, "sagas", rows, heads, none=none, cursor=following, colours=_COLOURS)
 
 
 @sagas.command("show")

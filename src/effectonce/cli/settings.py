@@ -28,7 +28,7 @@ def setting(name: str, given: str | None = None) -> str | None:
         if value is not None and "://" in value:
             terminal.keep_secret(value)
         return value or None
-    raise ConfigurationError(f"{name} in [tool.effectonce] is a {type(value).__name__}, not a text")
+    raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}, and must be a text")
 
 
 def url(name: str, given: str | None = None) -> str:

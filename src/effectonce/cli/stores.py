@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.store import Store
+from effectonce.store import Store, require_there
 
-from .options import DryRun, Json, StoreUrl, Url, opened, report
+from .options import MAKE_STORE, DryRun, Json, StoreUrl, Url, opened, report
 from .terminal import bar, error_line, redacted
 
 
@@ -22,7 +22,7 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Create or upgrade the store's schema. Safe to run twice, and from two machines at once."""
-    with opened(url, store) as found:
+    with opened(url, store, new=True) as found:
         shown = repr(found.engine.backend)
         if sql:
             _print_schema(found, shown, as_json)
@@ -42,9 +42,10 @@ def check(url: Url = None, store: StoreUrl = None, as_json: Json = False) -> Non
 
     `effectonce doctor` looks further: at what has piled up, too.
     """
-    with opened(url, store) as found:
+    with opened(url, store, new=True) as found:
         shown = repr(found.engine.backend)
         try:
+            require_there(found.engine.backend, MAKE_STORE)
             found.check()
         except EffectOnceError as error:
             if as_json:
@@ -58,6 +59,7 @@ def check(url: Url = None, store: StoreUrl = None, as_json: Json = False) -> Non
 def _refused(store: Store) -> str | None:
     """Why the schema is not usable; None where it is."""
     try:
+        require_there(store.engine.backend, MAKE_STORE)
         store.check()
     except ConfigurationError as error:
         return str(error) if error.code.startswith("schema") else None

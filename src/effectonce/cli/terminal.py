@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from effectonce.errors import EffectOnceError, InvalidOption, show
+from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.urls import Address
 
 Colour = Literal["", "green", "red", "yellow", "bold", "dim"]
@@ -179,15 +179,16 @@ def _listed(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> lis
     indent = max(len(cell.text) for cell in names) + 2
     out = []
     for name, cell in zip(names[1:], prose[1:], strict=True):
-        first, *more = textwrap.wrap(cell.text, max(_NARROWEST, screen.width - indent - 1))
+        first, *more = textwrap.wrap(cell.text, max(_NARROWEST, screen.width - indent - 1)) or [""]
         out += [name.text.ljust(indent) + first, *(" " * indent + line for line in more)]
     return [screen.paint(f"{prose[0].text.capitalize()}:", prose[0].colour), *out]
 
 
 def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
-    """``effectonce: [code] message``, on one line."""
+    """``effectonce: [code] message``, on one line; and where the code is explained, where that says more."""
     message = show(redacted(str(error), arguments), 2000)
-    return f"effectonce: [{error.code}] {message}"
+    more = "" if isinstance(error, ConfigurationError) else f" (docs: reference/errors/#{error.code})"
+    return f"effectonce: [{error.code}] {message}{more}"
 
 
 def redacted(text: str, arguments: Iterable[str]) -> str:

@@ -12,7 +12,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple
+from urllib.parse import quote
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import (
@@ -185,6 +187,17 @@ class File:
             opened.close()
             raise
         return opened
+
+    def lacks(self, table: str) -> bool:
+        """Whether there is no such table, or no file at all. Nothing is made, as `open` would."""
+        if not os.path.exists(self.path):
+            return True
+        try:
+            with closing(sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True)) as opened:
+                found = opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        except sqlite3.Error:  # whoever opens it says what is wrong with it
+            return False
+        return found is None
 
     def translate(self, error: sqlite3.Error) -> EffectOnceError:
         """The error of ours that stands for ``error``, with the remedy."""

@@ -103,14 +103,20 @@ def make_app(sources: Sources, access: Access) -> Starlette:
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+def _cookie(request: Request) -> str:
+    """The name of the cookie. Browsers keep those of one host together, whatever the port: a dashboard of another store
+    on this machine would otherwise end every session here."""
+    return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1] or 0}"
+
+
 def _page(desk: Desk, view: View) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        session = desk.access.session_of(request.cookies.get(COOKIE))
+        session = desk.access.session_of(request.cookies.get(_cookie(request)))
         if session is None:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        return await _answered(view, Ask(desk, session, request.url.path, request.query_params, {}))
+        return await _answered(view, Ask(desk, session, request.url.path, _cookie(request), request.query_params, {}))
 
     return endpoint
 
@@ -119,7 +125,7 @@ def _action(desk: Desk, view: View, *, anyone: bool = False) -> Endpoint:
     """401 without a session, 403 for a viewer (unless it is for ``anyone``) and without the token of the form."""
 
     async def endpoint(request: Request) -> Response:
-        session = desk.access.session_of(request.cookies.get(COOKIE))
+        session = desk.access.session_of(request.cookies.get(_cookie(request)))
         if session is None:
             return desk.render("error.html", 401, code="401", text="Log in first.", session=None)
         form = await _form(request)
@@ -129,7 +135,7 @@ def _action(desk: Desk, view: View, *, anyone: bool = False) -> Endpoint:
             return desk.render("error.html", 403, code="403", text=text, session=None)
         if not (anyone or session.acts):
             return desk.render("error.html", 403, code="403", text="Only an operator may do that.", session=None)
-        return await _answered(view, Ask(desk, session, request.url.path, request.query_params, form))
+        return await _answered(view, Ask(desk, session, request.url.path, _cookie(request), request.query_params, form))
 
     return endpoint
 
@@ -158,7 +164,7 @@ def _login(desk: Desk) -> Endpoint:
             return desk.render("login.html", 401, wrong=True)
         response = RedirectResponse("/", 303)
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
-        response.set_cookie(COOKIE, cookie, max_age=LIFETIME, httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(_cookie(request), cookie, max_age=LIFETIME, httponly=True, samesite="strict", secure=secure)
         return response
 
     return endpoint
@@ -167,7 +173,7 @@ def _login(desk: Desk) -> Endpoint:
 def _logged_out(ask: Ask) -> Response:
     ask.desk.access.log_out(ask.session)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(ask.cookie, httponly=True, samesite="strict")
     return response
 
 

@@ -47,6 +47,7 @@ class Desk:
         self.access = access
         self.watcher = Watcher(sources)
         self.words: dict[str, list[tuple[str, str]]] = {}  # what a session is to be told on its next page
+        self.redriving = threading.Lock()
         self.examining = threading.Lock()
         self.examined: tuple[float, list[Finding]] = (-1e9, [])  # when, and what doctor found
         loader = jinja2.FileSystemLoader(HERE / "templates")
@@ -66,6 +67,7 @@ class Ask(Struct, frozen=True):
     desk: Desk
     session: Session
     path: str
+    cookie: str  # its name
     query: Mapping[str, str]
     form: Mapping[str, Sequence[str]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from effectonce.core.codec import VERSION, decode_error
+from effectonce.core.codec import VERSION, decode_error, without_trace
 from effectonce.core.privacy import VERSION as SEALED
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import EXHAUSTED, Record
@@ -36,13 +36,14 @@ def body(stored: bytes | None) -> str:
         return ""
     if stored[:1] == SEALED:
         return f"sealed: {len(stored)} bytes that only the program with the secret can read"
+    stored, _ = without_trace(stored)
     if stored[:1] == VERSION:
         return as_json(stored[1:])
     return plain(stored)
 
 
 def brief(stored: bytes | None) -> str:
-    """The same on one line."""
+    """What a step of a saga gave, on one line."""
     if stored is None or stored[:1] != VERSION:
         return body(stored)
     return line(stored[1:].decode("utf-8", "replace"), 200)

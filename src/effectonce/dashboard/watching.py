@@ -9,8 +9,10 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -40,7 +42,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     at: float
     stats: Stats | None = None
     backlog: Backlog | None = None
-    totals: dict[str, float] | None = None  # events since the workers started, by kind
+    totals: dict[str, dict[str, float]] | None = None  # by worker that answered: events since it started, by kind
 
 
 class Watcher:
@@ -80,7 +82,7 @@ class Watcher:
         at = time.time()
         stats = self._asked("store", sources.watched.stats)
         backlog = self._asked("outbox", sources.outbox_stats) if sources.outbox is not None else None
-        totals = self._asked("metrics", self._totals) if sources.metrics else None
+        totals = self._totals() if sources.metrics else None
         self.samples.append(Sample(at=at, stats=stats, backlog=backlog, totals=totals))
         self._first.set()
         if time.monotonic() - self._looked >= SELDOM:
@@ -124,15 +126,24 @@ class Watcher:
 
     # -- the workers' own counts
 
-    def _totals(self) -> dict[str, float]:
-        """The events that the workers have counted, of all of them together."""
-        totals: dict[str, float] = {}
+    def _totals(self) -> dict[str, dict[str, float]]:
+        """The events that the workers have counted, those of one that does not answer left out."""
+        totals: dict[str, dict[str, float]] = {}
         for url in self._sources.metrics:
-            with urllib.request.urlopen(url, timeout=3) as answer:
-                text = answer.read(LARGEST).decode("utf-8", "replace")
-            for kind, value in events_in(text):
-                totals[kind] = totals.get(kind, 0.0) + value
+            counts = self._asked(f"worker at {urlsplit(url).netloc.rpartition('@')[2]}", partial(_counted, url))
+            if counts is not None:
+                totals[url] = counts
         return totals
+
+
+def _counted(url: str) -> dict[str, float]:
+    """What a worker has counted, by kind, of all of its scopes together."""
+    with urllib.request.urlopen(url, timeout=3) as answer:
+        text = answer.read(LARGEST).decode("utf-8", "replace")
+    counts: dict[str, float] = {}
+    for kind, value in events_in(text):
+        counts[kind] = counts.get(kind, 0.0) + value
+    return counts
 
 
 #: The metric in which a worker counts what happened, by kind of event.
@@ -153,21 +164,23 @@ def events_in(text: str) -> Iterable[tuple[str, float]]:
 
 
 def _rate(before: Sample, after: Sample, kinds: Iterable[str]) -> float | None:
-    """Events a second. A count that has fallen began anew with its process."""
-    if before.totals is None or after.totals is None:
+    """Events a second, of the workers that answered both times; None where none did."""
+    if not before.totals or not after.totals:
         return None
-    grown = sum(_grown(before.totals, after.totals, kind) for kind in kinds)
-    return round(grown / max(0.001, after.at - before.at), 3)
+    both = before.totals.keys() & after.totals.keys()
+    grown = sum(_grown(before.totals[url], after.totals[url], kind) for url in both for kind in kinds)
+    return round(grown / max(0.001, after.at - before.at), 3) if both else None
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float], kind: str) -> float:
+    """By how much a worker's count has grown. One that has fallen began anew with its process."""
     was, now = before.get(kind, 0.0), after.get(kind, 0.0)
     return now - was if now >= was else now
 
 
 def _first_runs(before: Sample, after: Sample) -> float | None:
     """By the workers' counts, else by how many records there are more, as far as the store counts."""
-    if after.totals is not None:
+    if after.totals:
         return _rate(before, after, FIRST_RUNS)
     if before.stats is None or after.stats is None or "done" in after.stats.approximate:
         return None

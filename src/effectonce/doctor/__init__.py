@@ -1,8 +1,7 @@
 """What would keep a promise from being kept, found out before it matters: `effectonce doctor`, and the dashboard.
 
 Every start-up check, and what only shows with time: sweepers that stopped, tables that grow, keys that are parked.
-Nothing is changed (a SQLite file that is not there is made, as by every first use), and the work is bounded whatever
-the stores hold.
+Nothing is changed, no file is made, and the work is bounded whatever the stores hold.
 """
 
 from __future__ import annotations

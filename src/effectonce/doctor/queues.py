@@ -11,7 +11,7 @@ from effectonce.dlq import Dead, DeadLetterQueue
 from effectonce.durations import micros
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.intents import Intents
-from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.store import DEFAULT_RETENTION, Store, require_there
 from effectonce.worker import Worker
 from effectonce.workers.checks import check_spans, fit_lease
 
@@ -78,6 +78,7 @@ def _queue(
 ) -> Iterator[Finding]:
     about = f"{broker.backend!r} {queue}"
     try:
+        require_there(broker.backend, "start what uses it")
         broker.check(queue, group=group)
         letters = DeadLetterQueue(source, queue, group=group)
         oldest = next(iter(letters.list(limit=1)), None)

@@ -9,7 +9,7 @@ from effectonce.contracts import OutboxBackend
 from effectonce.errors import ConfigurationError, EffectOnceError, SchemaMissing, UnsafeStore
 from effectonce.record import Figures, Stats
 from effectonce.relay import ask_outbox
-from effectonce.store import Store
+from effectonce.store import Store, require_there
 
 from .findings import Finding, Limits, ago, refusal, span
 
@@ -24,6 +24,7 @@ def examine_store(store: Store, limits: Limits) -> Iterator[Finding]:
         yield refusal(error, "store")
         return
     try:
+        require_there(store.engine.backend, "make it with: effectonce migrate")
         store.check()
     except EffectOnceError as error:
         yield refusal(error, about)
@@ -33,7 +34,8 @@ def examine_store(store: Store, limits: Limits) -> Iterator[Finding]:
         yield from _clock(store, about, limits)
         now, stats = store.now(), store.stats()
         figures = store.figures(overdue_by=limits.unswept) or Figures()
-        yield from _sweeper(stats, figures, now, about, limits)
+        since = stats.swept_at or min((each.created_at for each in store.list(limit=_SAMPLE).records), default=now)
+        yield from _sweeper(stats, figures, now, since, about, limits)
         yield from _doubt(stats, now, about, limits)
         yield from _server(figures, about, limits)
     except EffectOnceError as error:
@@ -59,15 +61,16 @@ def _clock(store: Store, about: str, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _sweeper(stats: Stats, figures: Figures, now: int, about: str, limits: Limits) -> Iterator[Finding]:
-    """F37: a sweeper that has stopped in silence."""
-    swept = stats.swept_at or 0
-    if (now - swept) / 1e6 > limits.unswept and any(stats.counts.values()):
+def _sweeper(
+    stats: Stats, figures: Figures, now: int, unswept_since: int, about: str, limits: Limits
+) -> Iterator[Finding]:
+    """F37: a sweeper that has stopped in silence. One that is new may not have had its turn."""
+    if (now - unswept_since) / 1e6 > limits.unswept and any(stats.counts.values()):
         yield Finding(
             code="sweeper-stale",
             severity="warning",
             about=about,
-            what=f"the last sweep was {ago(now, swept)}" if swept else "it was never swept",
+            what=f"the last sweep was {ago(now, unswept_since)}" if stats.swept_at else "it was never swept",
             why="Until someone sweeps, expired records stay, and work whose process died is not shown as in doubt.",
             run=f"effectonce records purge --store '{about}'; then find out why no process sweeps: one that has the "
             "store open does so every minute (its log says sweep_failed), unless sweep_every=None",

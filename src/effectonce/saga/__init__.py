@@ -375,10 +375,10 @@ class Saga(Generic[In]):
                 "nothing was changed"
             )
         if word == "abandon":
-            self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6)
+            self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6, quiet=True)
         else:
             decide(self.log(record), self.steps, word, result)  # refused here, while nothing is changed
-            self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6)
+            self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6, quiet=True)
             drive(self._resolved(self._run(encode_key(id)), word, result))
         who = who or "this program"
         logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), word, who)

@@ -106,6 +106,9 @@ class SQLiteBackend:
 
     # -- the schema
 
+    def is_new(self) -> bool:
+        return self.file.lacks(f"{self.prefix}_meta")
+
     def schema_sql(self) -> str:
         inbox = sqlfiles.inbox_schema("sqlite", f"{self.prefix}_inbox")
         return "\n".join([self._records_sql(), inbox, sqlfiles.outbox_schema("sqlite", f"{self.prefix}_outbox")])

@@ -20,9 +20,8 @@ from effectonce.relay import Relay
 from effectonce.store import Store
 from effectonce.worker import Worker
 
-from .figures import ask, in_loop
 from .prometheus import Metrics
-from .readings import Reading, refresh
+from .readings import Reading, ask, in_loop, refresh
 
 log = logging.getLogger("effectonce")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from effectonce.contracts import Port
-from effectonce.core.drive import drive
 from effectonce.errors import StoreUnavailable
 from effectonce.outgoing import Backlog
 from effectonce.record import Stats
@@ -19,7 +17,7 @@ from effectonce.relay import Relay
 from effectonce.store import Store
 from effectonce.worker import Worker
 
-from .readings import Reading
+from .readings import Reading, ask, in_loop
 from .watching import Watched
 
 T = TypeVar("T")
@@ -121,15 +119,6 @@ class _Aged(Struct):
         return None if since is None else max(0.0, (self.now - since) / 1e6)
 
 
-def ask(store: Store, question: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-    """What ``question(port)`` gives, on a connection of its own: one that hangs is in nobody's way."""
-    port = store.engine.backend.sync_port()
-    try:
-        return drive(question(port))
-    finally:
-        drive(port.close())
-
-
 class _OfStore:
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
@@ -224,17 +213,6 @@ async def _count_dead(worker: Worker) -> dict[str, int]:
         finally:
             await letters.close()
     return found
-
-
-def in_loop(loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
-    """What ``work()`` gives on another thread's event loop, which may be busy, or not answer at all."""
-    if loop is None or loop.is_closed():
-        raise StoreUnavailable("it is not running")
-    future = asyncio.run_coroutine_threadsafe(work(), loop)
-    try:
-        return future.result(patience)
-    finally:
-        future.cancel()
 
 
 def name_of(store: Store) -> str:

@@ -36,6 +36,7 @@ LEVELS = {
     "released": INFO,
     "redriven": INFO,
     "resolved": INFO,
+    "forgotten": INFO,
     "in_doubt": ERROR,
     "dead_lettered": ERROR,
     "exhausted": ERROR,

@@ -8,15 +8,18 @@ The trace travels in the headers of the message (``traceparent``), so a message 
 whichever broker and outbox is between. A duplicate has a link to the run whose result it gets: its trace is kept with
 the result, where there is one. In a transaction (`Inbox`) none is kept, nor where a result was not stored: those share
 the trace of the message itself.
+
+What a processor, a propagator or an exporter raises is logged, and changes no outcome.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -40,7 +43,7 @@ from effectonce.relay import Relay
 from effectonce.store import Store
 from effectonce.worker import Worker
 
-from .watching import hook_into
+from .watching import MAX_SCOPES, OTHER, hook_into
 
 #: How the conventions call our brokers.
 SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
@@ -50,6 +53,9 @@ TRACEPARENT = "traceparent"
 MAX_LINKS = 100  # of one span
 
 Attributes = dict[str, str | int | bool]
+T = TypeVar("T")
+
+log = logging.getLogger("effectonce")
 
 
 class Tracing:
@@ -68,6 +74,7 @@ class Tracing:
         self._process_time = meter.create_histogram(
             "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BOUNDS
         )
+        self._scopes: set[str] = set()
         self._outcomes = meter.create_counter("effectonce.outcomes", "{event}", "What happened to operations, by kind.")
 
     def watch(self, *watched: Store | Broker | Outbox | Worker | Relay) -> Tracing:
@@ -102,6 +109,9 @@ class Tracing:
     # -- a hook
 
     def wants(self, kind: str, scope: str) -> Meter:
+        if scope not in self._scopes and len(self._scopes) >= MAX_SCOPES:
+            scope = OTHER
+        self._scopes.add(scope)
         add, attributes = self._outcomes.add, {"effectonce.kind": kind, "effectonce.scope": scope}
         return lambda seconds: add(1, attributes)
 
@@ -111,13 +121,16 @@ class Tracing:
     # -- results
 
     def context(self) -> bytes:
-        return _written(trace.get_current_span().get_span_context())
+        return _quietly(lambda: _written(trace.get_current_span().get_span_context()), b"")
 
     def replayed(self, run: Run) -> None:
-        span = trace.get_current_span()
-        if span.is_recording():
-            for link in _links(run.trace):
-                span.add_link(link.context, {"effectonce.scope": run.scope, "effectonce.replayed": True})
+        def link_to_first() -> None:
+            span = trace.get_current_span()
+            if span.is_recording():
+                for link in _links(run.trace):
+                    span.add_link(link.context, {"effectonce.scope": run.scope, "effectonce.replayed": True})
+
+        _quietly(link_to_first, None)
 
     # -- sending
 
@@ -125,7 +138,7 @@ class Tracing:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
         about = {"messaging.message.id": message.id, **_about("effectonce", queue, "create")}
-        with self._tracer.start_as_current_span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=about):
+        with self._span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=about):
             return _injected(message)
 
     @contextmanager
@@ -139,16 +152,14 @@ class Tracing:
             about["messaging.batch.message_count"] = len(messages)
         kind = SpanKind.CLIENT if len(known) == len(messages) else SpanKind.PRODUCER
         began = time.perf_counter()
-        with self._tracer.start_as_current_span(f"send {queue}", kind=kind, attributes=about, links=known) as span:
-            try:
+        try:
+            with self._span(f"send {queue}", kind=kind, attributes=about, links=known):
                 yield [each if TRACEPARENT in each.headers else _injected(each) for each in messages]
-            except Exception as error:
-                labels["error.type"] = type(error).__qualname__
-                span.set_attribute("error.type", type(error).__qualname__)
-                raise
-            finally:
-                self._sent.add(len(messages), labels)
-                self._operation_time.record(time.perf_counter() - began, labels)
+        except Exception as error:
+            labels["error.type"] = type(error).__qualname__
+            raise
+        finally:
+            self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - began, labels)
 
     def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
         about = _about(system, row.destination, "send")
@@ -157,18 +168,21 @@ class Tracing:
         if error is not None:
             about["error.type"] = labels["error.type"] = type(error).__qualname__
         now = time.time_ns()
-        span = self._tracer.start_span(
-            f"send {row.destination}",
-            context=_extracted(_headers(row)),
-            kind=SpanKind.CLIENT,
-            attributes=about,
-            start_time=now - round(seconds * 1e9),
-        )
-        if error is not None:
-            span.set_status(Status(StatusCode.ERROR, show(error, 300)))
-        span.end(now)
-        self._sent.add(1, labels)
-        self._operation_time.record(seconds, labels)
+
+        def send() -> None:
+            span = self._tracer.start_span(
+                f"send {row.destination}",
+                context=_extracted(_headers(row)),
+                kind=SpanKind.CLIENT,
+                attributes=about,
+                start_time=now - round(seconds * 1e9),
+            )
+            if error is not None:
+                span.set_status(Status(StatusCode.ERROR, show(error, 300)))
+            span.end(now)
+
+        _quietly(send, None)
+        self._count(self._sent, 1, self._operation_time, seconds, labels)
 
     # -- handling
 
@@ -180,22 +194,21 @@ class Tracing:
         labels = dict(about)
         queue = about["messaging.destination.name"]
         began = time.perf_counter()
-        with self._tracer.start_as_current_span(
-            f"process {queue}",
-            context=_extracted(message.headers),
-            kind=SpanKind.CONSUMER,
-            attributes={**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more},
-            links=links,
-        ) as span:
-            try:
+        attributes = {**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more}
+        try:
+            with self._span(
+                f"process {queue}",
+                context=_extracted(message.headers),
+                kind=SpanKind.CONSUMER,
+                attributes=attributes,
+                links=links,
+            ) as span:
                 yield span
-            except Exception as error:
-                labels["error.type"] = type(error).__qualname__
-                span.set_attribute("error.type", type(error).__qualname__)
-                raise
-            finally:
-                self._consumed.add(1, labels)
-                self._process_time.record(time.perf_counter() - began, labels)
+        except Exception as error:
+            labels["error.type"] = type(error).__qualname__
+            raise
+        finally:
+            self._count(self._consumed, 1, self._process_time, time.perf_counter() - began, labels)
 
     def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """A span about a settlement, with links to the messages, as far as their headers say what trace they are of
@@ -207,19 +220,49 @@ class Tracing:
             if TRACEPARENT in each.packet.headers
             for link in _links_of(each.packet.headers)
         ]
-        self._tracer.start_span(
-            f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
-            context=context.Context(),
-            kind=SpanKind.CLIENT,
-            attributes={
-                **about,
-                "messaging.consumer.group.name": group,
-                "messaging.batch.message_count": len(deliveries),
-            },
-            links=links,
-            start_time=now - round(seconds * 1e9),
-        ).end(now)
-        self._operation_time.record(seconds, about)
+
+        def settle() -> None:
+            self._tracer.start_span(
+                f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
+                context=context.Context(),
+                kind=SpanKind.CLIENT,
+                attributes={
+                    **about,
+                    "messaging.consumer.group.name": group,
+                    "messaging.batch.message_count": len(deliveries),
+                },
+                links=links,
+                start_time=now - round(seconds * 1e9),
+            ).end(now)
+            self._operation_time.record(seconds, about)
+
+        _quietly(settle, None)
+
+    # -- so that none of it touches what is traced
+
+    @contextmanager
+    def _span(self, name: str, **about: Any) -> Iterator[trace.Span]:
+        """A span around what is done inside, which is the current one there."""
+        none: trace.Span = trace.INVALID_SPAN
+        span = _quietly(lambda: self._tracer.start_span(name, **about), none)
+        token = context.attach(trace.set_span_in_context(span))
+        try:
+            yield span
+        except Exception as error:
+            _quietly(functools.partial(_failed, span, error), None)
+            raise
+        finally:
+            context.detach(token)
+            _quietly(span.end, None)
+
+    def _count(
+        self, counter: metrics.Counter, number: int, timer: metrics.Histogram, seconds: float, labels: Attributes
+    ) -> None:
+        def count() -> None:
+            counter.add(number, labels)
+            timer.record(seconds, labels)
+
+        _quietly(count, None)
 
 
 class _Handlers:
@@ -277,17 +320,32 @@ def _about(system: str, queue: str, name: str, kind: str = "") -> Attributes:
     }
 
 
+def _quietly(work: Callable[[], T], otherwise: T) -> T:
+    try:
+        return work()
+    except Exception:
+        log.exception("OpenTelemetry failed: this is not traced, and otherwise as it would be")
+        return otherwise
+
+
+def _failed(span: trace.Span, error: Exception) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__qualname__}: {show(error, 300)}"))
+
+
 # -- contexts, as they travel and as they are kept
 
 
 def _injected(message: Message[Any]) -> Message[Any]:
     headers = dict(message.headers)
-    propagate.inject(headers)
+    _quietly(lambda: propagate.inject(headers), None)
     return replace(message, headers=headers) if headers != message.headers else message
 
 
 def _extracted(headers: Mapping[str, str]) -> context.Context:
-    return propagate.extract(headers, context=context.Context())
+    nowhere = context.Context()
+    return _quietly(lambda: propagate.extract(headers, context=nowhere), nowhere)
 
 
 def _headers(row: Outgoing) -> dict[str, str]:

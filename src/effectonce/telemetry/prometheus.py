@@ -31,11 +31,7 @@ from effectonce.worker import Worker
 from .counting import BOUNDS, Tallies
 from .figures import Families, Source, source_of
 from .readings import refresh
-from .watching import Watched, hook_into, store_of
-
-#: Scopes beyond these are counted as one, so that names made of data cannot fill the server that scrapes.
-MAX_SCOPES = 500
-OTHER = "(other)"
+from .watching import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 
 #: Of these the scope is where a message goes to.
 RELAYED = frozenset(("published", "publish_failed", "parked"))

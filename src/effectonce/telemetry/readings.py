@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
+
+from effectonce.contracts import Port
+from effectonce.core.drive import drive
+from effectonce.errors import StoreUnavailable
+from effectonce.store import Store
 
 T = TypeVar("T")
 
@@ -75,3 +81,26 @@ def refresh(readings: Iterable[Reading[Any]], patience: float = 2.0) -> Sequence
     for done in begun:
         done.wait(max(0.0, deadline - time.monotonic()))
     return readings
+
+
+# -- asking
+
+
+def ask(store: Store, question: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    """What ``question(port)`` gives, on a connection of its own: one that hangs is in nobody's way."""
+    port = store.engine.backend.sync_port()
+    try:
+        return drive(question(port))
+    finally:
+        drive(port.close())
+
+
+def in_loop(loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
+    """What ``work()`` gives on another thread's event loop, which may be busy, or not answer at all."""
+    if loop is None or loop.is_closed():
+        raise StoreUnavailable("it is not running")
+    future = asyncio.run_coroutine_threadsafe(work(), loop)
+    try:
+        return future.result(patience)
+    finally:
+        future.cancel()

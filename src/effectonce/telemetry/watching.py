@@ -10,6 +10,10 @@ from effectonce.worker import Worker
 
 Watched = Store | Worker | Relay
 
+#: Scopes beyond these are counted as one, so that names made of data cannot fill the server that scrapes.
+MAX_SCOPES = 500
+OTHER = "(other)"
+
 
 def store_of(watched: Watched) -> Store | None:
     """The store behind ``watched``; None: a worker in transactions has none."""

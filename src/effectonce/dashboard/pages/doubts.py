@@ -79,7 +79,7 @@ def _decide(ask: Ask, record: Record, word: Any, result: Any) -> None:
         intents.resolve(intents.id_of(record), word, result=result, who=who)
     else:
         kept = DEFAULT_RETENTION if kind_of(scope) == "guard" else FOREVER / 1e6 if word == "retry" else KEPT
-        ask.sources.store.resolve(scope, key, word, result=result, retention=kept)
+        ask.sources.store.resolve(scope, key, word, result=result, retention=kept, who=who)
 
 
 def _result(text: str) -> Any:

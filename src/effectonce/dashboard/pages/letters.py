@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from effectonce.dashboard import reading
-from effectonce.dashboard.desk import Ask
+from effectonce.dashboard.desk import Ask, link
 from effectonce.dlq import Dead, DeadLetterQueue, Redrive
 from effectonce.errors import InvalidOption
 
@@ -30,13 +30,22 @@ MEANING: Final = {
 def listed(ask: Ask) -> Response:
     name = ask.text("queue") or next(iter(ask.sources.letters), "")
     there = name in ask.sources.letters
-    found = ask.sources.letters[name].list(limit=SHOWN) if there else []
+    after = ask.text("after") or None
+    found = ask.sources.letters[name].list(limit=SHOWN + 1, after=after) if there else []
+    letters, more = found[:SHOWN], len(found) > SHOWN
     total = ask.sources.letters[name].count() if there else 0
     counts = {**dict.fromkeys(ask.sources.letters), **ask.desk.watcher.letters}
     if there:
         counts[name] = ask.desk.watcher.letters[name] = total
     return ask.render(
-        "letters.html", queues=counts, queue=name if there else "", letters=found, total=total, key_of=key_of
+        "letters.html",
+        queues=counts,
+        queue=name if there else "",
+        letters=letters,
+        total=total,
+        next=link("/letters", queue=name, after=letters[-1].id) if more else "",
+        later=after is not None,
+        key_of=key_of,
     )
 
 
@@ -55,10 +64,11 @@ def preview(ask: Ask) -> Response:
 
 
 def redrive(ask: Ask) -> Response:
-    """Send those again that the dry run showed."""
+    """Send those again that the dry run showed. One at a time: of two operators with the same letters, and of a form
+    that is sent twice, the second finds them gone, where it would otherwise have started their effects once more."""
     queue, ids, anew = _queue(ask), _chosen(ask), bool(ask.text("new_generation"))
     detail = f"{len(ids)} chosen{', as a new generation' if anew else ''}: {', '.join(sorted(ids))}"
-    with ask.audited("dlq redrive", f"{queue.queue} of {queue.group}", detail=detail):
+    with ask.desk.redriving, ask.audited("dlq redrive", f"{queue.queue} of {queue.group}", detail=detail):
         report = queue.redrive(select=lambda dead: dead.id in ids, limit=len(ids), new_generation=anew)
     return _report(ask, report, dry_run=False, going=[each for each in report if each.sent], anew=anew)
 

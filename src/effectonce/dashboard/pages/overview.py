@@ -36,7 +36,7 @@ def figures(ask: Ask) -> Response:
     facts = {
         "series": ask.desk.watcher.series(),
         "states": [[name, text] for name, _, text, _ in seen["shares"]],
-        "needs": len(seen["needs"]),
+        "needs": [[number, where] for _, number, _, where in seen["needs"]],
     }
     return Response(json.encode(facts), media_type="application/json")
 

@@ -86,5 +86,6 @@ def choices(ask: Ask, record: Record) -> dict[str, Any]:
     elif kind == "intent" and record.scope not in sources.intents:
         hint = "Start the dashboard with --intents MODULE:INTENTS, and a result is checked against its type."
     elif kind == "guard" and sources.privacy is not None:
-        words, hint = ("retry",), "This store is private: what is stored of the other two, only its program can seal."
-    return {"words_for": words, "undoing": undoing, "hint": hint}
+        hint = "This store is private: only its program can seal a result, so none is asked for."
+    takes_result = "done" in words and not undoing and not (kind == "guard" and sources.privacy is not None)
+    return {"words_for": words, "undoing": undoing, "hint": hint, "takes_result": takes_result}

@@ -139,7 +139,10 @@ if (live) {
         if (count) count.textContent = text;
       }
       live.dataset.state = "live";
-      live.dataset.needs = needs;
+      const shown = [...document.querySelectorAll(".needs a")];
+      if (needs.map(([, where]) => where).join() !== shown.map((each) => each.getAttribute("href")).join()) {
+        if (!document.activeElement?.matches("input")) location.reload(); // somebody is typing: later
+      } else needs.forEach(([count], n) => { shown[n].querySelector("b").textContent = count; });
     } catch { live.dataset.state = "lost"; }
   };
   refresh();
