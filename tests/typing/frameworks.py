@@ -9,8 +9,8 @@ import effectonce as eo
 from effectonce.core.retry import Retry
 from effectonce.integrations.agents import tool_once
 from effectonce.integrations.aws_lambda import sqs_batch
-from effectonce.loops import Ack, Again, Dead, Verdict, dispatcher
 from effectonce.integrations.webhooks import github, stripe
+from effectonce.loops import Ack, Again, Dead, Verdict, dispatcher
 
 store = eo.connect("memory://")
 
