@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from effectonce.cli import main
+
 from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings, missing_line, pages, servers_of
 
 PAGES = pages()
@@ -66,6 +68,19 @@ def test_what_is_installed_and_made_exists() -> None:
                     assert set(wanted.split(",")) <= set(extras), f"{page}: {command}"
                 if made := re.match(r"make (\w+)", command):
                     assert made[1] in targets, f"{page}: {command}"
+
+
+def test_commands_in_passing_take_the_options_that_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those in console blocks are run; these stand in sentences and pictures."""
+    for page in PAGES:
+        for line in re.findall(r"effectonce ([a-z]+(?: [a-z]+)?[^`\n]*--[^`\n]*)", page.read_text()):
+            words = line.split()
+            for named in (words[:2], words[:1]):
+                if main([*named, "--help"]) == 0:
+                    break
+            help_ = capsys.readouterr().out
+            for option in re.findall(r"(?<=\s)(--[a-z][a-z-]*)", line):
+                assert option in help_, f"{page}: effectonce {line}"
 
 
 def test_every_page_is_in_the_navigation() -> None:
