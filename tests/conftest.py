@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
+from effectonce.core.flow import running
 from tests.harness import process, servers
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats
@@ -132,6 +133,13 @@ def sqs_url(request: pytest.FixtureRequest, aws_credentials: None) -> Iterator[s
 @pytest.fixture(scope="session")
 def dynamodb_endpoint(dynamodb_url: str) -> str:
     return dynamodb_url.partition("endpoint=")[2].partition("&")[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_run_of_another_test() -> Iterator[None]:
+    """A streamed response that a test does not close leaves its run in this thread: the next test is not inside it."""
+    yield
+    running.set(None)
 
 
 @pytest.fixture

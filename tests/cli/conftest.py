@@ -125,7 +125,7 @@ def forked(arguments: Sequence[str], variables: dict[str, str], folder: Path) ->
 
 
 def _temporary(module: object) -> bool:
-    return str(getattr(module, "__file__", None) or "").startswith(tempfile.gettempdir())
+    return "/pytest-of-" in str(getattr(module, "__file__", None) or "")
 
 
 @pytest.fixture
