@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import asyncio
+
 import pytest
 
 import effectonce as eo
@@ -377,6 +379,7 @@ async def test_expired_rows_are_purged_and_no_others(shop: Shop) -> None:
         assert await told(brief.first(desk.conn, key))
     assert await told(shop.inbox.first(desk.conn, "kept"))
     await desk.commit()
+    await asyncio.sleep(0.01)  # SQLite's clock counts milliseconds
     await desk.begin()
     assert not await told(brief.first(desk.conn, "a"))  # past its retention, and not purged: still a duplicate
     await desk.run(shop.effect("a"))
