@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,58 +21,17 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import ConnectionLost
 from effectonce.core.drive import Pending, drive
-from effectonce.record import Batchable, Claim, Reply, Settlement
-from effectonce.stores.memory import MemoryBackend, MemoryPort
+from effectonce.record import Batchable, Claim, Settlement
+from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock, override
+from tests.harness.faulty import FaultyBackend, down
 
 from .conftest import Colour
-
-
-class FaultyPort(MemoryPort):
-    """A memory port that breaks as its backend says, before or after the operation was applied."""
-
-    backend: FaultyBackend
-
-    def faulted(self, apply: Callable[[Any], Reply], op: Any) -> Reply:
-        faulty: FaultyBackend = self._backend  # type: ignore[assignment]
-        error = faulty.before(op)
-        if error is not None:
-            raise error
-        reply = apply(op)
-        error = faulty.after(op)
-        if error is not None:
-            raise error
-        return reply
-
-    def claim(self, op: Any) -> Reply:
-        return self.faulted(super().claim, op)
-
-    def settle(self, op: Any) -> Reply:
-        return self.faulted(super().settle, op)
-
-    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        return [self.claim(op) if isinstance(op, Claim) else self.settle(op) for op in batch]
-
-
-class FaultyBackend(MemoryBackend):
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock=clock)
-        self.before: Callable[[Batchable], Exception | None] = lambda op: None
-        self.after: Callable[[Batchable], Exception | None] = lambda op: None
-
-    def sync_port(self) -> FaultyPort:
-        return FaultyPort(self)
-
-    async_port = sync_port
 
 
 @pytest.fixture
 def faulty(clock: ManualClock) -> FaultyBackend:
     return FaultyBackend(clock)
-
-
-def down(op: Batchable) -> Exception:
-    return eo.StoreUnavailable("the store does not answer")
 
 
 def test_f01_a_crash_before_the_claim_leaves_nothing_behind(

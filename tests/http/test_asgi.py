@@ -13,9 +13,9 @@ from effectonce.core.flow import running
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend, GroupedBackend
 
 from .conftest import Reply, collected
-from .faulty import FaultyBackend, GroupedBackend
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

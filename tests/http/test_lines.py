@@ -20,9 +20,9 @@ from effectonce.http import Response, Route, asgi, record_key, wsgi
 from effectonce.http.protocol import DROPPED
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend, down, fine
 
 from .conftest import ALICE, BOB, Answer, Asgi, Call, Reply, Stack
-from .faulty import FaultyBackend, down, fine
 
 UUID = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 
@@ -331,8 +331,7 @@ def at_once(stack: Stack, first: Callable[[], Reply], meanwhile: Callable[[], An
 def test_09_a_claim_whose_reply_is_lost_recognises_itself(stack: Stack, clock: ManualClock) -> None:
     """F68: the insert was applied, its answer never came; asked again, it is this request's own."""
     from effectonce.contracts import ConnectionLost
-
-    from .faulty import GroupedBackend
+    from tests.harness.faulty import GroupedBackend
 
     backend = GroupedBackend(clock)
     failed: list[Any] = []

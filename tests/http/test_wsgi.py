@@ -13,9 +13,9 @@ import effectonce as eo
 from effectonce.http import Route
 from effectonce.http.wsgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend, down
 
 from .conftest import wsgi_exchange
-from .faulty import FaultyBackend, down
 
 
 def environ(body: bytes = b"{}", **more: Any) -> dict[str, Any]:
