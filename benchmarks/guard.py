@@ -228,10 +228,10 @@ def two_statements(path: str, synchronous: str) -> Handler:
         owner, until, expires = now.to_bytes(16, "little"), now + 30_000_000, now + 10**12
         place = now // 1000 << 20 | next(_serial) & 0xFFFFF
         connection.execute(
-            claim, (place, "pair", payment_id, owner, now, False, until, expires, now, now, None, 1 << 40, b"")
+            claim, (place, "pair", payment_id, owner, now, False, until, expires, now, now, None, None, 1 << 40, b"")
         )
         connection.execute(
-            settle, ("done", b"14200", None, 0, now, expires, "pair", payment_id, owner, now, "in_doubt", now)
+            settle, ("done", b"14200", None, 0, now, expires, None, "pair", payment_id, owner, now, "in_doubt", now)
         )
 
     return by_hand
