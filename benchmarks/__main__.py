@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="size of the work; below 1 for a quick look")
     options = parser.parse_args()
     progress = progress_to_stderr()
-    results: list[Result] = []
+    results: list[tuple[str, Result]] = []
     for suite in options.suites or SUITES:
         for part, tables in SUITES[suite].items():
             if options.part and part not in options.part:
@@ -45,13 +44,12 @@ def main() -> int:
                 result = run(table, progress)
                 progress("")
                 print(show(result), flush=True)
-                results.append(result)
+                results.append((suite, result))
                 if options.plots:
                     options.plots.mkdir(parents=True, exist_ok=True)
-                    name = re.sub(r"[^a-z0-9]+", "-", result.name.lower()).strip("-")
-                    (options.plots / f"{name}.svg").write_text(plot.svg(result))
-    missed = [line.name for result in results for line in result.lines if not line.met]
-    met = [line for result in results for line in result.lines if line.targets]
+                    (options.plots / plot.file_name(result)).write_text(plot.svg(result))
+    missed = [line.name for _, result in results for line in result.lines if not line.met]
+    met = [line for _, result in results for line in result.lines if line.targets]
     print(f"targets met: {len(met) - len(missed)} of {len(met)}")
     if options.json:
         about = {
@@ -60,7 +58,7 @@ def main() -> int:
             "cores": os.cpu_count(),
             "scale": options.scale,
         }
-        document = {"about": about, "tables": [result.to_json() for result in results]}
+        document = {"about": about, "tables": [{"suite": suite, **result.to_json()} for suite, result in results]}
         options.json.write_text(json.dumps(document, indent=1))
     return 0
 

@@ -107,7 +107,7 @@ def show(result: Result) -> str:
     width = max(len(line.name) for line in result.lines)
     out = [f"{result.name} ({result.unit}){': ' + result.note if result.note else ''}"]
     for line in result.lines:
-        text = f"  {line.name:<{width}}  {_number(line.median):>9}  [{_number(line.low)} to {_number(line.high)}]"
+        text = f"  {line.name:<{width}}  {number(line.median):>9}  [{number(line.low)} to {number(line.high)}]"
         for other, ratio in line.ratios.items():
             target = line.targets[other]
             verdict = "met" if ratio >= target else "MISSED"
@@ -116,7 +116,8 @@ def show(result: Result) -> str:
     return "\n".join(out)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """``value`` with three digits, or whole."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from xml.sax.saxutils import escape
 
-from .measure import Result
+from .measure import Result, number
 
 ROW, LEFT, WIDTH = 28, 300, 420
+
+
+def file_name(result: Result) -> str:
+    """Where its plot is kept."""
+    return re.sub(r"[^a-z0-9]+", "-", result.name.lower()).strip("-") + ".svg"
 
 
 def svg(result: Result) -> str:
@@ -19,10 +25,10 @@ def svg(result: Result) -> str:
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.w{stroke:#ced4da}}</style>",
         f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(result.name)} ({escape(result.unit)})</text>',
     ]
-    for number, line in enumerate(result.lines):
-        y = 42 + ROW * number
+    for place, line in enumerate(result.lines):
+        y = 42 + ROW * place
         bar, low, high = (LEFT + WIDTH * value / top for value in (line.median, line.low, line.high))
-        label = f"{line.median:,.0f}" if line.median >= 100 else f"{line.median:.3g}"
+        label = number(line.median)
         ratios = ", ".join(f"{ratio:.2f} x {other}" for other, ratio in line.ratios.items())
         parts += [
             f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(line.name)}</text>',
