@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import effectonce as eo
 from tests.inbox.conftest import Shop
 from tests.inbox.kinds import Place, django_connection, pymysql_conn, run_sync, sqlite
-from tests.inbox.test_handler import bump, counted, rival
+from tests.inbox.test_handler import MUCH, bump, counted, rival
 from tests.inbox.test_inputs import opened
 from tests.inbox.test_orms import DRIVERS
 from tests.inbox.test_waiting import until_waiting
@@ -164,7 +164,7 @@ def deadlocks(shop: Shop) -> Iterator[Any]:
 
         def collide(ours: Any) -> None:
             run_sync(ours, bump(shop, 1))
-            run_sync(other, f"INSERT INTO {shop.scope} SELECT seq, 0 FROM seq_10_to_200")
+            run_sync(other, f"INSERT INTO {shop.scope} {MUCH}")
             run_sync(other, bump(shop, 2))
             waits = pool.submit(run_sync, other, bump(shop, 1))
             waits.add_done_callback(lambda _: other.rollback())

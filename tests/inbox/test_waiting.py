@@ -28,8 +28,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 WAITING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
     # Not information_schema.innodb_trx, which shows the same again to whoever asks more often than ten times a second.
-    "mysql": "SELECT variable_value + 0 FROM information_schema.global_status "
-    "WHERE variable_name = 'innodb_row_lock_current_waits'",
+    "mysql": "SHOW GLOBAL STATUS LIKE 'innodb_row_lock_current_waits'",
 }
 
 
@@ -37,8 +36,8 @@ def until_waiting(place: Place, future: Future[Any]) -> None:
     """Until the database says that somebody waits for a lock. SQLite cannot say: there, either order is tried."""
     deadline = time.monotonic() + 20
     while place.dialect != "sqlite" and not future.done():
-        ((waiting,),) = place.query(WAITING[place.dialect])
-        if waiting:
+        ((*_, waiting),) = place.query(WAITING[place.dialect])
+        if int(waiting):
             return
         assert time.monotonic() < deadline, "nobody waits"
         time.sleep(0.005)

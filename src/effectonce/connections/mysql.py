@@ -32,7 +32,7 @@ from effectonce.urls import Address
 
 Rows = Sequence[tuple[Any, ...]]
 
-_OLDEST = {"MySQL": (8, 0), "MariaDB": (10, 6)}
+_OLDEST = {"MySQL": (8, 0, 0), "MariaDB": (10, 6, 0)}
 _MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
@@ -110,7 +110,7 @@ class Server(NamedTuple):
     """What a session learned of the server it is on."""
 
     flavour: str
-    version: tuple[int, int]
+    version: tuple[int, int, int]
     max_packet: int
 
     @property
@@ -118,15 +118,20 @@ class Server(NamedTuple):
         """INSERT ... RETURNING is there."""
         return self.flavour == "MariaDB"
 
+    @property
+    def aliases(self) -> bool:
+        """The new row of an INSERT may be named in its ON DUPLICATE KEY UPDATE."""
+        return self.flavour == "MySQL" and self.version >= (8, 0, 19)
+
 
 def _server(address: Address, results: list[Rows], tls: bool) -> Server:
     version, packet = results[2][0]
     if tls and not (results[3] and results[3][0][1]):
         raise ConfigurationError(f"{address} asks for ssl, and the server does not offer it")
-    found = re.match(r"(\d+)\.(\d+)", version)
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     server = Server(
         "MariaDB" if "mariadb" in version.lower() else "MySQL",
-        (int(found[1]), int(found[2])) if found else (0, 0),
+        (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0),
         int(packet),
     )
     oldest = _OLDEST[server.flavour]
@@ -321,7 +326,7 @@ def driver(module: str, package: str) -> ModuleType:
 _CONTENTION = {1205, 1213, 1020, 1317}  # lock wait, deadlock, changed since read, KILL QUERY
 _LOST = {2006, 2013, 2055, 0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
 _READ_ONLY = {1290, 1792, 1836}
-_DENIED = {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 3118, 3159, 3955, 4151}
+_DENIED = {1044, 1045, 1130, 1143, 1227, 1251, 1370, 1698, 3118, 3159, 3955, 4151}
 _BUSY = {1040, 1203, 1226, 1021, 1114, 1047, 1969, 3024, 1041, 1135}
 
 
@@ -367,6 +372,7 @@ _REMEDIES: dict[int, Callable[[str, Address], Exception]] = {
     1049: lambda m, a: SchemaMissing(f"{m}; create the database, then run: effectonce migrate '{a}'"),
     1146: lambda m, a: SchemaMissing(f"{m}; create the tables: effectonce migrate '{a}'"),
     1054: lambda m, a: SchemaMismatch(f"{m}; the tables are of another version: effectonce migrate '{a}'"),
+    1142: lambda m, a: ConfigurationError(f"{m}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user"),
     1406: lambda m, a: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
     1665: lambda m, a: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
 }

@@ -37,7 +37,7 @@ DELETE FROM {inbox} WHERE id IN ({ids});
 INSERT INTO {attempts} (id, scope, `key`, attempts, expires_at)
 SELECT UNHEX($1), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX($3) USING utf8mb4), 1, {now} + $4 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE id = UNHEX($1))
-ON DUPLICATE KEY UPDATE attempts = attempts + 1, expires_at = VALUES(expires_at);
+ON DUPLICATE KEY UPDATE attempts = attempts + 1, expires_at = {now} + $4;
 
 -- name: counted
 -- The counter as this transaction has left it; no row for a message that is handled already.

@@ -238,7 +238,7 @@ WHERE id = {id} AND state = 'claimed' AND doubt_on_lapse AND expires_at IS NULL
 
 
 -- name: swept
-INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = VALUES(value)
+INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = {now}
 
 
 -- name: stats
@@ -306,3 +306,12 @@ WHERE table_schema = DATABASE() AND table_name IN ('{records_name}', '{meta_name
 SHOW GLOBAL VARIABLES WHERE Variable_name IN
     ('innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format', 'read_only', 'max_allowed_packet');
 SELECT SLEEP(0.002), SYSDATE(6) > NOW(6)
+
+
+-- name: rights
+-- Refused where this user may not claim, settle or sweep. Explained, not run: that takes the same privileges.
+EXPLAIN INSERT INTO {records} SELECT * FROM {records} WHERE FALSE;
+EXPLAIN UPDATE {records} SET token = token WHERE FALSE;
+EXPLAIN DELETE FROM {records} WHERE FALSE;
+EXPLAIN INSERT INTO {meta} SELECT * FROM {meta} WHERE FALSE;
+EXPLAIN UPDATE {meta} SET value = value WHERE FALSE

@@ -7,17 +7,14 @@ the same transaction. The statements are in ``sql/mysql_queries.sql``, with the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
 from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
-from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
+from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 from effectonce.keys import digest
 from effectonce.record import (
-    EXHAUSTED,
     Answer,
     Batchable,
     Claim,
@@ -35,13 +32,13 @@ from effectonce.record import (
     State,
     Stats,
     Swept,
-    standing,
 )
-from effectonce.sqlfiles import fill, statements, table_prefix
+from effectonce.sqlfiles import fill, table_prefix
 from effectonce.urls import Address
 
 from .mysql_outbox import MySQLOutbox
-from .mysql_schema import Schema, schema_sql, tables
+from .mysql_rows import NOW, aliased, answer_of, place_of, queries, record_of, weight_of
+from .mysql_schema import Schema, schema_sql
 
 CAP = 100_000  # the most that `stats` counts of a state
 LONGEST_PAGE = 1_000
@@ -52,11 +49,7 @@ SMALLEST_PACKET = 1_048_576
 HELD = 100  # records that a sweep locks at a time
 
 STATES: tuple[State, ...] = ("claimed", "done", "failed", "in_doubt", "free")
-
-# SYSDATE(6) is a DATETIME without a zone; the session's is UTC, so no hour is ever ambiguous. UNIX_TIMESTAMP of
-# it is a DECIMAL: exact, where a double would round microseconds.
-NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)"
-BEGAN = "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)"
+_STATE = {state: state for state in STATES}  # the only texts that are quoted
 
 
 class MySQLBackend:
@@ -98,8 +91,8 @@ class MySQLBackend:
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         mine = (digest(op.scope, op.key), op.owner, op.token)
-        queries = _queries(self._prefix)
-        return "mysql", [(queries["complete"], (*mine, op.result, op.retention)), (queries["completed"], mine)]
+        sql = queries(self._prefix)
+        return "mysql", [(sql["complete"], (*mine, op.result, op.retention)), (sql["completed"], mine)]
 
     def schema_sql(self) -> str:
         return schema_sql(self._prefix)
@@ -116,7 +109,8 @@ class MySQLPort:
         self._address = address
         self._schema = Schema(wire, address, prefix)
         self._returning = returning
-        self._sql = _queries(prefix)
+        self._sql = queries(prefix)
+        self._aliased = aliased(prefix)
         self._room = 0  # bytes of values that fit in a packet there
 
     # -- the hot path
@@ -144,10 +138,10 @@ class MySQLPort:
         part: list[tuple[bytes, int]] = []
         room = self._room
         for item in items:
-            room -= _weight(batch[item[1]])
+            room -= weight_of(batch[item[1]])
             if room < 0 and part:
                 yield part
-                part, room = [], self._room - _weight(batch[item[1]])
+                part, room = [], self._room - weight_of(batch[item[1]])
             part.append(item)
         yield part
 
@@ -160,7 +154,7 @@ class MySQLPort:
             for id_, op in zip(ids, ops, strict=True)
         ]
         found = await self._upsert("claim", ids, rows)
-        return [_answer(found[id_], op.fingerprints, op.owner) for id_, op in zip(ids, ops, strict=True)]
+        return [answer_of(found[id_], op.fingerprints, op.owner) for id_, op in zip(ids, ops, strict=True)]
 
     async def _remember(self, ids: Sequence[bytes], ops: Sequence[Remember]) -> list[Reply]:
         rows = [
@@ -169,14 +163,14 @@ class MySQLPort:
             for id_, op in zip(ids, ops, strict=True)
         ]
         found = await self._upsert("remember", ids, rows)
-        answers = [_answer(found[id_], op.fingerprints) for id_, op in zip(ids, ops, strict=True)]
+        answers = [answer_of(found[id_], op.fingerprints) for id_, op in zip(ids, ops, strict=True)]
         return [answer.kind == "done" if isinstance(answer, Answer) else answer for answer in answers]
 
     async def _look(self, ids: Sequence[bytes], ops: Sequence[Look]) -> list[Reply]:
         [rows] = await self._ask(fill(self._sql["look"], ids=binaries(ids)))
         found = {row[0]: row for row in rows}
         return [
-            _answer(found[id_], op.fingerprints) if id_ in found else Answer("absent")
+            answer_of(found[id_], op.fingerprints) if id_ in found else Answer("absent")
             for id_, op in zip(ids, ops, strict=True)
         ]
 
@@ -219,7 +213,7 @@ class MySQLPort:
     async def _upsert(self, name: str, ids: Sequence[bytes], rows: Sequence[str]) -> dict[bytes, tuple[Any, ...]]:
         """Insert or update, and the rows as they are then, by id."""
         server = await self._wire.connected()
-        statement = fill(self._sql[name], rows=",".join(rows))
+        statement = fill(self._aliased[name] if server.aliases else self._sql[name], rows=",".join(rows))
         columns = self._sql["standing"]
         if self._returning and server.returning:
             [found] = await self._ask(f"{statement} RETURNING {columns}")
@@ -255,7 +249,7 @@ class MySQLPort:
 
     async def get(self, scope: str, key: str) -> Record | None:
         [rows] = await self._ask(fill(self._sql["get"], ids=binary(digest(scope, key))))
-        return _record(rows[0]) if rows else None
+        return record_of(rows[0]) if rows else None
 
     async def list(self, query: Query) -> Page:
         """In the order of the last change, newest first; of one scope, in the order of creation.
@@ -264,7 +258,7 @@ class MySQLPort:
         state in a large scope takes several.
         """
         limit = min(query.limit, LONGEST_PAGE)
-        at, after = _position(query.cursor)
+        at, after = place_of(query.cursor)
         width = max(STRETCH, limit + 1)
         wanted: list_[bytes] = []
         cursor: str | None = None
@@ -309,7 +303,7 @@ class MySQLPort:
             return []
         [rows] = await self._ask(fill(self._sql["get"], ids=binaries(ids)))
         found = {row[-1]: row for row in rows}
-        return [_record(found[id_]) for id_ in ids if id_ in found]
+        return [record_of(found[id_]) for id_ in ids if id_ in found]
 
     async def stats(self) -> Stats:
         counts, oldest, swept = await self._ask(fill(self._sql["stats"], cap=str(CAP)))
@@ -390,6 +384,7 @@ class MySQLPort:
     async def check(self) -> None:
         await self._wire.connected()
         await self._schema.verify()
+        await self._wire.ask(self._sql["rights"])
         tables, variables, clock = await self._wire.ask(self._sql["safety"])
         settings = {str(name).lower(): str(value).upper() for name, value in variables}
         if settings.get("read_only", "OFF") not in ("OFF", "0"):
@@ -418,66 +413,3 @@ class MySQLPort:
 
 
 list_ = list  # `list` is a method there
-
-
-def _answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
-    """What an unexpired row answers after the statement has done its part; ``absent``: it is there to be taken."""
-    left, now = row[8], 0
-    if owner is not None and left is not None and left <= 0:
-        now = left - 1  # a claim that was refused met a live lease, which has ended since
-    try:
-        return standing(*row[1:], fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
-    except CorruptRecord as error:
-        return error
-
-
-def _weight(op: Batchable) -> int:
-    """At most so many bytes of a packet."""
-    size = 768 + 8 * (len(op.scope) + len(op.key))
-    if isinstance(op, Settlement | Remember):
-        size += 2 * len(op.result or b"")
-    if isinstance(op, Settlement):
-        size += 2 * len(op.error or b"")
-    if isinstance(op, Claim | Settlement | Note):
-        size += 2 * len(op.note or b"")
-    return size
-
-
-_FIELDS = (
-    "scope", "key", "state", "token", "attempts", "generation", "doubt_on_lapse", "created_at", "changed_at",
-    "lease_until", "expires_at", "owner", "fingerprint", "result", "error", "note",
-)  # fmt: skip
-
-
-def _record(row: tuple[Any, ...]) -> Record:
-    values = dict(zip(_FIELDS, row[:-1], strict=True))
-    values["doubt_on_lapse"] = bool(values["doubt_on_lapse"])
-    values["fingerprint"] = values["fingerprint"] or None
-    return Record(**values)
-
-
-def _position(cursor: str | None) -> tuple[int, bytes]:
-    """Where a list goes on: the time and the id of the last record before it."""
-    if cursor is None:
-        return 1 << 62, b"\xff" * 32
-    at, _, id_ = cursor.partition(":")
-    if not re.fullmatch(r"[0-9]{1,19}:[0-9a-f]{64}", cursor):
-        raise InvalidOption("this cursor was not made by this store; start again without one")
-    return int(at), bytes.fromhex(id_)
-
-
-_STATE = {state: state for state in STATES}  # the only texts that are quoted
-
-
-@cache
-def _queries(prefix: str) -> dict[str, str]:
-    """The statements by name, with everything filled in that is not a value."""
-    return statements(
-        "mysql_queries.sql",
-        records_name=f"{prefix}_records",
-        meta_name=f"{prefix}_meta",
-        exhausted=binary(EXHAUSTED),
-        now=NOW,
-        began=BEGAN,
-        **tables(prefix),
-    )
