@@ -33,6 +33,7 @@ SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
 _V1: Final = b"\x01"
+_NOT_BINARY: Final = frozenset((dict, list, tuple, str, int))  # an `isinstance` that says no takes as long as the JSON
 _RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
 _EMPTY: Final = hashlib.sha256()  # copied: OpenSSL takes longer to make one than to hash a small payload
 
@@ -44,12 +45,7 @@ def fingerprint(value: object) -> bytes:
     A payload that is itself bytes is hashed as it stands, apart from all JSON: ``b"{}"`` is not ``{}``.
     Raises `InvalidKey` where `canonical` does.
     """
-    state = _EMPTY.copy()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        state.update(_RAW_BYTES + bytes(value))
-    else:
-        state.update(canonical(value))
-    return _V1 + state.digest()
+    return fingerprints(value)[:SIZE]
 
 
 def fingerprints(value: object) -> bytes:
@@ -57,7 +53,12 @@ def fingerprints(value: object) -> bytes:
 
     A stored fingerprint matches if it is any of these.
     """
-    return fingerprint(value)
+    state = _EMPTY.copy()
+    if type(value) not in _NOT_BINARY and isinstance(value, (bytes, bytearray, memoryview)):
+        state.update(_RAW_BYTES + bytes(value))
+    else:
+        state.update(canonical(value))
+    return _V1 + state.digest()
 
 
 def canonical(value: object) -> bytes:
@@ -70,7 +71,7 @@ def canonical(value: object) -> bytes:
         text = _json(value)
         # MessagePack marks every float with this byte, the NaN that JSON would have made `null` too.
         # It may also occur by chance, which costs time and changes nothing.
-        if b"\xcb" not in _msgpack(value):
+        if 0xCB not in _msgpack(value):
             return text
     except OverflowError:  # MessagePack has no integers beyond 64 bits
         pass

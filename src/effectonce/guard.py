@@ -12,9 +12,9 @@ from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from .core.codec import Codec
+from .core.codec import NATIVE, Codec
 from .core.drive import run_through
-from .core.flow import Policy, Run, abort, begin, finish, prepare, running, unprotected
+from .core.flow import Policy, Run, abort, begin, finish, prepare, running, set_running, unprotected
 from .durations import Duration
 from .errors import ConfigurationError, MissingKey, WrongColour
 from .handlers import (
@@ -87,8 +87,9 @@ class _Plan(Struct, kw_only=True):
         policy = self.policy or self.settled()
         engine = self.store._live or self.store.engine
         try:
-            key = self.extract(args, kwargs)
-            if type(key) is not str or not 0 < len(key) <= 200 or not key.isascii() or "\0" in key:
+            extract = self.extract  # in a name of its own, here and below: 3.11 calls what an attribute holds slowly
+            key = extract(args, kwargs)
+            if type(key) is not str or not key or len(key) > 200 or not key.isascii() or "\0" in key:
                 key = encode_key(key)
         except MissingKey as error:
             if not self.run_without_key:
@@ -96,8 +97,8 @@ class _Plan(Struct, kw_only=True):
             run = Run(engine, policy, policy.scope, "", "", b"", running.get())
             unprotected(run, "missing_key", str(error))
             return run
-        prints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)
-        return prepare(engine, policy, key, prints)
+        fingerprint = self.fingerprint
+        return prepare(engine, policy, key, b"" if fingerprint is None else fingerprint(args, kwargs))
 
 
 class Guarded(Generic[P, R_co]):
@@ -108,6 +109,7 @@ class Guarded(Generic[P, R_co]):
 
     __name__: str
     __qualname__: str
+    __slots__ = ("__dict__", "__weakref__", "_plan", "_receiver")  # the last two are read on every call
 
     def __init__(self, plan: _Plan) -> None:
         function = plan.function
@@ -126,10 +128,11 @@ class Guarded(Generic[P, R_co]):
             signature = inspect.signature(plan.function)
             plan.bound_signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         bound: Guarded[..., Any] = object.__new__(type(self))
+        bound._plan, bound._receiver = plan, (receiver,)
         names = bound.__dict__
         names.update(self.__dict__)
         names.pop("__wrapped__", None)
-        names.update(_receiver=(receiver,), __self__=receiver, __func__=self, __signature__=plan.bound_signature)
+        names.update(__self__=receiver, __func__=self, __signature__=plan.bound_signature)
         return bound
 
     def _looks_like(self) -> type:
@@ -199,12 +202,12 @@ class Guarded(Generic[P, R_co]):
 
 class _Sync(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, _value)
+        return self._run(args, kwargs, None)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(args, kwargs, _outcome)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any]) -> Any:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any] | None) -> Any:
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
@@ -220,11 +223,12 @@ class _Sync(Guarded[P, R]):
                 if pending is not None:
                     run_through(pending)
                 if run.replayed:
-                    return give(run, run.value)
-            running.set(run)
+                    return run.value if give is None else give(run, run.value)
+            set_running(run)
             try:
-                value = plan.function(*args, **kwargs)
-                if type(value) in LAZY or hasattr(value, "__await__"):
+                value = plan.function(*args, **kwargs) if kwargs else plan.function(*args)
+                kind = type(value)
+                if kind not in NATIVE and (kind in LAZY or hasattr(value, "__await__")):
                     refuse_lazy(plan.function, value)
             except BaseException as error:
                 run_through(abort(run, side, error))
@@ -232,7 +236,7 @@ class _Sync(Guarded[P, R]):
             pending = finish(run, side, value)
             if pending is not None:
                 run_through(pending)
-            return give(run, value)
+            return value if give is None else give(run, value)
         finally:
             run.ended()
 
@@ -249,12 +253,12 @@ class _Async(Guarded[P, Any]):
             self.__code__ = _Async._run.__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, _value)
+        return self._run(args, kwargs, None)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(args, kwargs, _outcome)
 
-    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any]) -> Any:
+    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any] | None) -> Any:
         args = self._receiver + args
         plan = self._plan
         run = plan.run(args, kwargs)
@@ -265,8 +269,8 @@ class _Async(Guarded[P, Any]):
                 if pending is not None:
                     await pending
                 if run.replayed:
-                    return give(run, run.value)
-            running.set(run)
+                    return run.value if give is None else give(run, run.value)
+            set_running(run)
             try:
                 value = await plan.function(*args, **kwargs)
             except BaseException as error:
@@ -275,13 +279,9 @@ class _Async(Guarded[P, Any]):
             pending = finish(run, side, value)
             if pending is not None:
                 await pending
-            return give(run, value)
+            return value if give is None else give(run, value)
         finally:
             run.ended()
-
-
-def _value(run: Run, value: Any) -> Any:
-    return value
 
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:

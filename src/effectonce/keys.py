@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -216,17 +217,23 @@ class _Handler:
     def __str__(self) -> str:
         return ", ".join(self.parameters) or "none"
 
+    def position(self, part: object) -> int:
+        """Where the argument stands that ``part`` names, if it is one that can be given by position."""
+        parameter = self.parameters.get(part) if isinstance(part, str) else None
+        if parameter is None or parameter.kind in (*_VARIADIC, parameter.KEYWORD_ONLY):
+            return sys.maxsize
+        return list(self.parameters).index(parameter.name)
+
     def fetch(self, name: str) -> Extract:
         parameter = self.parameters[name]
         kind, default = parameter.kind, parameter.default
-        position = list(self.parameters).index(name)
         if kind is parameter.VAR_POSITIONAL:
-            return lambda args, kwargs: args[position:]
+            first = list(self.parameters).index(name)
+            return lambda args, kwargs: args[first:]
         if kind is parameter.VAR_KEYWORD:
             taken = {p.name for p in self.parameters.values() if p.kind is not p.POSITIONAL_ONLY}
             return lambda args, kwargs: {given: kwargs[given] for given in kwargs if given not in taken}
-        if kind is parameter.KEYWORD_ONLY:
-            position = sys.maxsize
+        position = self.position(name)
         keyword = None if kind is parameter.POSITIONAL_ONLY else name
 
         def fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -295,10 +302,16 @@ def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> 
     if any(isinstance(part, tuple | _TimeWindow) for part in parts):
         raise ConfigurationError(f"{name}={show(repr(parts))} is nested; write all parts in one tuple")
     fetches = [_extract(part, handler, name) for part in parts]
-    if len(fetches) == 2:
-        first, second = fetches
-        return lambda args, kwargs: (first(args, kwargs), second(args, kwargs))
-    return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
+    positions = [handler.position(part) for part in parts]
+    last = max(positions)
+    if last == sys.maxsize or len(parts) == 1:
+        return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
+    together = itemgetter(*positions)
+
+    def fetch_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        return together(args) if len(args) > last else tuple([fetch(args, kwargs) for fetch in fetches])
+
+    return fetch_all
 
 
 def _function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:

@@ -36,7 +36,7 @@ class Claim(Operation, gc=False):
     counts the attempt, so that work which takes the process down is counted too.
     """
 
-    owner: bytes  # 16 random bytes, new for every call
+    owner: bytes  # 16 bytes that no other call has
     lease: int
     retention: int
     max_attempts: int = 0  # 0: no limit

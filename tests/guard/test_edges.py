@@ -184,8 +184,9 @@ def test_a_fork_while_another_thread_is_inside_the_store_does_not_hang_the_child
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_two_processes_resumed_from_one_snapshot_are_two_owners(store: eo.Store) -> None:
+def test_two_processes_resumed_from_one_snapshot_are_two_owners() -> None:
     """The generator's state is the same in both; the time is not."""
+    store = eo.Store(GroupedBackend(latency=0), sweep_every=None)
     engine = store.engine
     engine.random_bits = lambda bits: 7
     owners = set()
@@ -193,6 +194,15 @@ def test_two_processes_resumed_from_one_snapshot_are_two_owners(store: eo.Store)
         eo.once(store, scope=f"s{number}", key="k")(lambda k: owners.add(eo.current().owner))("k")
         time.sleep(0.000001)
     assert len(owners) == 3
+
+
+@pytest.mark.parametrize("backend", [MemoryBackend, GroupedBackend])
+def test_no_two_calls_have_one_owner(backend: Any) -> None:
+    """Nor two engines, as before and after a fork: each begins anew."""
+    engines = [eo.Store(backend(), sweep_every=None).engine for _ in range(2)]
+    owners = [engine.new_owner() for engine in engines for _ in range(1000)]
+    assert len(set(owners)) == 2000
+    assert {len(owner) for owner in owners} == {16}
 
 
 # -- settling

@@ -2,11 +2,16 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from effectonce.core.drive import drive
 from effectonce.errors import InvalidOption
-from effectonce.stores.memory import MemoryBackend
+from effectonce.record import Answer, Claim, Remember, Settlement
+from effectonce.stores.memory import MemoryBackend, MemoryPort
 from effectonce.testing.clock import EPOCH, ManualClock
 from effectonce.testing.suites import store_cases, store_suite
 from tests.stores.mutants import MUTANTS, Defect, Mutant, MutantBackend, Notifying
@@ -62,3 +67,138 @@ def test_a_manual_clock_moves_only_when_told() -> None:
         clock.advance("yesterday")
     with pytest.raises(ValueError, match="back"):
         clock.advance_micros(-1)
+
+
+# -- claims without the lock
+
+
+def asked(port: MemoryPort, owner: bytes, key: str = "k") -> Answer:
+    answer: Any = port.claim(Claim("s", key, owner, 60_000_000, 1_000))
+    return answer
+
+
+def meanwhile(port: MemoryPort, happens: Callable[[], object]) -> None:
+    """Let it happen once, after the next claim has read the clock and before it does anything with it."""
+    ticks, todo = port._ticks, [happens]
+
+    def read() -> int:
+        now = ticks()
+        if todo:
+            todo.pop()()
+        return now
+
+    port._ticks = read
+
+
+def expired(port: MemoryPort, clock: ManualClock, key: str = "k") -> Answer:
+    """Claim, finish and outlive a record of ``key``; it is still there, for a sweep to delete."""
+    answer = asked(port, b"before", key)
+    assert port.settle(Settlement("s", key, b"before", answer.token, "done", 1)) is True
+    clock.advance_micros(1)
+    return answer
+
+
+def test_of_two_that_find_a_key_new_one_gets_it() -> None:
+    """F14"""
+    port, other = (MemoryPort(backend) for backend in [MemoryBackend()] * 2)
+    asked(port, b"another", "so that there is a scope")
+    meanwhile(port, lambda: asked(other, b"rival"))
+    assert asked(port, b"mine").kind == "in_progress"
+    assert port._backend.scopes["s"]["k"].owner == b"rival"
+
+
+def test_a_claim_survives_that_its_scope_is_swept_away() -> None:
+    """The sweeper deletes the last record of a scope while a claim of another key is on its way into it (F26)."""
+    clock = ManualClock()
+    port, sweeper = (MemoryPort(backend) for backend in [MemoryBackend(clock=clock)] * 2)
+    expired(port, clock, "old")
+    meanwhile(port, lambda: drive(sweeper.sweep(10)))
+    answer = asked(port, b"mine")
+    assert answer.kind == "claimed"
+    record = drive(port.get("s", "k"))
+    assert record is not None
+    assert (record.owner, record.token) == (b"mine", answer.token)
+
+
+def test_a_claim_that_was_overtaken_by_a_whole_life_of_its_key_gets_a_higher_token() -> None:
+    """It read the clock first; before it came, another claimed, finished, expired and was swept (F69)."""
+    clock = ManualClock()
+    port, other = (MemoryPort(backend) for backend in [MemoryBackend(clock=clock)] * 2)
+    asked(port, b"another", "so that there is a scope")
+    tokens = []
+
+    def live_and_die() -> None:
+        clock.advance_micros(5)
+        tokens.append(expired(other, clock).token)
+        drive(other.sweep(10))
+
+    meanwhile(port, live_and_die)
+    answer = asked(port, b"mine")
+    assert (answer.kind, answer.attempts) == ("claimed", 1)
+    assert answer.token > tokens[0]
+
+
+def test_during_a_deletion_a_claim_waits_for_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = MemoryPort(MemoryBackend())
+    asked(port, b"another", "so that there is a scope")
+    monkeypatch.setattr(port._backend, "quiet", None)
+    with port._backend.lock:
+        thread = threading.Thread(target=asked, args=(port, b"mine"))
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert "k" not in port._backend.scopes["s"]
+    thread.join()
+    assert asked(port, b"mine").kind == "claimed"
+
+
+@pytest.mark.parametrize(
+    "op", [Remember("s", "k", 1_000), Claim("s", "k", b"mine", 60_000_000, 1_000)], ids=lambda op: type(op).__name__
+)
+def test_what_finds_no_record_under_the_lock_does_not_overwrite_a_claim_that_comes_just_then(op: Any) -> None:
+    """F01, F14"""
+
+    class Rows(dict[str, Any]):
+        def setdefault(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+            dict.setdefault(self, key, rival)
+            return dict.setdefault(self, key, default)
+
+    port, elsewhere = MemoryPort(MemoryBackend()), MemoryPort(MemoryBackend())
+    asked(elsewhere, b"rival")
+    rival = elsewhere._backend.scopes["s"]["k"]
+    port._backend.scopes["s"] = Rows()
+    reply: Any = drive(port.run([op]))[0]
+    assert reply is False or reply.kind == "in_progress"
+    assert port._backend.scopes["s"]["k"] is rival
+
+
+def test_an_interruption_leaves_the_lock_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it comes inside, or while the lock is another's (F16)."""
+    port = MemoryPort(MemoryBackend())
+    op = Settlement("s", "k", b"mine", 1, "done", 1_000)
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(port, "_ticks", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            port.settle(op)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with port._backend.lock:
+            held.set()
+            done.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(port, "_acquire", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            port.settle(op)
+    assert not port._backend.lock.acquire(blocking=False)
+    done.set()
+    holder.join()
+    assert port._backend.lock.acquire(blocking=False)

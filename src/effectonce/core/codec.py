@@ -21,6 +21,7 @@ NOTHING = VERSION + b"null"
 NATIVE = frozenset((type(None), bool, str, int))
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
+_encode = _encoder.encode
 _native = msgspec.json.Decoder()
 
 
@@ -43,12 +44,13 @@ class Unstorable(Exception):
 class Codec:
     """Encodes and decodes the results of one handler. ``Any`` stands for JSON-native values only."""
 
-    __slots__ = ("_decode", "discards", "limit", "type")
+    __slots__ = ("_decode", "_native", "discards", "limit", "type")
 
     def __init__(self, type_: Any, limit: int) -> None:
         self.type = type_
         self.discards = type_ is None or type_ is NoneType  # nobody needs what it returns
         self.limit = limit
+        self._native = next((kind for kind in NATIVE if kind is type_), None)  # reads back as itself: nobody looks
         try:
             self._decode = json_decoder(type_)
         except (TypeError, ValueError) as error:
@@ -59,20 +61,25 @@ class Codec:
 
     def encode(self, value: Any) -> bytes:
         """``value`` as stored bytes, or `Unstorable`."""
-        kind = type(value)
         if self.discards:
             return NOTHING
-        if self.type is Any and kind not in NATIVE:
-            _require_native(value)
         try:
-            body = _encoder.encode(value)
-            if (kind is not self.type or kind not in NATIVE) and not self._decode(body) == value:
-                raise Unstorable("it reads back as something else")
+            body = _encode(value) if type(value) is self._native else self._read_back(value)
+        except Unstorable:
+            raise
         except Exception as error:
             raise Unstorable(f"{type(value).__name__} does not read back as {_name(self.type)}: {error}") from error
         if len(body) > self.limit:
             raise Unstorable(f"{len(body)} bytes are over the limit of {self.limit}")
         return VERSION + body
+
+    def _read_back(self, value: Any) -> bytes:
+        if self.type is Any:
+            _require_native(value)
+        body = _encode(value)
+        if not self._decode(body) == value:
+            raise ValueError("it reads back as something else")
+        return body
 
     def decode(self, stored: bytes) -> Any:
         """The value behind stored bytes, or `CorruptRecord`."""

@@ -10,10 +10,13 @@ import asyncio
 import logging
 import os
 import random
+import struct
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import count, repeat
 from typing import Any
 
 from effectonce.contracts import Backend, Clock, Hook, Port, Tracer
@@ -99,6 +102,10 @@ class Engine(Events):
         self.waiters = Waiters()
         self.leased: set[Any] = set()  # the runs that hold a lease in this process
         self.random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
+        #: 16 bytes that no other call has, in all the processes that meet at the store.
+        self.new_owner: Callable[[], bytes] = self._random_owner
+        if self.in_process and _one_thread_at_a_time():  # which is what makes this counter safe
+            self.new_owner = map(struct.Struct("<8sQ").pack, repeat(os.urandom(8)), count()).__next__
         self.heartbeat = Heartbeat(
             self.leased,
             self.backend.sync_port,
@@ -132,6 +139,10 @@ class Engine(Events):
     def now(self) -> int:
         """Microseconds since the epoch, by this process's own clock where the store has a server to ask."""
         return time.time_ns() // 1000 if self._clock is None else self._clock.now()
+
+    def _random_owner(self) -> bytes:
+        # The time is mixed in for processes that were resumed from one snapshot, generator and all.
+        return (self.random_bits(128) ^ time.time_ns()).to_bytes(16, "little")
 
     # -- sides
 
@@ -274,6 +285,12 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
 def release(claim: Claim, answer: Answer) -> Settlement:
     """Give back a grant whose work never started: it does not count as an attempt."""
     return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True)
+
+
+def _one_thread_at_a_time() -> bool:
+    """Whether this interpreter has its lock: builds of 3.13 and later may be without."""
+    asked: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
+    return asked is None or asked()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -12,33 +12,26 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from time import time_ns
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from effectonce.durations import readable
 from effectonce.errors import (
-    AttemptsExhausted,
     ConfigurationError,
     EffectOnceError,
-    InDoubt,
-    InProgress,
     LeaseLost,
     MissingKey,
-    PayloadMismatch,
-    PermanentFailure,
     Reentered,
-    ResultNotStored,
     StoreUnavailable,
     show,
 )
 from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement
 
-from .codec import ABANDONED, Codec, Unstorable, decode_error, encode_error, with_trace, without_trace
+from .codec import ABANDONED, Codec, Unstorable, encode_error, with_trace, without_trace
 from .engine import Engine, Side, log, release
 from .provider_keys import provider_key
+from .refusals import refusal
 from .waiting import FIRST_POLL, LAST_POLL
 
 SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, which claims no generation
@@ -182,6 +175,7 @@ class Run(Struct, eq=False, gc=False):
 
 
 running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
+set_running = running.set
 
 
 def current() -> Run:
@@ -210,9 +204,20 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
     if privacy is not None:
         stored_key = privacy.hide(scope, key)
         fingerprints = privacy.hide_fingerprints(scope, fingerprints)
-    outer = parent = running.get()
+    parent = running.get()
+    if parent is not None:
+        parent = _around(parent, engine, scope, key)
+    if policy.seen:
+        return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
+    new_owner, monotonic = engine.new_owner, engine.monotonic
+    return Run(engine, policy, scope, key, stored_key, fingerprints, parent, new_owner(), monotonic())
+
+
+def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | None:
+    """What a call of ``key`` runs in, unless it runs in itself."""
     while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
-        outer = parent = parent.parent
+        parent = parent.parent
+    outer = parent
     while outer is not None:
         if outer.key == key and outer.scope == scope and outer.active and outer.engine is engine:
             raise Reentered(
@@ -220,11 +225,7 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
                 "with its own key would wait for itself; give the inner call its own scope or key"
             )
         outer = outer.parent
-    if policy.seen:
-        return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
-    # The time is mixed in for processes that were resumed from one snapshot, generator and all.
-    owner = (engine.random_bits(128) ^ time_ns()).to_bytes(16, "little")
-    return Run(engine, policy, scope, key, stored_key, fingerprints, parent, owner, engine.monotonic())
+    return parent
 
 
 def claim_of(run: Run) -> Claim | Look:
@@ -244,17 +245,21 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
-    policy = run.policy
     op = claim_of(run)
+    claim = side.claim
     try:
-        answer = side.claim(op)
+        answer = claim(op)
     except StoreUnavailable as error:
         _without_store(run, error)
         return None
-    if type(answer) is not Answer or (answer.kind == "in_progress" and policy.wait is not None):
-        return _begin(run, side, op, answer)
-    _answered(run, answer)
-    return None
+    if type(answer) is Answer:
+        if answer.kind == "claimed":
+            _granted(run, answer)
+            return None
+        if answer.kind != "in_progress" or run.policy.wait is None:
+            _answered(run, answer)
+            return None
+    return _begin(run, side, op, answer)
 
 
 async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
@@ -279,31 +284,35 @@ async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
 def _answered(run: Run, answer: Answer) -> None:
     kind = answer.kind
     if kind == "claimed":
-        run.answer = answer
-        engine = run.engine
-        engine.leased.add(run)
-        if run.policy.lease < engine.heartbeat.shortest:
-            engine.heartbeat.hurry(run.policy.lease)
-        if engine.hooks:
-            # Inside of this process a claim takes no time that would be worth looking at the clock for.
-            run.began = began = run.sent_at if engine.in_process else engine.monotonic()
-            meter = engine.claimed.get(run.scope)
-            if meter is not None:
-                try:
-                    meter(began - run.sent_at)
-                except Exception:
-                    engine.hook_raised("claimed")
-            else:
-                engine.emit(
-                    "claimed", run.scope, run.key, answer.attempts, answer.token, began - run.sent_at,
-                    "lapsed" if answer.lapsed else "",
-                )  # fmt: skip
+        _granted(run, answer)
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
         if run.engine.hooks:
             run.began = run.engine.monotonic()
             run.tell("claimed")
     else:
         _replay(run, answer)
+
+
+def _granted(run: Run, answer: Answer) -> None:
+    run.answer = answer
+    engine = run.engine
+    engine.leased.add(run)
+    if run.policy.lease < engine.heartbeat.shortest:
+        engine.heartbeat.hurry(run.policy.lease)
+    if engine.hooks:
+        # Inside of this process a claim takes no time that would be worth looking at the clock for.
+        run.began = began = run.sent_at if engine.in_process else engine.monotonic()
+        meter = engine.claimed.get(run.scope)
+        if meter is not None:
+            try:
+                meter(began - run.sent_at)
+            except Exception:
+                engine.hook_raised("claimed")
+        else:
+            engine.emit(
+                "claimed", run.scope, run.key, answer.attempts, answer.token, began - run.sent_at,
+                "lapsed" if answer.lapsed else "",
+            )  # fmt: skip
 
 
 def answered(run: Run, reply: Reply) -> None:
@@ -391,58 +400,10 @@ def _replay(run: Run, answer: Answer) -> None:
             return
     else:
         run.tell(kind)
-    raise _refusal(run, answer)
-
-
-def _refusal(run: Run, answer: Answer) -> BaseException:
-    kind = answer.kind
-    about = f"scope {show(run.scope)!r}, key {show(run.key)!r}"
-    if kind == "done":
-        return ResultNotStored(
-            f"{about} is done, but its result was not stored (too large, or not of the annotated type); the effect "
-            "happened: ack this delivery"
-        )
-    if kind == "in_progress":
-        when = readable(max(1000, round(answer.retry_after * 1e6)))
-        return InProgress(
-            f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
-            "one, deliver it again later (or let it wait for the result: wait=)",
-            answer.retry_after,
-        )
-    if kind == "in_doubt":
-        return InDoubt(
-            f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
-            "find out, then decide with store.resolve(scope, key, 'done' | 'retry' | 'abandon')"
-        )
-    if kind == "mismatch":
-        return PayloadMismatch(
-            f"{about} was used before with another payload; a retry must send the same payload, and a new operation "
-            "must have a new key"
-        )
-    if kind == "exhausted":
-        return AttemptsExhausted(
-            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget starts anew)",
-            "attempts-exhausted",
-        )
-    return _failure(run, answer, about)
-
-
-def _failure(run: Run, answer: Answer, about: str) -> BaseException:
-    # An operator who gives a private record up may not have its secret, and has nothing to hide.
-    stored = answer.error if answer.error == ABANDONED else run.opened(answer.error, answer.generation)
-    error = decode_error(stored)
-    for kind in run.policy.permanent:
-        if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
-            try:
-                rebuilt = kind(*error.args)
-                if str(rebuilt) == error.message:
-                    return rebuilt
-            except Exception:  # its constructor wants something else: the general error says the same
-                pass
-            break
-    if error.code == "abandoned":
-        return PermanentFailure(f"{about} was in doubt, and an operator gave it up", error.code)
-    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
+    error = answer.error
+    if kind == "failed" and error != ABANDONED:  # who gives a private record up may not have its secret
+        error = run.opened(error, answer.generation)
+    raise refusal(answer, run.scope, run.key, error, run.policy.permanent)
 
 
 # -- finish and abort -----------------------------------------------------------------------------------------
@@ -458,11 +419,16 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     engine = run.engine
     if engine.hooks:
         run.took = engine.monotonic() - run.began
-    result = stored_result(run, value)
+    result: bytes | None = None
+    try:
+        result = run.policy.codec.encode(value)
+    except Unstorable as error:
+        _not_stored(run, error)
     if engine.tracer is not None:
         result = traced(run, result)
+    settle = side.settle
     try:
-        recorded = side.settle(completion_of(run, result))
+        recorded = settle(completion_of(run, result))
     except Exception as error:
         return _finish(run, side, result, _raised(error))
     if recorded is True and not engine.waiters.waiting:
@@ -493,9 +459,13 @@ def stored_result(run: Run, value: Any) -> bytes | None:
     try:
         return run.policy.codec.encode(value)
     except Unstorable as error:
-        log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
-        run.tell("result_not_stored", str(error))
+        _not_stored(run, error)
         return None
+
+
+def _not_stored(run: Run, why: Unstorable) -> None:
+    log.warning("scope %s: the result is not stored: %s", show(run.scope), str(why))
+    run.tell("result_not_stored", str(why))
 
 
 async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable[bool]) -> None:

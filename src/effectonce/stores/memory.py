@@ -71,8 +71,9 @@ class MemoryBackend:
             if address.netloc or address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has no host or path, got {address}")
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.scopes: dict[str, dict[str, _Row]] = {}
+        self.quiet: object | None = object()  # another one after each deletion, None during it: see `MemoryPort.claim`
         self.swept_at: int | None = None
 
     def sync_port(self) -> Port:
@@ -82,7 +83,8 @@ class MemoryBackend:
 
     def after_fork(self) -> None:
         """A thread of the parent may have held the lock; no such thread is in the child."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.quiet = object()
 
     def schema_sql(self) -> str:
         return ""
@@ -92,12 +94,13 @@ class MemoryBackend:
 
 
 class MemoryPort:
-    """See `contracts.Port`. Every operation is applied under the backend's one lock."""
+    """See `contracts.Port`. Every operation is applied under the backend's one lock, but for one way in: `claim`."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._scopes = backend.scopes
         self._lock = backend.lock
+        self._acquire, self._release = backend.lock.acquire, backend.lock.release
         clock = backend.clock
         self._now = clock.now
         self._offset, self._ticks = (
@@ -113,16 +116,52 @@ class MemoryPort:
         }
 
     def claim(self, op: Claim | Look) -> Reply:
-        """The reply itself, at once: nothing here is worth waiting for, alone or in company."""
-        with self._lock:
-            now = (self._offset + self._ticks()) // 1000  # the clock's own `now`, without the call
-            return self._claim(op, now) if type(op) is Claim else self._appliers[type(op)](op, now)
+        """The reply itself, at once: nothing here is worth waiting for, alone or in company.
 
-    def settle(self, op: Settlement | Note | Remember) -> Reply:
-        """As `claim`."""
+        A key that is new is granted without the lock: of those who put their row there at once, one does. All that is
+        not new is changed under the lock only. What is deleted could make a key new again under the feet of a claim
+        that has read the clock, or take the scope's dictionary from it: so a deletion begins and ends with another
+        value of ``quiet``, and a claim that has seen two of them asks again.
+        """
+        quiet = self._backend.quiet
+        if quiet is not None and type(op) is Claim:
+            rows = self._scopes.get(op.scope)
+            if rows is not None and op.key not in rows:
+                ticks = self._ticks
+                now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
+                until = now + op.lease
+                row = _Row(
+                    "claimed", op.owner, now, 1, 0, until, NEVER if op.doubt_on_lapse else until + op.retention,
+                    op.doubt_on_lapse, op.fingerprints and op.fingerprints[:33], now, now, None, None, False, op.note,
+                )  # fmt: skip
+                if rows.setdefault(op.key, row) is row:
+                    if self._backend.quiet is quiet:
+                        return Answer("claimed", now, 1, 0, None, None, 0.0, False, op.note)
+                    self._take_back(op)
+        return self._locked(op)
+
+    def _take_back(self, op: Claim) -> None:
+        """Undo a grant that nobody has been told of."""
         with self._lock:
-            now = (self._offset + self._ticks()) // 1000
+            rows = self._scopes.get(op.scope, {})
+            row = rows.get(op.key)
+            if row is not None and row.owner == op.owner:
+                del rows[op.key]
+
+    def _locked(self, op: Batchable) -> Reply:
+        """The reply to one operation, applied under the lock."""
+        acquire, release, ticks = self._acquire, self._release, self._ticks
+        try:  # half as dear as `with`, and as safe from an interruption: the lock knows whose it is
+            acquire()
+            now = (self._offset + ticks()) // 1000
             return self._settle(op, now) if type(op) is Settlement else self._appliers[type(op)](op, now)
+        finally:
+            try:
+                release()
+            except RuntimeError:  # interrupted while it waited: it is not ours
+                pass
+
+    settle = _locked
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         with self._lock:
@@ -152,60 +191,57 @@ class MemoryPort:
         if rows is None:
             rows = self._scopes[op.scope] = {}
         old = rows.get(op.key)
-        attempts, generation, lapsed, note = 1, 0, False, op.note
-        token = created = now
-        fingerprint = op.fingerprints[:33]
-        if old is not None:
-            if old.token >= now:
-                token = old.token + 1
-            if old.expires_at > now:
-                answer = self._standing(old, op.fingerprints, now, op.owner)
-                if answer is not None:
-                    if answer.kind == "in_doubt" and old.state == "claimed":
-                        old.state, old.changed_at = "in_doubt", now
-                    return answer
-                if 0 < op.max_attempts <= old.attempts:
-                    old.state, old.error, old.result = "failed", EXHAUSTED, None
-                    old.changed_at, old.expires_at = now, now + op.retention
-                    return Answer("exhausted", old.token, old.attempts, old.generation, None, EXHAUSTED)
-                attempts, generation, created = old.attempts + 1, old.generation, old.created_at
-                lapsed = old.state == "claimed"
-                fingerprint = fingerprint or old.fingerprint
-                note = note if old.note is None else old.note
+        live = old if old is not None and old.expires_at > now else None
+        if live is not None:
+            answer = self._standing(live, op.fingerprints, now, op.owner)
+            if answer is not None:
+                if answer.kind == "in_doubt" and live.state == "claimed":
+                    live.state, live.changed_at = "in_doubt", now
+                return answer
+            if 0 < op.max_attempts <= live.attempts:
+                live.state, live.error, live.result = "failed", EXHAUSTED, None
+                live.changed_at, live.expires_at = now, now + op.retention
+                return Answer("exhausted", live.token, live.attempts, live.generation, None, EXHAUSTED)
         until = now + op.lease
-        expires = NEVER if op.doubt_on_lapse else until + op.retention
-        rows[op.key] = _Row(
+        row = _Row(
             "claimed",
             op.owner,
-            token,
-            attempts,
-            generation,
+            now if old is None else max(old.token + 1, now),
+            live.attempts + 1 if live else 1,
+            live.generation if live else 0,
             until,
-            expires,
+            NEVER if op.doubt_on_lapse else until + op.retention,
             op.doubt_on_lapse,
-            fingerprint,
-            created,
+            op.fingerprints[:33] or (live.fingerprint if live else b""),
+            live.created_at if live else now,
             now,
+            lapsed=live is not None and live.state == "claimed",
+            note=op.note if live is None or live.note is None else live.note,
         )
-        if lapsed or note is not None:
-            rows[op.key].lapsed, rows[op.key].note = lapsed, note
-            return Answer("claimed", token, attempts, generation, lapsed=lapsed, note=note)
-        return Answer("claimed", token, attempts, generation)
+        if old is not None:
+            rows[op.key] = row
+        elif rows.setdefault(op.key, row) is not row:
+            return self._claim(op, now)  # `claim` came between, without the lock
+        return Answer("claimed", row.token, row.attempts, row.generation, lapsed=row.lapsed, note=row.note)
 
     def _settle(self, op: Settlement, now: int) -> bool:
-        rows = self._scopes.get(op.scope)
-        row = rows.get(op.key) if rows is not None else None
-        if row is None or row.owner != op.owner or row.token != op.token or row.expires_at <= now:
+        try:
+            row = self._scopes[op.scope][op.key]
+        except KeyError:
             return False
-        if row.state != "claimed" and not (row.state == "in_doubt" and op.state == "done"):
-            return row.state == op.state
-        # A new row costs less than setting five fields of the old one.
-        rows[op.key] = _Row(  # type: ignore[index]
-            op.state, row.owner, row.token, row.attempts - 1 if op.refund else row.attempts, row.generation,
-            row.lease_until, NEVER if op.state == "in_doubt" else now + op.retention, row.doubt_on_lapse,
-            row.fingerprint, row.created_at, now, op.result, op.error, False,
-            row.note if op.note is None else op.note,
-        )  # fmt: skip
+        if row.owner != op.owner or row.token != op.token or row.expires_at <= now:
+            return False
+        state = op.state
+        if row.state != "claimed" and not (row.state == "in_doubt" and state == "done"):
+            return row.state == state
+        row.state, row.changed_at, row.result = state, now, op.result
+        row.expires_at = NEVER if state == "in_doubt" else now + op.retention
+        if state != "done":
+            row.error = op.error
+            if op.refund:
+                row.attempts -= 1
+        if op.note is not None:
+            row.note = op.note
         return True
 
     def _note(self, op: Note, now: int) -> bool:
@@ -226,25 +262,18 @@ class MemoryPort:
 
     def _remember(self, op: Remember, now: int) -> bool:
         rows = self._scopes.setdefault(op.scope, {})
-        old = rows.get(op.key)
-        live = old if old is not None and old.expires_at > now else None
-        answer = self._standing(live, op.fingerprints, now)
-        if answer is not None:
-            return answer.kind == "done"
-        rows[op.key] = _Row(
-            "done",
-            b"",
-            now if old is None else max(old.token + 1, now),
-            live.attempts if live else 0,
-            live.generation if live else 0,
-            0,
-            now + op.retention,
-            False,
-            op.fingerprints[:33],
-            live.created_at if live else now,
-            now,
-            op.result,
-        )
+        row = _Row(
+            "done", b"", now, 0, 0, 0, now + op.retention, False, op.fingerprints[:33], now, now, op.result
+        )  # fmt: skip
+        old = rows.setdefault(op.key, row)  # since `claim` may come between a look and a write
+        if old is not row:
+            row.token = max(old.token + 1, now)
+            if old.expires_at > now:
+                answer = self._standing(old, op.fingerprints, now)
+                if answer is not None:
+                    return answer.kind == "done"
+                row.attempts, row.generation, row.created_at = old.attempts, old.generation, old.created_at
+            rows[op.key] = row
         return True
 
     async def get(self, scope: str, key: str) -> Record | None:
@@ -272,8 +301,8 @@ class MemoryPort:
     def _all(self, scope: str | None = None) -> Iterator[tuple[str, str, _Row]]:
         for name, rows in self._scopes.items():
             if scope is None or name == scope:
-                for key, row in rows.items():
-                    yield name, key, row
+                for key in list(rows):  # which `claim` may add to meanwhile
+                    yield name, key, rows[key]
 
     async def stats(self) -> Stats:
         cap = 100_000
@@ -325,13 +354,12 @@ class MemoryPort:
         # Scope by scope, so that others get the lock in between.
         for scope, rows in scopes:
             with self._lock:
-                due = [key for key, row in rows.items() if row.expires_at <= now]
-                for key in due[: limit - expired]:
-                    del rows[key]
-                expired += len(due)
-                if not rows and self._scopes.get(scope) is rows:
-                    del self._scopes[scope]
-                for row in rows.values():
+                self._backend.quiet = None
+                try:
+                    expired += self._delete(scope, rows, now, limit - expired)
+                finally:
+                    self._backend.quiet = object()
+                for row in list(rows.values()):
                     if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now:
                         lapsed += 1
                         if lapsed <= limit:
@@ -340,6 +368,15 @@ class MemoryPort:
                 return Swept(min(expired, limit), min(lapsed, limit), True)
         self._backend.swept_at = now
         return Swept(expired, lapsed, False)
+
+    def _delete(self, scope: str, rows: dict[str, _Row], now: int, limit: int) -> int:
+        """Delete at most ``limit`` of what has expired. How many there were."""
+        due = [key for key in list(rows) if rows[key].expires_at <= now]
+        for key in due[:limit]:
+            del rows[key]
+        if not rows and self._scopes.get(scope) is rows:
+            del self._scopes[scope]
+        return len(due)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

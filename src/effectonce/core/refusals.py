@@ -1,0 +1,68 @@
+"""Why a call may not run, as the error that its caller sees."""
+
+from __future__ import annotations
+
+from effectonce.durations import readable
+from effectonce.errors import (
+    AttemptsExhausted,
+    InDoubt,
+    InProgress,
+    PayloadMismatch,
+    PermanentFailure,
+    ResultNotStored,
+    show,
+)
+from effectonce.record import Answer
+
+from .codec import StoredError, decode_error
+
+Errors = tuple[type[BaseException], ...]
+
+
+def refusal(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
+    """What to raise for ``answer``; of one that failed, ``stored`` is why, and ``permanent`` what it may be again."""
+    kind = answer.kind
+    about = f"scope {show(scope)!r}, key {show(key)!r}"
+    if kind == "done":
+        return ResultNotStored(
+            f"{about} is done, but its result was not stored (too large, or not of the annotated type); the effect "
+            "happened: ack this delivery"
+        )
+    if kind == "in_progress":
+        when = readable(max(1000, round(answer.retry_after * 1e6)))
+        return InProgress(
+            f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
+            "one, deliver it again later (or let it wait for the result: wait=)",
+            answer.retry_after,
+        )
+    if kind == "in_doubt":
+        return InDoubt(
+            f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
+            "find out, then decide with store.resolve(scope, key, 'done' | 'retry' | 'abandon')"
+        )
+    if kind == "mismatch":
+        return PayloadMismatch(
+            f"{about} was used before with another payload; a retry must send the same payload, and a new operation "
+            "must have a new key"
+        )
+    if kind == "exhausted":
+        return AttemptsExhausted(
+            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget starts anew)",
+            "attempts-exhausted",
+        )
+    return _failure(decode_error(stored), permanent, about)
+
+
+def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
+    for kind in permanent:
+        if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
+            try:
+                rebuilt = kind(*error.args)
+                if str(rebuilt) == error.message:
+                    return rebuilt
+            except Exception:  # its constructor wants something else: the general error says the same
+                pass
+            break
+    if error.code == "abandoned":
+        return PermanentFailure(f"{about} was in doubt, and an operator gave it up", error.code)
+    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
