@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import effectonce as eo
 from effectonce.record import Claim
 from tests.harness import servers
@@ -212,10 +214,10 @@ def two_statements(path: str, synchronous: str) -> Handler:
     """The store's own claim and settlement, run through the `sqlite3` module on a file of its own."""
     from effectonce.core.drive import drive
 
-    with eo.connect(f"sqlite:///{path}?synchronous={synchronous}", sweep_every=None) as store:
+    url = f"sqlite:///{path}?synchronous={synchronous}"
+    with eo.connect(url, sweep_every=None) as store:
         store.migrate()
         port: Any = store.engine.backend.sync_port()
-        drive(port.now())
         claim, settle = port._claim_sql, port._settle_sql
         drive(port.close())
     connection = sqlite3.connect(path, isolation_level=None)
@@ -234,7 +236,22 @@ def two_statements(path: str, synchronous: str) -> Handler:
             settle, ("done", b"14200", None, 0, now, expires, None, "pair", payment_id, owner, now, "in_doubt", now)
         )
 
+    # Statements that gain a parameter, or another order of them, must not go on being measured with the wrong values.
+    with eo.connect(url, sweep_every=None) as store:
+        claim_and_complete(store)("theirs", 4200)
+        by_hand("by hand", 4200)
+        theirs, ours = (_timeless(store.get("pair", key)) for key in ("by hand", "theirs"))
+        if theirs != ours:
+            raise RuntimeError(f"the statements by hand write another record than the store: {theirs}, not {ours}")
     return by_hand
+
+
+def _timeless(record: eo.Record | None) -> dict[str, Any]:
+    """What two records of the same operation have in common; of the times and the owner, whether they are there."""
+    fields = msgspec.structs.asdict(record) if record is not None else {}
+    for name in ("key", "token", "created_at", "changed_at", "lease_until", "expires_at", "owner"):
+        fields[name] = bool(fields.get(name))
+    return fields
 
 
 def claim_and_complete(store: eo.Store) -> Handler:
@@ -475,18 +492,20 @@ def million(scale: float) -> Iterator[Table]:
         yield table("SQLite", empty, full)
     with servers.redis() as one, servers.redis() as two:
         empty, full = (eo.connect(server.url, sweep_every=None) for server in (one, two))
-        before = redis_memory(two.url)
         fill(full, keys)
-        size = (redis_memory(two.url) - before) / live
         yield table("Redis", empty, full)
+    with servers.redis() as server:
+        claimed, done = redis_bytes(server.url, keys[: max(40_000, live // 5)])
         yield Table(
-            "Redis, memory of a claimed key",
+            "Redis, memory of a key without result, readable key included",
             "bytes",
             "less",
             [
                 Case("the bound", lambda number: 320.0),
-                Case("effectonce, readable key included", lambda number: size, {"the bound": 1.0}, ours=True),
+                Case("effectonce, done", lambda number: done, {"the bound": 1.0}, ours=True),
+                Case("effectonce, claimed, while its lease runs", lambda number: claimed, ours=True),
             ],
+            "a claim is in an index of open records beside, which is a skip list from 32,000 open ones on",
             rounds=1,
         )
     with servers.postgres(durable=True) as one, servers.postgres(durable=True) as two:
@@ -497,11 +516,32 @@ def million(scale: float) -> Iterator[Table]:
         yield table("PostgreSQL", empty, full, "fsync on")
 
 
-def redis_memory(url: str) -> int:
+def redis_bytes(url: str, keys: list[str]) -> tuple[float, float]:
+    """What a Redis uses for a claimed key, and for the same key when it is done without a result."""
     import redis as client_library
 
+    from effectonce.core.drive import drive
+    from effectonce.record import Settlement
+
+    owner = b"o" * 16
+    batches = [sorted(keys[start : start + 128]) for start in range(0, len(keys), 128)]
     with contextlib.closing(client_library.Redis.from_url(url)) as client:
-        return int(client.info("memory")["used_memory"])
+        port: Any = eo.connect(url, sweep_every=None).engine.backend.sync_port()
+        drive(port.check())
+
+        def used() -> int:
+            return int(client.info("memory")["used_memory"])
+
+        before = used()
+        answers = [drive(port.run([Claim("fill", key, owner, 10**10, 10**12) for key in batch])) for batch in batches]
+        tokens = [[answer.token for answer in each] for each in answers]
+        claimed = used() - before
+        for batch, each in zip(batches, tokens, strict=True):
+            pairs = zip(batch, each, strict=True)
+            drive(port.run([Settlement("fill", key, owner, token, "done", 10**12) for key, token in pairs]))
+        done = used() - before
+        drive(port.close())
+    return claimed / len(keys), done / len(keys)
 
 
 # -- the import -------------------------------------------------------------------------------------------------
@@ -529,6 +569,12 @@ def imports(scale: float) -> Iterator[Table]:
         [
             Case("import asyncio, msgspec", timed("import asyncio, msgspec")),
             Case("import effectonce", timed("import effectonce"), {"import asyncio, msgspec": 1 / 1.5}, ours=True),
+            Case(  # what the first line alone puts off until a name is used
+                "from effectonce import once, connect",
+                timed("from effectonce import once, connect"),
+                {"import asyncio, msgspec": 1 / 1.5},
+                ours=True,
+            ),
         ],
         rounds=7,
     )

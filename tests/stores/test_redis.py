@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from effectonce.connections.redis import Endpoint
+from effectonce.connections.redis import Endpoint, ask
 from effectonce.connections.redis_cluster import slot_of
-from effectonce.connections.redis_socket import AsyncConnection
+from effectonce.connections.redis_socket import AsyncConnection, SyncConnection
 from effectonce.contracts import Backend, ConnectionLost, Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
@@ -432,6 +432,13 @@ async def test_what_ends_a_coroutine_is_not_a_lost_connection(
         with pytest.raises(what):
             waiting.throw(what())
         assert connection._stream is None  # half a conversation is never reused
+
+
+def test_a_reply_that_takes_several_reads_is_one_reply(own_redis: servers.Redis) -> None:
+    connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
+    long = b"x" * 300_000
+    assert [drive(ask(connection, "ECHO", text)) for text in (long, b"short", long)] == [long, b"short", long]
+    connection.drop()
 
 
 async def test_f36_a_silent_server_ends_in_store_unavailable_async(faulty: RedisBackend, proxy: FaultProxy) -> None:

@@ -45,6 +45,8 @@ class Script:
         folder = resources.files(package).joinpath("lua")
         self.source = b"\n".join(folder.joinpath(f"{name}.lua").read_bytes() for name in names)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        #: Its EVALSHA with one key and one argument, each behind its length: hiredis is made for longer ones.
+        self.lone = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + self.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
 
 
 class Endpoint:
@@ -267,6 +269,10 @@ class Connection(Protocol):
 
     endpoint: Endpoint
 
+    async def ask(self, command: bytes) -> Any:
+        """`send` and `receive` of one command and its one reply, which may be a `ReplyError`."""
+        ...
+
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self, count: int, within: float | None = None) -> list[Any]:
@@ -320,9 +326,7 @@ class Wire(Protocol):
 
 async def ask(connection: Connection, *words: str | bytes | int) -> Any:
     """One command, one reply, which may be a `ReplyError`."""
-    await connection.send(driver().pack_command(words))
-    (reply,) = await connection.receive(1)
-    return reply
+    return await connection.ask(driver().pack_command(words))
 
 
 class NodeWire:
@@ -336,9 +340,12 @@ class NodeWire:
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         connection = self._connection
-        command = self._pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
-        await connection.send(command)
-        reply = (await connection.receive(1))[0]
+        if len(keys) == 1:
+            (key,), (arg,) = keys, args
+            command: bytes = script.lone % (len(key), key, len(arg), arg)
+        else:
+            command = self._pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
+        reply = await connection.ask(command)
         if type(reply) is list:
             return reply
         if reply.code == "NOSCRIPT":

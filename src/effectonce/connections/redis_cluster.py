@@ -18,6 +18,15 @@ TURNS = 8
 Node = tuple[str, int]
 
 
+def nodes_in(text: str) -> list[Node]:
+    """The nodes of ``host:port,host``."""
+    nodes = []
+    for part in text.split(","):
+        host, _, port = part.rpartition(":")
+        nodes.append((host or port, int(port) if host else 6379))
+    return nodes
+
+
 def slot_of(key: bytes) -> int:
     """The slot of a key: CRC-16 of its hash tag."""
     start = key.find(b"{")

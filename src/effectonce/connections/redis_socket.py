@@ -23,6 +23,28 @@ class SyncConnection:
         self._socket: socket.socket | None = None
         self._reader: Any = None
 
+    async def ask(self, command: bytes) -> Any:
+        sock = self._socket
+        if sock is None:
+            sock = await self._open()
+        reader = self._reader
+        started = time.monotonic()
+        try:
+            sock.sendall(command)
+            data = sock.recv(_CHUNK)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            reader.feed(data)
+            reply = reader.gets()
+        except OSError as error:
+            raise self._failed(error) from error
+        except BaseException:  # Ctrl-C leaves half a reply behind: never reused
+            self.drop()
+            raise
+        if reply is False:  # there is more of it to come
+            (reply,) = await self.receive(1, self.endpoint.timeout - (time.monotonic() - started))
+        return reply
+
     async def send(self, data: bytes) -> None:
         sock = self._socket
         if sock is None:
@@ -65,7 +87,7 @@ class SyncConnection:
                 sock.settimeout(left)
         except OSError as error:
             raise self._failed(error) from error
-        except BaseException:  # Ctrl-C leaves half a reply behind: never reused
+        except BaseException:
             self.drop()
             raise
 
@@ -200,6 +222,11 @@ class AsyncConnection:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._stream: _Replies | None = None
+
+    async def ask(self, command: bytes) -> Any:
+        await self.send(command)
+        (reply,) = await self.receive(1)
+        return reply
 
     async def send(self, data: bytes) -> None:
         stream = self._stream

@@ -42,7 +42,7 @@ class ThreadGroup:
         answered: list[Entry] = []
         try:
             while entry.reply is None:
-                held = lead.acquire(blocking=False)
+                held = lead.acquire(False)
                 if held:
                     if entry.reply is None:  # else it was answered just now
                         self._leader, self._leading = threading.current_thread(), entry
@@ -65,7 +65,8 @@ class ThreadGroup:
                 if self._leading is entry:
                     self._leading = None
                 lead.release()
-                self._wake_heir()
+                if self._queue:
+                    self._wake_heir()
                 for each in answered:
                     self._wake(each)
             if entry.gone:
@@ -80,7 +81,9 @@ class ThreadGroup:
         """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
         queue = self._queue
         if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
-            tally(self.sizes, 1)
+            sizes = self.sizes
+            sizes[0] += 1
+            sizes[1] += 1
             try:
                 (entry.reply,) = await self._port.run((entry.op,))
             except Exception as error:

@@ -28,7 +28,7 @@ from effectonce.connections.redis import (
     unsafe,
 )
 from effectonce.connections.redis_client import ClientWire, endpoint_of, is_async, is_cluster
-from effectonce.connections.redis_cluster import ClusterWire, Node
+from effectonce.connections.redis_cluster import ClusterWire, Node, nodes_in
 from effectonce.connections.redis_socket import AsyncConnection, SyncConnection
 from effectonce.contracts import Capabilities, ConnectionLost, Port
 from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
@@ -36,7 +36,18 @@ from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, R
 from effectonce.urls import Address, flag
 
 from .redis_figures import figures
-from .redis_format import PACK, VERSION, Layout, answer, pack_forget, pack_get, pack_resolution, record
+from .redis_format import (
+    PACK,
+    VERSION,
+    Layout,
+    answer,
+    identity_of,
+    pack_forget,
+    pack_get,
+    pack_resolution,
+    record,
+    uncursor,
+)
 
 RECORDS = Script("common", "records")
 INDEXES = Script("common", "indexes")
@@ -66,7 +77,7 @@ class RedisBackend:
             secure = address.take("tls", flag, False)
             self._seeds = [
                 (address.host or "localhost", address.port or 6379),
-                *address.take("nodes", _nodes, no_nodes),
+                *address.take("nodes", nodes_in, no_nodes),
             ]
         path = address.path if kind == "redis+unix" else None
         endpoint = endpoint_at(address, secure=secure, path=path, database=database)
@@ -131,14 +142,6 @@ class RedisBackend:
         return self.shown
 
 
-def _nodes(text: str) -> list[Node]:
-    nodes = []
-    for part in text.split(","):
-        host, _, port = part.rpartition(":")
-        nodes.append((host or port, int(port) if host else 6379))
-    return nodes
-
-
 # The port
 
 
@@ -156,9 +159,15 @@ class RedisPort:
         if not self._backend.verified:
             await self.check()
         name = self._layout.key
-        keys = [name(op.scope, op.key) for op in batch]
+        keys: Sequence[bytes]
+        args: Sequence[bytes]
+        if len(batch) == 1:
+            (op,) = batch
+            keys, args = (name(op.scope, op.key),), (PACK[type(op)](op),)
+        else:
+            keys, args = [name(op.scope, op.key) for op in batch], [PACK[type(op)](op) for op in batch]
         try:
-            items = await self._wire.batch(RECORDS, keys, [PACK[type(op)](op) for op in batch])
+            items = await self._wire.batch(RECORDS, keys, args)
         except StoreUnavailable:
             self._backend.verified = False
             raise
@@ -248,7 +257,7 @@ class RedisPort:
         digest that was shown."""
         first, cursor, after = "0", "0", b""
         if query.cursor is not None:
-            first, cursor, after, _ = _uncursor(query.cursor, "i")
+            first, cursor, after, _ = uncursor(query.cursor, "i")
         sizes = await self._buckets("sizes")
         column = 0 if index == "open" else 1
         records: list[Record] = []
@@ -281,7 +290,7 @@ class RedisPort:
         nodes = list(await self._wire.nodes())
         cursor, after = "0", b""
         if query.cursor is not None:
-            _, cursor, after, node = _uncursor(query.cursor, "s")
+            _, cursor, after, node = uncursor(query.cursor, "s")
             if node not in nodes:
                 raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
             nodes = nodes[nodes.index(node) :]
@@ -383,7 +392,7 @@ class RedisPort:
     # -- wake-ups, time, fitness
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return [_identity(message) for message in await self._wire.listen(self._layout.channel, timeout)]
+        return [identity_of(message) for message in await self._wire.listen(self._layout.channel, timeout)]
 
     async def now(self) -> int:
         return int(await self._meta("now"))
@@ -436,19 +445,3 @@ def _readable(name: bytes, fields: list[bytes]) -> list[Record]:
 def _skip(error: Exception) -> None:
     """One damaged record must not hide the others. Whoever asks for it by its name is told."""
     log.warning("effectonce left a record out of a list: %s", error)
-
-
-def _identity(message: bytes) -> tuple[str, str]:
-    length, _, rest = message.partition(b":")
-    return rest[: int(length)].decode(), rest[int(length) :].decode()
-
-
-def _uncursor(cursor: str, kind: str) -> tuple[str, str, bytes, str]:
-    """(bucket, SCAN's cursor, after which name, node) of a cursor that a page ended with."""
-    try:
-        found, bucket, scan, after, node = cursor.split("|")
-        if found != kind or not scan.isdigit() or not (bucket.isdigit() or kind == "s"):
-            raise ValueError
-        return bucket, scan, bytes.fromhex(after), node
-    except ValueError:
-        raise InvalidOption("this cursor was not made by this query; start again without one") from None

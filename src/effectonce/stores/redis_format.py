@@ -178,3 +178,20 @@ def record(name: bytes, fields: list[bytes]) -> Record:
         )
     except (KeyError, ValueError, struct.error) as error:
         raise CorruptRecord(f"{name!r} cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error
+
+
+def identity_of(message: bytes) -> tuple[str, str]:
+    """(scope, key) of a message on the channel."""
+    length, _, rest = message.partition(b":")
+    return rest[: int(length)].decode(), rest[int(length) :].decode()
+
+
+def uncursor(cursor: str, kind: str) -> tuple[str, str, bytes, str]:
+    """(bucket, SCAN's cursor, after which name, node) of a cursor that a page ended with."""
+    try:
+        found, bucket, scan, after, node = cursor.split("|")
+        if found != kind or not scan.isdigit() or not (bucket.isdigit() or kind == "s"):
+            raise ValueError
+        return bucket, scan, bytes.fromhex(after), node
+    except ValueError:
+        raise InvalidOption("this cursor was not made by this query; start again without one") from None

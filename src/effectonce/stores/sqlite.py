@@ -199,15 +199,14 @@ class SQLitePort:
         return (at // 1000 << 20) | (next(self._ticket) & 0xFFFFF)
 
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
-        prints = op.fingerprints
+        prints, retention, doubt = op.fingerprints, op.retention, op.doubt_on_lapse
+        limit = op.max_attempts or UNLIMITED
         for _ in range(100):
             now = self._now()
             until = now + op.lease
-            due = self._due(now + op.retention)
-            doubt = op.doubt_on_lapse
-            limit = op.max_attempts or UNLIMITED
+            due = ((now + retention) // 1000 << 20) | (next(self._ticket) & 0xFFFFF)  # `_due`, here without a call
             values = (
-                due, op.scope, op.key, op.owner, now, doubt, until, None if doubt else until + op.retention, now, now,
+                due, op.scope, op.key, op.owner, now, doubt, until, None if doubt else until + retention, now, now,
                 prints[:33] if prints else None, op.note, limit, prints,
             )  # fmt: skip
             try:
@@ -249,8 +248,7 @@ class SQLitePort:
         return (row and standing(*row, fingerprints=op.fingerprints, now=now)) or Answer("absent")
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
-        now = self._now()
-        state = op.state
+        now, state = self._now(), op.state
         values = (
             state, op.result, op.error, op.refund, now, None if state == "in_doubt" else now + op.retention, op.note,
             op.scope, op.key, op.owner, op.token, "in_doubt" if state == "done" else "claimed", now,
@@ -352,8 +350,7 @@ class SQLitePort:
         return self._db.step(self._resolve, scope, key, resolution)
 
     def _resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, word: Resolution) -> bool:
-        now = self._now()
-        retry = word.state == "free"
+        now, retry = self._now(), word.state == "free"
         values = (
             word.state, now, not retry, retry, now, now + word.retention, word.result, word.error, scope, key, now,
         )  # fmt: skip

@@ -11,7 +11,8 @@
 local SLACK = 60000000 -- how much longer than its header says Redis may keep a record
 local ceil = math.ceil
 local made, rest
-local new, new_doubt, new_lease, new_retention -- the header of the last new claim: the next one's is often the same
+-- Of the last new claim: its header, its score among the open ones, when it expires. The next one's are often the same.
+local new, new_doubt, new_lease, new_retention, new_score, new_expires
 
 local function expire(key, at)
   call('PEXPIREAT', key, ceil(at / 1000))
@@ -55,7 +56,6 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
   local doubt = flags % 2
   local ends = now + lease
   local expires = doubt == 1 and 0 or ends + retention
-  local reply = now
   local state, old_flags, old_token, changed, created, old_lease, old_expires, old_attempts, generation, old_owner =
     read(key)
   if not state then
@@ -65,55 +65,60 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     if doubt ~= new_doubt or lease ~= new_lease or retention ~= new_retention then
       new = pack(CLAIMED, 'C', doubt, now, now, now, expires, 1, 0, ends)
       new_doubt, new_lease, new_retention = doubt, lease, retention
+      new_score = format('%.0f', doubt == 1 and -ends or expires)
+      new_expires = format('%.0f', ceil(expires / 1000))
     end
     if prints == '' then
       call('HSET', key, 'h', new .. owner, 'S', scope, 'K', name)
     else
       call('HSET', key, 'h', new .. owner, 'S', scope, 'K', name, 'p', sub(prints, 1, 33))
     end
-  else
-    made = made or rest()
-    if state == 'C' and old_owner == owner and not made.mismatched(key, prints) then
-      -- its reply was lost
-      return {'claimed', old_token, old_attempts, generation, old_flags % 4 >= 2 and 1 or 0}
+    if doubt == 0 then
+      call('PEXPIREAT', key, new_expires)
     end
-    local answer = made.standing(key, prints, state, old_flags, old_token, old_lease, old_attempts, generation)
-    if answer then
-      if answer[1] == 'in_doubt' and state == 'C' then
-        to_doubt(key, old_flags, old_token, created, old_attempts, generation, old_owner)
-      elseif answer[1] == 'in_progress' and flags >= 2 and old_flags < 4 then
-        call('HSET', key, 'h', pack(CLAIMED, 'C', old_flags + 4, old_token, changed, created, old_expires,
-          old_attempts, generation, old_lease) .. old_owner)
-      end
-      return answer
+    call('ZADD', sub(key, 1, -33) .. 'open', new_score, sub(key, -32))
+    return now
+  end
+  made = made or rest()
+  if state == 'C' and old_owner == owner and not made.mismatched(key, prints) then
+    -- its reply was lost
+    return {'claimed', old_token, old_attempts, generation, old_flags % 4 >= 2 and 1 or 0}
+  end
+  local answer = made.standing(key, prints, state, old_flags, old_token, old_lease, old_attempts, generation)
+  if answer then
+    if answer[1] == 'in_doubt' and state == 'C' then
+      to_doubt(key, old_flags, old_token, created, old_attempts, generation, old_owner)
+    elseif answer[1] == 'in_progress' and flags >= 2 and old_flags < 4 then
+      call('HSET', key, 'h', pack(CLAIMED, 'C', old_flags + 4, old_token, changed, created, old_expires,
+        old_attempts, generation, old_lease) .. old_owner)
     end
-    if limit > 0 and old_attempts >= limit then
-      local err = '1{"code":"attempts-exhausted"}'
-      close(key, state, 'F', old_flags, old_token, created, old_expires, old_attempts, generation, old_owner,
-        retention, false, err)
-      return {'failed', old_token, old_attempts, generation, err}
-    end
-    local lapsed = state == 'C' and 1 or 0
-    if lapsed == 0 then
-      call('HDEL', key, 'r', 'e')
-    end
-    local token, attempts = math.max(old_token + 1, now), old_attempts + 1
-    flags = doubt + 2 * lapsed + (old_flags >= 4 and 4 or 0) -- whoever waited for the last owner waits for this one
-    call('HSET', key, 'h',
-      pack(CLAIMED, 'C', flags, token, now, created, expires, attempts, generation, ends) .. owner)
-    if prints ~= '' then
-      call('HSET', key, 'p', sub(prints, 1, 33))
-    end
-    if doubt == 1 then
-      call('PERSIST', key)
-    end
-    reply = {'claimed', token, attempts, generation, lapsed}
+    return answer
+  end
+  if limit > 0 and old_attempts >= limit then
+    local err = '1{"code":"attempts-exhausted"}'
+    close(key, state, 'F', old_flags, old_token, created, old_expires, old_attempts, generation, old_owner,
+      retention, false, err)
+    return {'failed', old_token, old_attempts, generation, err}
+  end
+  local lapsed = state == 'C' and 1 or 0
+  if lapsed == 0 then
+    call('HDEL', key, 'r', 'e')
+  end
+  local token, attempts = math.max(old_token + 1, now), old_attempts + 1
+  flags = doubt + 2 * lapsed + (old_flags >= 4 and 4 or 0) -- whoever waited for the last owner waits for this one
+  call('HSET', key, 'h',
+    pack(CLAIMED, 'C', flags, token, now, created, expires, attempts, generation, ends) .. owner)
+  if prints ~= '' then
+    call('HSET', key, 'p', sub(prints, 1, 33))
+  end
+  if doubt == 1 then
+    call('PERSIST', key)
   end
   if doubt == 0 then
     expire(key, expires)
   end
   call('ZADD', sub(key, 1, -33) .. 'open', doubt == 1 and -ends or expires, sub(key, -32))
-  return reply
+  return {'claimed', token, attempts, generation, lapsed}
 end
 
 -- target 1 done, 2 failed, 3 in doubt, 4 free; options 1: refund the attempt, 2: has a result, 4: has an error
