@@ -103,14 +103,26 @@ class Wire:
 
         await self._with_session(work, timeout, schema=False)
 
-    async def check(self) -> None:
-        """Whether the server can keep the promise: what is otherwise looked at once per connection, and whether
-        commits can be lost."""
+    async def check(self, denied: Statement) -> None:
+        """Whether the server can keep the promise: what is otherwise looked at once per connection, whether this user
+        may write (``denied`` gives what it may not), and whether commits can be lost."""
 
         async def work(session: Session, deadline: float) -> list[Row]:
-            return await self._run(session, self._durability, (), deadline, False)
+            lacking = await self._run(session, denied, (), deadline, False)
+            return [*lacking, *await self._run(session, self._durability, (), deadline, False)]
 
-        ((unsynced, early, unlogged),) = await self._with_session(work, self._timeout, schema=True, anew=True)
+        (lacking,), (unwritable, unsynced, early, unlogged) = await self._with_session(
+            work, self._timeout, schema=True, anew=True
+        )
+        if lacking:
+            raise ConfigurationError(
+                f"the user of {self._shown} lacks {lacking}; GRANT SELECT, INSERT, UPDATE, DELETE on these tables to it"
+            )
+        if unwritable:
+            raise ConfigurationError(
+                f"{self._shown} lets this user only read (a full disk, perhaps); ALTER ROLE or DATABASE ... "
+                "SET default_transaction_read_only = off"
+            )
         if self._allow_unsafe:
             return
         if unsynced:

@@ -9,7 +9,14 @@ from typing import Final
 _NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
 
 
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
 def provider_key(*parts: str) -> str:
-    """A UUIDv5 of the length-prefixed ``parts``: 36 characters, which every keyed API takes."""
-    name = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
-    return str(uuid.UUID(bytes=hashlib.sha1(_NAMESPACE + name).digest()[:16], version=5))
+    """A UUIDv5 of the length-prefixed ``parts``: 36 characters, which every keyed API takes.
+
+    Written out here: `uuid.UUID` takes as long again, and an intent needs two of them.
+    """
+    name = b"".join([b"%d:%b" % (len(raw), raw) for raw in [part.encode() for part in parts]])
+    hashed = hashlib.sha1(_NAMESPACE + name).hexdigest()
+    return f"{hashed[:8]}-{hashed[8:12]}-5{hashed[13:16]}-{_VARIANT[hashed[16]]}{hashed[17:20]}-{hashed[20:32]}"

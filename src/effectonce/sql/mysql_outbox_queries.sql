@@ -60,6 +60,14 @@ SELECT seq, id, message_id, destination, ordering_key, line, type, headers, payl
 FROM {outbox} LIMIT 0
 
 
+-- name: rights
+-- Refused where this user may not relay. Explained, not run: that takes the same privileges.
+EXPLAIN UPDATE {outbox} SET state = state WHERE FALSE;
+EXPLAIN DELETE FROM {outbox} WHERE FALSE;
+EXPLAIN INSERT INTO {meta} SELECT * FROM {meta} WHERE FALSE;
+EXPLAIN UPDATE {meta} SET value = value WHERE FALSE
+
+
 -- name: publish
 UPDATE {outbox} FORCE INDEX (PRIMARY) SET
     state = 'published', due_at = {now} + {keep}, published_at = {now}, line = NULL, leased_until = 0, error = NULL
@@ -120,7 +128,7 @@ ORDER BY due_at, seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 
 
 -- name: cleaned
-INSERT INTO {meta} (name, value) VALUES ({cleaned}, {now}) ON DUPLICATE KEY UPDATE value = VALUES(value)
+INSERT INTO {meta} (name, value) VALUES ({cleaned}, {now}) ON DUPLICATE KEY UPDATE value = {now}
 
 
 -- name: has_inbox

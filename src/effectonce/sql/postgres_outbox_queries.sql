@@ -2,17 +2,17 @@
 --
 -- {outbox}, {meta}   the tables
 -- {now}              the clock when the expression is evaluated
--- {fresh}            rows to be sent that nobody has leased, and not to the queues $6
+-- {fresh}            rows behind $4 to be sent that nobody has leased, and not to the queues $6
 -- {columns}          of a leased row
 --
--- Where rows are looked for, they are ordered by the columns of the index that is meant for it, and none of those is
--- compared with `=`: then no other index will do. By the primary key, published rows would be walked over, which
--- statistics of an hour ago make look like the shorter way.
+-- Where rows are looked for, they are ordered by the columns of the index that is meant for it, none of those is
+-- compared with `=`, and `seq` never by itself: then no other index will do. By the primary key, published rows would
+-- be walked over, which statistics of an hour ago make look like the shorter way.
 
 
 -- name: fresh
-state = 'pending' AND due_at <= 0 AND (leased_until <= (SELECT now FROM began) OR owner = $1::bytea)
-AND destination <> ALL ($6::text[])
+state = 'pending' AND due_at <= 0 AND (due_at, seq) > (0, $4::bigint)
+AND (leased_until <= (SELECT now FROM began) OR owner = $1::bytea) AND destination <> ALL ($6::text[])
 
 
 -- name: columns
@@ -31,11 +31,12 @@ WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
 fresh_ones AS MATERIALIZED (
-    SELECT seq FROM {outbox} WHERE {fresh} AND seq > $4::bigint
+    SELECT seq FROM {outbox} WHERE {fresh}
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
-    SELECT seq FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began) AND destination <> ALL ($6::text[])
+    SELECT seq FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+      AND destination <> ALL ($6::text[])
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 taken AS (
@@ -59,11 +60,12 @@ WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
 fresh_ones AS MATERIALIZED (
-    SELECT seq, line FROM {outbox} WHERE {fresh} AND seq > $4::bigint
+    SELECT seq, line FROM {outbox} WHERE {fresh}
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
-    SELECT seq, line FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began) AND destination <> ALL ($6::text[])
+    SELECT seq, line FROM {outbox} WHERE state = 'waiting' AND due_at <= (SELECT now FROM began)
+      AND destination <> ALL ($6::text[])
     ORDER BY due_at, seq LIMIT $3::integer FOR UPDATE SKIP LOCKED
 ),
 page AS MATERIALIZED (
@@ -136,6 +138,14 @@ SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM deleted) + (SELECT co
 -- name: probe
 -- Whether the table has what this release reads.
 SELECT {columns}, line, created_at, state, due_at, leased_until, owner, error, published_at FROM {outbox} LIMIT 0
+
+
+-- name: denied
+-- What this user lacks of the privileges that a relay needs; NULL: nothing.
+SELECT string_agg(privilege || ' on ' || name, ', ')
+FROM (VALUES ('{outbox}', 'UPDATE'), ('{outbox}', 'DELETE'), ('{meta}', 'INSERT'), ('{meta}', 'UPDATE'))
+     AS needed (name, privilege)
+WHERE NOT has_table_privilege(name, privilege)
 
 
 -- name: unpark

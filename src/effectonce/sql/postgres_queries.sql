@@ -167,6 +167,31 @@ WITH input AS MATERIALIZED (
 {claim_input}
 
 
+-- name: claim_alone
+-- One claim that nobody waits for, by itself: what a program sends that does one thing at a time. It is as `fresh` in
+-- `claim`, which costs the server several times as much before it has done anything. No answer: ask `seen_alone`.
+INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
+                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
+SELECT $1::text, $2::text, 'claimed', CASE WHEN $6::boolean THEN 'lapse' WHEN $8::bytea IS NOT NULL THEN 'noted' END,
+       now, 1, 0, now, now, now + $4::bigint,
+       CASE WHEN NOT $6::boolean THEN now + $4::bigint + $5::bigint END,
+       CASE WHEN NOT $6::boolean THEN (now + $5::bigint) / 60000000 END,
+       $6::boolean, $3::bytea, nullif(substring($7::bytea FROM 1 FOR 33), ''), $8::bytea
+FROM (SELECT {now} AS now) n
+ON CONFLICT (scope, key) DO NOTHING
+RETURNING token
+
+
+-- name: seen_alone
+-- What the record is that `claim_alone` has met, as `seen` in `claim`. Where that calls for a change: ask `claim`.
+SELECT 1::bigint AS n, {verdict} AS answer, r.token, r.attempts, r.generation, r.lapsed,
+       r.lease_until - r.now AS remains, r.result, r.error, r.note
+FROM (
+    SELECT r.*, $3::bytea AS claimant, $4::bytea AS fingerprints, {now} AS now
+    FROM {records} r WHERE r.scope = $1::text AND r.key = $2::text
+) r
+
+
 -- name: look
 -- What a claim would be answered, without a claim. Every operation gets its row.
 SELECT r.n, {verdict} AS answer, r.token, r.attempts, r.generation, false AS lapsed,
@@ -218,6 +243,21 @@ FROM locked l
 WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n))
 
 
+-- name: settle_alone
+-- One settlement by itself, of a record that nobody waits for. What a rival changes meanwhile is judged again in its
+-- newest version. No answer: ask `settle`, which also says why.
+UPDATE {records} SET
+    state = $5::text, attention = nullif($5::text, 'done'), attempts = attempts - $9::boolean::integer,
+    changed_at = now,
+    expires_at = CASE WHEN $5::text <> 'in_doubt' THEN now + $6::bigint END,
+    expires_minute = CASE WHEN $5::text <> 'in_doubt' THEN (now + $6::bigint) / 60000000 END,
+    result = $7::bytea, error = $8::bytea, note = coalesce($10::bytea, note)
+FROM (SELECT {now} AS now) n
+WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
+  AND state = 'claimed' AND NOT awaited AND (expires_at IS NULL OR expires_at > now)
+RETURNING true
+
+
 -- name: complete
 -- A settlement to done that the caller's own transaction makes.
 UPDATE {records} SET
@@ -251,6 +291,14 @@ UNION ALL
 SELECT n, NULL
 FROM locked l
 WHERE (expires_at IS NULL OR expires_at > now) AND NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n)
+
+
+-- name: note_alone
+-- One note by itself, as `settle_alone`.
+UPDATE {records} SET note = $5::bytea, changed_at = {now}, attention = coalesce(attention, 'noted')
+WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
+  AND state = 'claimed' AND (expires_at IS NULL OR expires_at > {now})
+RETURNING true
 
 
 -- name: renew
@@ -573,13 +621,24 @@ SELECT max(value) FILTER (WHERE name = 'schema'), max(value) FILTER (WHERE name 
 
 
 -- name: durability
--- Whether commits may be lost: to a power cut, to a crash, to the emptying of tables that are not in the log.
-SELECT current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
+-- Whether nothing may be written, or commits may be lost: to a power cut, to a crash, to the emptying of tables that are
+-- not in the log.
+SELECT current_setting('transaction_read_only') = 'on',
+       current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
        (SELECT string_agg(oid::regclass::text, ', ')
         FROM pg_class
         WHERE relpersistence = 'u'
           AND oid IN (SELECT to_regclass('{records}') UNION ALL SELECT to_regclass('{meta}')
                       UNION ALL SELECT relid FROM pg_partition_tree(to_regclass('{records}'))))
+
+
+-- name: denied
+-- What this user lacks of the privileges that claims, settlements and sweeps need; NULL: nothing. Of the whole
+-- table: to grant every column of it is not enough for a claim.
+SELECT string_agg(privilege || ' on ' || name, ', ')
+FROM (VALUES ('{records}', 'SELECT'), ('{records}', 'INSERT'), ('{records}', 'UPDATE'), ('{records}', 'DELETE'),
+             ('{meta}', 'UPDATE')) AS needed (name, privilege)
+WHERE NOT has_table_privilege(name, privilege)
 
 
 -- name: figures_overdue

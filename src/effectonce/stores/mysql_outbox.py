@@ -157,6 +157,7 @@ class MySQLOutbox:
 
     async def check(self) -> None:
         await self._ask(self._sql["probe"])
+        await self._wire.ask(self._sql["rights"])
 
     async def close(self) -> None:
         await self._wire.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +26,6 @@ from effectonce.connections.postgres_session import (
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    EXHAUSTED,
     Batchable,
     Claim,
     Figures,
@@ -44,11 +42,14 @@ from effectonce.record import (
     Stats,
     Swept,
 )
-from effectonce.sqlfiles import inbox_schema, outbox_schema, script, statements, table_prefix
+from effectonce.sqlfiles import inbox_schema, outbox_schema, script, table_prefix
 from effectonce.urls import Address, flag
 
 from .postgres_codec import (
+    UNCHANGED,
+    alone,
     answer,
+    answer_alone,
     applied,
     blobs,
     cursor,
@@ -63,6 +64,7 @@ from .postgres_codec import (
     utf8,
 )
 from .postgres_outbox import PostgresOutbox
+from .postgres_statements import named, queries, words
 
 T = TypeVar("T")
 
@@ -146,10 +148,10 @@ class PostgresBackend:
         return PostgresOutbox(self._wire(source), table or f"{self._prefix}_outbox", self._prefix)
 
     def _port(self, source: Source) -> PostgresPort:
-        return PostgresPort(self._wire(source), _queries(self._prefix), self._prefix, self.schema_sql())
+        return PostgresPort(self._wire(source), queries(self._prefix), self._prefix, self.schema_sql())
 
     def _wire(self, source: Source) -> Wire:
-        queries = _queries(self._prefix)
+        asked = queries(self._prefix)
         return Wire(
             source,
             shown=self._shown,
@@ -157,18 +159,18 @@ class PostgresBackend:
             prepare=self._prepare,
             schema=SCHEMA,
             allow_unsafe=self._allow_unsafe,
-            facts=queries["facts"],
-            session=queries["session"],
-            version=queries["version"],
-            durability=queries["durability"],
+            facts=asked["facts"],
+            session=asked["session"],
+            version=asked["version"],
+            durability=asked["durability"],
         )
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         params = (op.scope, op.key, op.owner, op.token, op.retention, op.result)
-        return "postgresql", [(_named(self._prefix)["complete"], params)]
+        return "postgresql", [(named(self._prefix)["complete"], params)]
 
     def schema_sql(self) -> str:
-        records = script("postgres_schema.sql", **_words(self._prefix))
+        records = script("postgres_schema.sql", **words(self._prefix))
         inbox = inbox_schema("postgresql", f"{self._prefix}_inbox")
         return "\n".join([records, inbox, outbox_schema("postgresql", f"{self._prefix}_outbox")])
 
@@ -194,6 +196,8 @@ class PostgresPort:
         }
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if len(batch) == 1 and (reply := await self._alone(batch[0])) is not None:
+            return (reply,)
         kinds = {type(op) for op in batch}
         if len(kinds) == 1:
             return await self._kinds[kinds.pop()](batch)
@@ -204,6 +208,19 @@ class PostgresPort:
                 for n, reply in zip(places, await send([batch[n] for n in places]), strict=True):
                     replies[n] = reply
         return replies
+
+    async def _alone(self, op: Batchable) -> Reply | None:
+        """The reply to an operation that goes by itself; None: the statements for many have to say."""
+        if (asked := alone(op)) is None:
+            return None
+        name, params = asked
+        for row in await self._wire.execute(self._queries[name], params):
+            return answer_alone(op, row)
+        if type(op) is Claim:
+            for row in await self._wire.execute(self._queries["seen_alone"], [*params[:3], op.fingerprints]):
+                if row[1] in UNCHANGED:
+                    return answer(row)
+        return None
 
     # -- one kind of operation at a time
 
@@ -370,10 +387,8 @@ class PostgresPort:
         return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention))
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        state, retention = resolution.state.encode(), int8.pack(resolution.retention)
-        return await self._decide(
-            "resolve", utf8(scope), utf8(key), state, retention, resolution.result, resolution.error
-        )
+        given = (resolution.state.encode(), int8.pack(resolution.retention), resolution.result, resolution.error)
+        return await self._decide("resolve", utf8(scope), utf8(key), *given)
 
     async def _decide(self, name: str, *params: Param) -> bool:
         for _ in range(_ASKS):
@@ -417,7 +432,7 @@ class PostgresPort:
         return int(now)
 
     async def check(self) -> None:
-        await self._wire.check()
+        await self._wire.check(self._queries["denied"])
 
     async def migrate(self) -> None:
         """One transaction under a lock of its own; whoever comes second finds the tables there."""
@@ -432,37 +447,3 @@ class PostgresPort:
 
     async def close(self) -> None:
         await self._wire.close()
-
-
-# -- statements ----------------------------------------------------------------------------------------------
-
-
-@cache
-def _queries(prefix: str) -> dict[str, Statement]:
-    apart = ("verdict", "claim_input", "complete")
-    return {name: Statement(sql) for name, sql in _named(prefix).items() if name not in apart}
-
-
-@cache
-def _named(prefix: str) -> dict[str, str]:
-    return statements("postgres_queries.sql", **_words(prefix))
-
-
-def _words(prefix: str) -> dict[str, str]:
-    payload = "json_build_array(scope, key)::text"
-    channel = f"'{prefix}_settled'"
-    return {
-        "records": f'"{prefix}_records"',
-        "records_expiry": f'"{prefix}_records_expiry"',
-        "records_attention": f'"{prefix}_records_attention"',
-        "meta": f'"{prefix}_meta"',
-        "outbox": f'"{prefix}_outbox"',
-        "inbox": f'"{prefix}_inbox"',
-        "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
-        "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
-        "exhausted": f"'\\x{EXHAUSTED.hex()}'",
-        # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
-        # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
-        "announced": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
-        f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
-    }

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct as Layout
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import EXHAUSTED, Answer, Record
+from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Note, Record, Settlement
 
 Row = tuple[Any, ...]
+Param = bytes | None
 
 
 # -- rows ----------------------------------------------------------------------------------------------------
@@ -140,3 +141,34 @@ def utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
+
+
+# -- an operation by itself ----------------------------------------------------------------------------------
+
+#: What a claim that does not wait is answered without a change to the record.
+UNCHANGED: Final = frozenset(("claimed", "done", "failed", "in_doubt", "in_progress", "mismatch"))
+_FLAGS: Final = (b"\0", b"\1")
+
+
+def alone(op: Batchable) -> tuple[str, list[Param]] | None:
+    """The statement for ``op`` where no other goes with it, and its parameters; None: there is only that for many."""
+    if type(op) is Note:
+        return "note_alone", [utf8(op.scope), utf8(op.key), op.owner, int8.pack(op.token), op.note]
+    if type(op) is Settlement:
+        return "settle_alone", [
+            utf8(op.scope), utf8(op.key), op.owner, int8.pack(op.token), op.state.encode(), int8.pack(op.retention),
+            op.result, op.error, _FLAGS[op.refund], op.note,
+        ]  # fmt: skip
+    if type(op) is Claim and not op.waiting:
+        return "claim_alone", [
+            utf8(op.scope), utf8(op.key), op.owner, int8.pack(op.lease), int8.pack(op.retention),
+            _FLAGS[op.doubt_on_lapse], op.fingerprints, op.note,
+        ]  # fmt: skip
+    return None
+
+
+def answer_alone(op: Batchable, row: Row) -> Answer | bool:
+    """What the row of such a statement says."""
+    if type(op) is Claim:
+        return Answer("claimed", row[0], 1, 0, None, None, 0.0, False, op.note)
+    return True

@@ -107,8 +107,8 @@ class PostgresOutbox:
         return len(await self._ask("purge", int8.pack(limit)))
 
     async def check(self) -> None:
-        await self._wire.check()
         await self._ask("probe")
+        await self._wire.check(self._queries["denied"])
 
     async def close(self) -> None:
         await self._wire.close()

@@ -1,0 +1,40 @@
+"""What the records in PostgreSQL are asked with: `sql/postgres_queries.sql`, with the names of the tables filled in."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from effectonce.connections.postgres import Statement
+from effectonce.record import EXHAUSTED
+from effectonce.sqlfiles import statements
+
+
+@cache
+def queries(prefix: str) -> dict[str, Statement]:
+    apart = ("verdict", "claim_input", "complete")
+    return {name: Statement(sql) for name, sql in named(prefix).items() if name not in apart}
+
+
+@cache
+def named(prefix: str) -> dict[str, str]:
+    return statements("postgres_queries.sql", **words(prefix))
+
+
+def words(prefix: str) -> dict[str, str]:
+    payload = "json_build_array(scope, key)::text"
+    channel = f"'{prefix}_settled'"
+    return {
+        "records": f'"{prefix}_records"',
+        "records_expiry": f'"{prefix}_records_expiry"',
+        "records_attention": f'"{prefix}_records_attention"',
+        "meta": f'"{prefix}_meta"',
+        "outbox": f'"{prefix}_outbox"',
+        "inbox": f'"{prefix}_inbox"',
+        "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+        "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
+        "exhausted": f"'\\x{EXHAUSTED.hex()}'",
+        # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
+        # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
+        "announced": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
+        f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
+    }
