@@ -38,8 +38,8 @@
         └── SchemaMissing              schema-missing         run the migration
             └── SchemaMismatch         schema-mismatch        the tables are of another version
 
-Codes are stable: alert on them. Driver exceptions are translated once, in `connections/`, and stay
-reachable as ``__cause__``.
+Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Driver
+exceptions are translated once, in `connections/`, and stay reachable as ``__cause__``.
 """
 
 from __future__ import annotations
@@ -115,6 +115,23 @@ class EffectOnceError(Exception):
     """The base of every error raised by effectonce. ``code`` is stable across releases."""
 
     code: ClassVar[str] = "effectonce"
+
+    @property
+    def help_url(self) -> str:
+        """Where the documentation explains this error, from its root on."""
+        return f"reference/errors/#{self.code}"
+
+    # A traceback ends with the notes of its error: `help_url`, and whatever `add_note` adds. They are made when they
+    # are first asked for: an error like `InProgress` is raised often, and mostly caught. Messages stay as they are.
+
+    @property
+    def __notes__(self) -> list[str]:
+        notes: list[str] = self.__dict__.setdefault("__notes__", [f"effectonce docs: {self.help_url}"])
+        return notes
+
+    @__notes__.setter
+    def __notes__(self, notes: list[str]) -> None:
+        self.__dict__["__notes__"] = notes
 
 
 class Retryable(EffectOnceError):

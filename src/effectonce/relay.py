@@ -80,6 +80,8 @@ class Relay:
         self.listen = listen
         #: What this relay has done so far.
         self.totals = Totals()
+        #: Whether SIGINT, Ctrl-C, has ended `run`.
+        self.interrupted = False
 
     def __repr__(self) -> str:
         return f"<relay from {self.store!r} to {self._broker!r}>"
@@ -106,7 +108,7 @@ class Relay:
         """Serve until SIGTERM or SIGINT: then what is on its way is confirmed and settled, and the rest given back. A
         second signal does not wait for that."""
         with asyncio.Runner() as runner:
-            runner.run(serve_until_signalled(self.serve, self.stop))
+            self.interrupted = runner.run(serve_until_signalled(self.serve, self.stop))
 
     def stop(self) -> None:
         """Lease no more, settle what is on its way, give back what was not sent. Called again: do not wait. From any

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 import effectonce as eo
 from effectonce.audit import Audit
+from effectonce.cli.terminal import Cell, Screen, table
 
 from .conftest import Cli
 
@@ -353,3 +355,21 @@ def test_what_has_a_program_is_decided_by_it(cli: Cli, store: eo.Store, scope: s
 def test_a_record_in_doubt_says_what_to_run(cli: Cli, store: eo.Store) -> None:
     last = cli("records", "show", "mail", "m1").out.splitlines()[-1]
     assert last.endswith("then: effectonce records resolve mail m1 --done | --retry | --abandon")
+
+
+def test_a_table_is_straight_whatever_its_keys_are_written_in(cli: Cli, store: eo.Store) -> None:
+    """An ideograph takes two columns of a terminal, an accent of its own none."""
+    keys = ("注文・受注番号一二三", "cafe\u0301", "주문", "x" * 20)
+    for key in keys:
+        with eo.block(store, scope="受注", key=key) as block:
+            block.result = 1
+    lines = cli("records", "list", "--scope", "受注").out.splitlines()
+    assert len({cell_len(line) for line in lines}) == 1
+    assert all(key in "".join(lines) for key in keys)
+
+
+def test_prose_is_broken_by_columns() -> None:
+    prose = "状態が不明です。" * 30 + " plain words " * 20
+    lines = table(Screen(), ["what", "why"], [[Cell("注文"), Cell(prose)], [Cell("x"), Cell("y")]])
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+    assert cell_len(lines[0]) <= 120

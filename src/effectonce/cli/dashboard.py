@@ -17,7 +17,7 @@ from effectonce.loading import named
 from effectonce.saga import Saga
 from effectonce.store import Store, connect, require_there
 
-from .options import MAKE_STORE, AuditFile, BrokerUrl, StoreUrl
+from .options import MAKE_STORE, AuditFile, BrokerUrl, Json, StoreUrl, report
 from .settings import setting
 from .terminal import Screen
 from .worker import find_worker
@@ -50,6 +50,7 @@ def dashboard(
         bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
     ] = False,
     allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A name it is reached by, behind a proxy.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Look at what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
 
@@ -84,12 +85,9 @@ def dashboard(
     )
     access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
     listening = _listening(host.strip("[]"), port)
-    screen = Screen()
     shown = f"[{host.strip('[]')}]" if ":" in host else host
-    screen.tell("dashboard", f"http://{shown}:{listening.getsockname()[1]} shows {sources.store.engine.backend!r}")
-    if not given:
-        screen.tell("dashboard", f"operator token: {operator}")
-        screen.tell("dashboard", f"viewer token:   {viewer}")
+    made_up = {} if given else {"operator": operator, "viewer": viewer}
+    _tell(f"http://{shown}:{listening.getsockname()[1]}", repr(sources.store.engine.backend), made_up, as_json)
     config = uvicorn.Config(
         make_app(sources, access),
         access_log=False,
@@ -98,6 +96,16 @@ def dashboard(
         timeout_graceful_shutdown=5,  # a page that waits for a server that hangs must not hold up Ctrl-C
     )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _tell(url: str, store: str, tokens: dict[str, str | None], as_json: bool) -> None:
+    if as_json:
+        report(True, "", url=url, store=store, tokens=tokens)
+        return
+    screen = Screen()
+    screen.tell("dashboard", f"{url} shows {store}")
+    for role, token in tokens.items():
+        screen.tell("dashboard", f"{f'{role} token:':<15} {token}")
 
 
 def _opened(url: str | None) -> Store | None:

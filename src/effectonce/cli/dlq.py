@@ -43,6 +43,7 @@ Most = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the oldest first.", show_default=False)
 ]
 
+_BATCH = 500
 _COLOURS: dict[str, Colour] = {"execute": "green", "resume": "green", "no-op": "dim", "in-progress": "yellow"}
 _MEANING = {
     "execute": "runs for the first time",
@@ -180,22 +181,36 @@ def purge(
     audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
-    """Remove dead letters for good."""
+    """Remove dead letters for good. Ctrl-C ends it after the batch at hand."""
     select = _select(why, type, key, id)
     if select is None and not everything:
         raise InvalidOption("purge removes for good: say which (--why, --type, --key, --id), or --all")
     with _Opened(worker, queue) as letters:
         doomed = letters.purge(select=select, limit=limit, dry_run=True)
-        if not dry_run:
-            confirm(f"Remove {len(doomed):,} dead letters of {show(queue)} for good?", yes=yes or not doomed)
-            target = f"{letters.queue} of {letters.group}"
-            with (
-                audited(audit, "dlq purge", target, _words(select, id, False)),
-                bar("removing", len(doomed)) as advance,
-            ):
-                ids = {dead.id for dead in doomed}  # those that were shown, and none that came since
-                doomed = letters.purge(select=lambda dead: dead.id in ids)
-                advance(len(doomed))
+        if dry_run:
+            _tell_removed(queue, doomed, True, as_json)
+            return
+        confirm(f"Remove {len(doomed):,} dead letters of {show(queue)} for good?", yes=yes or not doomed)
+        target = f"{letters.queue} of {letters.group}"
+        with audited(audit, "dlq purge", target, _words(select, id, False)), Patience() as patience:
+            _tell_removed(queue, _removed(letters, doomed, patience), False, as_json)
+            patience.leave()
+
+
+def _removed(letters: DeadLetterQueue, doomed: Sequence[Dead], patience: Patience) -> Sequence[Dead]:
+    """What was removed: those that were shown, and none that came since. In batches, each of which is whole."""
+    removed: list[Dead] = []
+    with bar("removing", len(doomed)) as advance:
+        for start in range(0, len(doomed), _BATCH):
+            ids = {dead.id for dead in doomed[start : start + _BATCH]}
+            removed += letters.purge(select=lambda dead: dead.id in ids, limit=len(ids))  # noqa: B023
+            advance(len(ids))
+            if patience.over:
+                break
+    return removed
+
+
+def _tell_removed(queue: str, doomed: Sequence[Dead], dry_run: bool, as_json: bool) -> None:
     text = f"{len(doomed)} {'would be' if dry_run else 'were'} removed"
     report(as_json, text, queue=queue, removed=[dead.id for dead in doomed], dry_run=dry_run)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from effectonce.worker import Worker
 
 from . import settings
 from .options import BrokerUrl, Json, StoreUrl
-from .terminal import Colour, Screen
+from .terminal import Colour, Screen, wrapped
 
 _COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -104,7 +103,7 @@ def _limits() -> Limits:
 
 def _wrapped(screen: Screen, mark: str, width: int, text: str) -> None:
     """``text`` behind its mark, of ``width`` columns, and below itself where it is long."""
-    first, *more = textwrap.wrap(show(text, 2000), max(40, screen.width - width - 2), break_on_hyphens=False)
+    first, *more = wrapped(show(text, 2000), max(40, screen.width - width - 2))
     screen.say(f"{mark} {first}")
     for line in more:
         screen.say(" " * (width + 1) + line)

@@ -73,6 +73,8 @@ def relay(
             with reporter.every(every):
                 worker.run()
         reporter.total("ended")
+    if worker.interrupted:
+        raise KeyboardInterrupt
 
 
 class Reporter:

@@ -129,6 +129,31 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Declined
 
 
+def columns_of(text: str) -> int:
+    """How many columns of a terminal ``text`` takes: an ideograph two, an accent of its own none."""
+    if text.isascii():
+        return len(text)
+    try:
+        from rich.cells import cell_len
+    except ImportError:  # `demo` does without, and has no such text
+        return len(text)
+    return cell_len(text)
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - columns_of(text))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` columns."""
+    lines = textwrap.wrap(text, width, break_on_hyphens=False)
+    if all(columns_of(line) <= width for line in lines):
+        return lines
+    from rich.cells import chop_cells
+
+    return [part for line in lines for part in chop_cells(line, width)]
+
+
 class Cell(Struct, frozen=True):
     """One cell of a table; its text may have several lines."""
 
@@ -139,7 +164,7 @@ class Cell(Struct, frozen=True):
 def table(screen: Screen, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
     """Aligned lines. The last column is prose: it takes what width is left, or follows as a list if that is little."""
     columns = [[Cell(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
-    widths = [max(len(line) for cell in column for line in cell.text.splitlines()) for column in columns]
+    widths = [max(columns_of(line) for cell in column for line in cell.text.splitlines()) for column in columns]
     left = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
     if left < min(_NARROWEST, widths[-1]):
         return [*_grid(screen, columns[:-1], widths[:-1]), "", *_listed(screen, columns[0], columns[-1])]
@@ -162,13 +187,13 @@ def _grid(screen: Screen, columns: Sequence[Sequence[Cell]], widths: Sequence[in
 def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str]:
     bar = "│" if screen.boxes else "|"
     cells = [
-        [part for line in cell.text.splitlines() for part in textwrap.wrap(line, width)]
+        [part for line in cell.text.splitlines() for part in wrapped(line, width)]
         for cell, width in zip(row, widths, strict=True)
     ]
     out = []
     for at in range(max(map(len, cells))):
         parts = [
-            screen.paint((lines[at] if at < len(lines) else "").ljust(width), cell.colour)
+            screen.paint(padded(lines[at] if at < len(lines) else "", width), cell.colour)
             for lines, width, cell in zip(cells, widths, row, strict=True)
         ]
         out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
@@ -176,18 +201,18 @@ def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str
 
 
 def _listed(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> list[str]:
-    indent = max(len(cell.text) for cell in names) + 2
+    indent = max(columns_of(cell.text) for cell in names) + 2
     out = []
     for name, cell in zip(names[1:], prose[1:], strict=True):
-        first, *more = textwrap.wrap(cell.text, max(_NARROWEST, screen.width - indent - 1)) or [""]
-        out += [name.text.ljust(indent) + first, *(" " * indent + line for line in more)]
+        first, *more = wrapped(cell.text, max(_NARROWEST, screen.width - indent - 1)) or [""]
+        out += [padded(name.text, indent) + first, *(" " * indent + line for line in more)]
     return [screen.paint(f"{prose[0].text.capitalize()}:", prose[0].colour), *out]
 
 
 def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
     """``effectonce: [code] message``, on one line; and where the code is explained, where that says more."""
     message = show(redacted(str(error), arguments), 2000)
-    more = "" if isinstance(error, ConfigurationError) else f" (docs: reference/errors/#{error.code})"
+    more = "" if isinstance(error, ConfigurationError) else f" (docs: {error.help_url})"
     return f"effectonce: [{error.code}] {message}{more}"
 
 

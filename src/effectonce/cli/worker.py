@@ -38,7 +38,7 @@ def run(
     listen: Listen = None,
     as_json: Json = False,
 ) -> None:
-    """Consume queues until SIGTERM, which drains; a second one gives everything back at once."""
+    """Consume queues until SIGTERM or Ctrl-C, which drain; a second one gives everything back at once."""
     found = find_worker(worker)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG)
     tell = _told(found.name, as_json)
@@ -55,6 +55,8 @@ def run(
     found.listen = listen or found.listen
     found.run()
     tell(f"{found.name} has stopped", event="stopped")
+    if found.interrupted:
+        raise KeyboardInterrupt
 
 
 def _told(worker: str, as_json: bool) -> Callable[..., None]:

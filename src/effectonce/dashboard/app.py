@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from msgspec import json
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,12 +25,14 @@ from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, M
 from .access import COOKIE, HEADERS, LIFETIME, Access
 from .desk import HERE, Ask, Desk
 from .pages import doubts, letters, outbox, overview, records, sagas, upkeep
+from .patience import Overdue, aside
 from .sources import Sources
 
 log = logging.getLogger("effectonce")
 
 LARGEST_FORM: Final = 1_000_000
 WRONG_TOKEN_DELAY: Final = 0.3
+LEAVE_WITHIN: Final = 2.0
 
 #: What an error of ours is to a browser.
 STATUS: Final = (
@@ -57,6 +59,9 @@ PAGES: Final[dict[str, View]] = {
     "/audit": upkeep.audit,
 }
 
+#: Pages that are made from what is at hand: they come also while a store hangs.
+AT_HAND: Final = frozenset({overview.overview, overview.figures, upkeep.audit})
+
 #: These are for operators, by POST, with the token of their session's forms.
 ACTIONS: Final[dict[str, View]] = {
     "/doubts/resolve": doubts.resolve,
@@ -70,14 +75,17 @@ def make_app(sources: Sources, access: Access) -> Starlette:
     """The dashboard of ``sources`` for those whom ``access`` lets in. It closes the sources at its end."""
     desk = Desk(sources, access)
 
+    def leave() -> None:
+        desk.watcher.stop()
+        sources.close()
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         desk.watcher.start()
         try:
             yield
         finally:
-            await run_in_threadpool(desk.watcher.stop)
-            await run_in_threadpool(sources.close)
+            await asyncio.wait({aside(leave)}, timeout=LEAVE_WITHIN)  # what hangs ends with the process
 
     async def failed(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -116,7 +124,8 @@ def _page(desk: Desk, view: View) -> Endpoint:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        return await _answered(view, Ask(desk, session, request.url.path, _cookie(request), request.query_params, {}))
+        ask = Ask(desk, session, request.url.path, _cookie(request), request.query_params, {})
+        return await _answered(view, ask, at_hand=view in AT_HAND)
 
     return endpoint
 
@@ -135,21 +144,40 @@ def _action(desk: Desk, view: View, *, anyone: bool = False) -> Endpoint:
             return desk.render("error.html", 403, code="403", text=text, session=None)
         if not (anyone or session.acts):
             return desk.render("error.html", 403, code="403", text="Only an operator may do that.", session=None)
-        return await _answered(view, Ask(desk, session, request.url.path, _cookie(request), request.query_params, form))
+        ask = Ask(desk, session, request.url.path, _cookie(request), request.query_params, form)
+        return await _answered(view, ask, acts=True, at_hand=anyone)
 
     return endpoint
 
 
-async def _answered(view: View, ask: Ask) -> Response:
-    """``view`` in a thread: stores and brokers are asked by sync calls."""
+async def _answered(view: View, ask: Ask, *, acts: bool = False, at_hand: bool = False) -> Response:
+    patience = ask.desk.patience
     try:
-        return await run_in_threadpool(view, ask)
+        if at_hand:
+            return await aside(lambda: view(ask))
+        return await patience.answer(lambda: view(ask), acts=acts)
+    except Overdue:
+        text = (
+            f"{ask.sources.store.engine.backend!r}, or the broker, has not answered within {patience.seconds:g} s. "
+            + ("Nothing was done: it had not begun. " if acts else "")
+            + "See to the server and the way to it (effectonce check says what it answers), then try again."
+        )
+        return _problem(ask, 503, "store-unavailable", text)
+    except asyncio.CancelledError:  # the dashboard ends: there is somebody to tell, and nobody to tell it further
+        what = " What you asked for may have been done: the audit log has it." if acts else ""
+        return _problem(ask, 503, "ending", f"The dashboard was stopped.{what}")
     except EffectOnceError as error:
         status = next((status for kinds, status in STATUS if isinstance(error, kinds)), 500)
-        return ask.render("problem.html", status, code=error.code, text=show(error, 1000))
+        return _problem(ask, status, error.code, show(error, 1000))
     except Exception:  # here, so that this answer has the headers of all others; its text may hold secrets
         log.exception("the dashboard could not answer %s", ask.path)
-        return ask.render("problem.html", 500, code="defect", text="This should not have happened: see the log.")
+        return _problem(ask, 500, "defect", "This should not have happened: see the log.")
+
+
+def _problem(ask: Ask, status: int, code: str, text: str) -> Response:
+    if ask.path.endswith(".json"):
+        return Response(json.encode({"code": code, "error": text}), status, media_type="application/json")
+    return ask.render("problem.html", status, code=code, text=text)
 
 
 def _login(desk: Desk) -> Endpoint:

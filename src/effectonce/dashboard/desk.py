@@ -19,6 +19,7 @@ from effectonce.doctor import Finding
 from effectonce.errors import InvalidOption
 
 from .access import Access, Session
+from .patience import Patience
 from .reading import FILTERS, STATES
 from .sources import Sources
 from .watching import Watcher
@@ -46,6 +47,7 @@ class Desk:
         self.sources = sources
         self.access = access
         self.watcher = Watcher(sources)
+        self.patience = Patience()
         self.words: dict[str, list[tuple[str, str]]] = {}  # what a session is to be told on its next page
         self.redriving = threading.Lock()
         self.examining = threading.Lock()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from effectonce.contracts import OutboxBackend
-from effectonce.errors import ConfigurationError, EffectOnceError, SchemaMissing, UnsafeStore
+from effectonce.errors import ConfigurationError, EffectOnceError, UnsafeStore
 from effectonce.record import Figures, Stats
 from effectonce.relay import ask_outbox
 from effectonce.store import Store, require_there
@@ -185,7 +185,8 @@ def _redis(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
 
 
 def examine_outbox(store: Store, table: str | None, limits: Limits) -> Iterator[Finding]:
-    """Parked keys, and messages that do not leave. Where nobody asked for a table, a missing one is no finding."""
+    """Parked keys, and messages that do not leave. Where nobody asked for a table, one that is missing, or not for this
+    user to read, is no finding."""
     backend = store.engine.backend
     if table is None and not isinstance(backend, OutboxBackend):
         return
@@ -193,7 +194,7 @@ def examine_outbox(store: Store, table: str | None, limits: Limits) -> Iterator[
     on = f"--store '{backend!r}'" + (f" --table {table}" if table is not None else "")
     try:
         found, now = ask_outbox(store, table, lambda port: port.stats()), store.now()
-    except SchemaMissing as error:
+    except ConfigurationError as error:
         if table is not None:
             yield refusal(error, about)
         return

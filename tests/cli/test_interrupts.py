@@ -1,0 +1,195 @@
+"""Ctrl-C, in a real terminal, on every command that may take long: what was begun is whole, the exit code 130."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import effectonce as eo
+from effectonce.audit import Audit
+
+from .test_terminal import CTRL_C, HERE, Open, at_terminal, dead_letters, expired, store
+
+__all__ = ["at_terminal", "dead_letters", "expired", "store"]
+
+SHOP = """\
+import os, pathlib, time
+import effectonce as eo
+
+broker = eo.connect_broker("sqlite:///queue.db")
+worker = eo.Worker(broker, store=eo.connect("sqlite:///shop.db?synchronous=normal"), name="billing")
+intents = eo.Intents(worker.store, scope="billing")
+
+def note(word):
+    with open("notes", "a") as file:
+        file.write(word + "\\n")
+
+@worker.handler("orders", concurrency=1)
+def charge(message):
+    note(f"began {message.id}")
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    note(f"ended {message.id}")
+
+@intents.operation("stripe", "charge")
+def pay(intent):
+    if os.environ.get("BEFORE"):
+        raise TimeoutError("no answer")
+    note(f"sent {intent.key}")
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    return "ch_1"
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def notes(folder: Path) -> list[str]:
+    path = folder / "notes"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_run_ends_what_it_has_begun_and_leaves_the_rest(shop: Path, at_terminal: Open) -> None:
+    """F58"""
+    with eo.connect_broker(f"sqlite:///{shop}/queue.db") as broker:
+        broker.declare("orders", group="billing")
+        broker.publish("orders", [eo.Message(type="paid", data=1, id=f"o{n}") for n in range(3)])
+    terminal = at_terminal("run", "shop:worker")
+    until(lambda: notes(shop))
+    terminal.type(CTRL_C)
+    (shop / "go").touch()
+    assert terminal.end() == 130
+    assert "billing has stopped" in terminal.shown
+    assert "Traceback" not in terminal.shown
+    told = notes(shop)
+    began, ended = ({word.split()[1] for word in told if word.startswith(verb)} for verb in ("began", "ended"))
+    assert began == ended
+    with eo.connect(f"sqlite:///{shop}/shop.db", sweep_every=None) as records:
+        assert records.stats().counts.get("claimed", 0) == 0
+
+
+def test_relay(shop: Path, at_terminal: Open) -> None:
+    with eo.connect(f"sqlite:///{shop}/shop.db") as store:
+        store.migrate()
+    outbox = eo.Outbox(to="orders", table="effectonce_outbox")
+    with sqlite3.connect(shop / "shop.db") as connection:
+        for number in range(20):
+            outbox.send(connection, eo.Message(type="paid", data=number))
+    terminal = at_terminal("relay", "--from", "sqlite:///shop.db", "--to", "sqlite:///queue.db", "--every", "0.1")
+    terminal.until("20 published")
+    terminal.type(CTRL_C)
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.shown
+    with sqlite3.connect(shop / "shop.db") as connection:
+        states = connection.execute("SELECT DISTINCT state, leased_until > 0 FROM effectonce_outbox").fetchall()
+    assert [state for state, _ in states] == ["published"]
+
+
+def test_recover_leaves_an_intent_that_goes_on_with_the_same_key(
+    shop: Path, at_terminal: Open, environment: dict[str, str]
+) -> None:
+    begin = "import shop\ntry: shop.pay('x', key='pay_1')\nexcept shop.eo.OutcomeUnknown: pass"
+    subprocess.run([sys.executable, "-c", begin], cwd=shop, env={**environment, "BEFORE": "1"}, check=True, timeout=60)
+    recover = ("intents", "recover", "shop:intents", "--idle", "1us", "--audit", "audit.jsonl")
+    terminal = at_terminal(*recover)
+    until(lambda: notes(shop))
+    terminal.type(CTRL_C)
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.shown
+    assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+    (shop / "go").touch()
+    again = at_terminal(*recover)
+    assert again.end() == 0
+    assert "1 done" in again.shown
+    first, second = notes(shop)
+    assert first == second
+
+
+def test_dlq_purge_ends_after_the_batch_at_hand(
+    dead_letters: eo.DeadLetterQueue, at_terminal: Open, tmp_path: Path
+) -> None:
+    """Ctrl-C comes while the queue's file is locked; in batches of two."""
+    (tmp_path / "sitecustomize.py").write_text("import effectonce.cli.dlq as dlq\ndlq._BATCH = 2\n")
+    terminal = at_terminal(
+        "dlq", "purge", "shop:worker", "orders", "--all", "--audit", "audit.jsonl", PYTHONPATH=str(tmp_path)
+    )
+    terminal.until("[y/N]")
+    with sqlite3.connect(tmp_path / "queue.db", isolation_level=None) as locked:
+        locked.execute("BEGIN IMMEDIATE")
+        terminal.type(b"y\n")
+        terminal.until("removing")
+        terminal.type(CTRL_C)
+        terminal.until("stopping after this step")
+        locked.execute("ROLLBACK")
+    assert terminal.end() == 130
+    assert "2 were removed" in terminal.shown
+    assert "Traceback" not in terminal.shown
+    assert dead_letters.count() == 4
+    assert Audit(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+
+
+def test_records_purge_ends_after_the_batch_at_hand(expired: int, at_terminal: Open, tmp_path: Path) -> None:
+    terminal = at_terminal("records", "purge", *HERE)
+    terminal.until("[y/N]")
+    with sqlite3.connect(tmp_path / "shop.db", isolation_level=None) as locked:
+        locked.execute("BEGIN IMMEDIATE")
+        terminal.type(b"y\n")
+        terminal.until("purging")
+        terminal.type(CTRL_C)
+        terminal.until("stopping after this step")
+        locked.execute("ROLLBACK")
+    assert terminal.end() == 130
+    deleted = int(re.findall(r"(\d+) deleted", terminal.shown)[0])
+    assert deleted in (0, 500), "none where it had not come to the first"
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        assert connection.execute("SELECT count(*) FROM effectonce_records").fetchone() == (expired + 1 - deleted,)
+
+
+def test_migrate_makes_all_of_its_tables_or_none(postgres_url: str, unique_name: str, at_terminal: Open) -> None:
+    """F38: it waits for another's migration when Ctrl-C comes."""
+    url = f"{postgres_url}?prefix={unique_name}"
+    tables = f"SELECT count(*) FROM pg_tables WHERE tablename LIKE '{unique_name}%'".encode()
+    waiting = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        key = f"effectonce migrate {unique_name}_settled"
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [key])
+        terminal = at_terminal("migrate", url)
+        until(lambda: other.execute(waiting, [f"%{unique_name}%"]).fetchone() == (1,))
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.shown
+        other.execute("SELECT pg_advisory_unlock_all()")
+        until(lambda: other.execute(waiting, [f"%{unique_name}%"]).fetchone() == (0,))
+        assert other.execute(tables).fetchone() == (0,)
+    assert at_terminal("migrate", url).end() == 0
+
+
+def test_dashboard(store: eo.Store, at_terminal: Open) -> None:
+    terminal = at_terminal("dashboard", "--port", "0", "--json", *HERE)
+    terminal.until("\n")
+    told = json.loads(terminal.shown)
+    assert told["store"] == "sqlite:///shop.db"
+    assert told["tokens"].keys() == {"operator", "viewer"}
+    terminal.type(CTRL_C)
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.shown

@@ -1,0 +1,182 @@
+"""A user who may read but not write is found at the start, not at the first claim. Nothing is written to find out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+import effectonce as eo
+from effectonce.doctor import Finding
+from effectonce.relay import ask_outbox
+from tests.harness import servers
+
+from .conftest import Open, codes, handled
+from .test_servers import admin
+
+SECRET = "s3cret-canary"
+
+
+def refused(store: eo.Store) -> Finding:
+    """The only finding; `check`, with which workers start, raises the same."""
+    found = codes(store)
+    assert list(found) == ["configuration"]
+    assert SECRET not in repr(found)
+    with pytest.raises(eo.ConfigurationError) as raised:
+        store.check()
+    assert str(raised.value) == found["configuration"].what
+    return found["configuration"]
+
+
+# -- PostgreSQL
+
+
+@contextmanager
+def postgres_user(url: str, name: str, *statements: str) -> Iterator[str]:
+    """The URL for a user of its own, for whom ``statements`` were run."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
+        for statement in statements:
+            admin.execute(statement.encode())
+        try:
+            yield re.sub("//[^@/]*@|//", f"//{name}:{SECRET}@", url, count=1)
+        finally:
+            admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_postgres_user_who_may_only_read(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    owner = open_store(postgres_url, prefix=unique_name)
+    owner.migrate()
+    handled(owner, "a")
+    tables = f'"{unique_name}_records", "{unique_name}_meta"'
+    with postgres_user(postgres_url, unique_name, f"GRANT SELECT ON {tables} TO {unique_name}") as url:
+        reader = open_store(url, prefix=unique_name)
+        found = refused(reader)
+        for word in ("INSERT", "UPDATE", "DELETE"):
+            assert f'{word} on "{unique_name}_records"' in found.what
+        assert found.run.startswith("GRANT SELECT, INSERT, UPDATE, DELETE")
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute(f"GRANT INSERT, UPDATE, DELETE ON {tables} TO {unique_name}".encode())
+        assert codes(reader) == {}, "what it names is enough"
+        handled(reader, "b")
+        reader.purge()
+        reader.close()
+
+
+def test_a_postgres_that_lets_nobody_write(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    owner = open_store(postgres_url, prefix=unique_name)
+    owner.migrate()
+    with postgres_user(
+        postgres_url,
+        unique_name,
+        f'GRANT ALL ON "{unique_name}_records", "{unique_name}_meta" TO {unique_name}',
+        f"ALTER ROLE {unique_name} SET default_transaction_read_only = on",
+    ) as url:
+        store = open_store(url, prefix=unique_name)
+        assert "default_transaction_read_only = off" in refused(store).run
+        store.close()
+
+
+def test_a_relay_that_may_not_write(postgres_url: str, unique_name: str, open_store: Open) -> None:
+    owner = open_store(postgres_url, prefix=unique_name)
+    owner.migrate()
+    readable = f'"{unique_name}_outbox", "{unique_name}_meta"'
+    with postgres_user(postgres_url, unique_name, f"GRANT SELECT ON {readable} TO {unique_name}") as url:
+        store = open_store(url, prefix=unique_name)
+        with pytest.raises(eo.ConfigurationError, match=rf'UPDATE on "{unique_name}_outbox".*GRANT'):
+            ask_outbox(store, None, lambda port: port.check())
+        store.close()
+
+
+# -- MariaDB
+
+
+@pytest.mark.parametrize(
+    ("grants", "lacks"),
+    [("SELECT", "INSERT"), ("SELECT, INSERT", "UPDATE"), ("SELECT, INSERT, UPDATE", "DELETE")],
+)
+def test_a_mariadb_user_who_may_not_write(
+    mariadb_url: str, unique_name: str, open_store: Open, grants: str, lacks: str
+) -> None:
+    owner = open_store(mariadb_url, prefix=unique_name)
+    owner.migrate()
+    user = f"{unique_name}@'127.0.0.1'"
+    with admin(mariadb_url) as cursor:
+        cursor.execute(f"CREATE USER {user} IDENTIFIED BY '{SECRET}'")
+        cursor.execute(f"GRANT {grants} ON {urlsplit(mariadb_url).path[1:]}.* TO {user}")
+        reader = open_store(re.sub("//[^@]*@", f"//{unique_name}:{SECRET}@", mariadb_url), prefix=unique_name)
+        try:
+            found = refused(reader)
+            assert f"{lacks} command denied" in found.what
+            assert "GRANT SELECT, INSERT, UPDATE, DELETE" in found.run
+            if lacks != "DELETE":
+                with pytest.raises(eo.ConfigurationError, match=r"command denied .*GRANT"):
+                    ask_outbox(reader, None, lambda port: port.check())
+        finally:
+            reader.close()
+            cursor.execute(f"DROP USER {user}")
+    assert owner.stats().counts.get("done", 0) == 0
+
+
+# -- Redis
+
+
+@pytest.mark.parametrize(
+    ("rules", "lacks"),
+    [
+        ("+@read +@connection +time +info +config|get", "eval"),
+        ("+@read +@scripting +@pubsub +@connection +time +info +config|get", "HSET"),
+        ("+@all -zadd", "ZADD"),
+        ("+@all -pexpireat", "PEXPIREAT"),
+        ("resetkeys ~eo:{{{0}}}:* +@all", "/00}:open"),
+    ],
+)
+def test_a_redis_user_who_may_not_write(
+    own_redis: servers.Redis, unique_name: str, open_store: Open, rules: str, lacks: str
+) -> None:
+    words = rules.format(unique_name).split()
+    own_redis.execute("ACL", "SETUSER", unique_name, "on", f">{SECRET}", "~eo:*", "&eo:*", *words)
+    store = open_store(own_redis.url.replace("://", f"://{unique_name}:{SECRET}@"), namespace=unique_name)
+    found = refused(store)
+    assert lacks in found.what
+    assert "ACL SETUSER" in found.run
+
+
+def test_what_the_scripts_ask_of_redis_is_all_checked() -> None:
+    scripts = (files("effectonce.stores") / "lua").iterdir()
+    source = {file.name: file.read_text() for file in scripts}
+    asked = {word for text in source.values() for word in re.findall(r"call\('([A-Z]+)'", text)}
+    checked = re.findall(r"'([A-Z]+)'", source["indexes.lua"].partition("COMMANDS = {")[2].partition("}")[0])
+    without_a_record = {"TIME", "SCAN", "PUBLISH", "HSETNX"}  # which `check` itself does, or nobody needs to work
+    assert asked - without_a_record == set(checked)
+
+
+# -- SQLite
+
+
+@pytest.mark.skipif(os.name != "posix" or shutil.which("setpriv") is None, reason="needs setpriv: util-linux")
+def test_a_sqlite_file_that_may_only_be_read(tmp_path: Path) -> None:
+    """As another user, since root may write everything."""
+    path = tmp_path / "shop.db"
+    with eo.connect(f"sqlite:///{path}") as store:
+        handled(store, "a")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755)
+    code = "import sys, effectonce as eo; eo.connect(sys.argv[1], sweep_every=None).check()"
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    path.chmod(0o444)
+    done = subprocess.run(
+        [*as_nobody, sys.executable, "-c", code, f"sqlite:///{path}"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "give this user write access to the file and to its folder" in done.stderr
