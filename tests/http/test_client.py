@@ -115,13 +115,15 @@ class Client:
                 return answer.status_code, answer.content
         if self.library == "httpx":
             inner = httpx.HTTPTransport(verify=False)  # no certificates to load
-            with httpx.Client(transport=IdempotentTransport(inner, **settings), timeout=10) as client:
+            with httpx.Client(
+                transport=IdempotentTransport(inner, **settings), timeout=10, follow_redirects=True
+            ) as client:
                 response = client.request(method, url, content=body, headers=headers)
                 return response.status_code, response.content
 
         async def acall() -> tuple[int, bytes]:
             inner = AsyncIdempotentTransport(httpx.AsyncHTTPTransport(verify=False), **settings)
-            async with httpx.AsyncClient(transport=inner, timeout=10) as client:
+            async with httpx.AsyncClient(transport=inner, timeout=10, follow_redirects=True) as client:
                 response = await client.request(method, url, content=body, headers=headers)
                 return response.status_code, response.content
 
@@ -170,6 +172,25 @@ def test_other_answers_are_final(client: Client, api: Api, status: int) -> None:
     assert len(api.seen) == 1
 
 
+def test_the_key_stays_where_a_redirect_leads_and_while_that_is_tried_again(
+    client: Client, api: Api, handler: Any, slept: list[float]
+) -> None:
+    moved = (307, {"Location": f"{api.url}/moved"}, b"")
+    api.told = [moved, None, (503, {}, b""), (201, {}, b"charged")]
+    assert client.call(f"{api.url}/charges") == (201, b"charged")
+    assert (len(api.seen), len(set(api.keys))) == (4, 1)
+    api.told = [moved, (201, {}, b""), moved, (201, {}, b"")]
+
+    def work() -> None:
+        client.call(f"{api.url}/charges")
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            handler(work, "order-1")
+    assert (len(api.seen), len(set(api.keys))) == (8, 2)
+
+
 def test_retries_are_bounded_and_the_last_failure_is_the_callers(client: Client, api: Api, slept: list[float]) -> None:
     api.told = [None] * 10
     with pytest.raises(UNSURE):
@@ -187,13 +208,16 @@ def test_retry_after_is_honoured_in_both_forms(client: Client, api: Api, slept: 
     assert 6 < slept[1] <= 9
 
 
-def test_a_retry_after_beyond_the_bound_is_not_waited_for(client: Client, api: Api, slept: list[float]) -> None:
-    api.told = [(503, {"Retry-After": "3600"}, b"down")]
+@pytest.mark.parametrize("far", ["3600", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_retry_after_beyond_the_bound_is_not_waited_for(
+    client: Client, api: Api, slept: list[float], far: str
+) -> None:
+    api.told = [(503, {"Retry-After": far}, b"down")]
     assert client.call(api.url, max_wait="10s") == (503, b"down")
     assert slept == []
 
 
-@pytest.mark.parametrize("nonsense", ["soon", "-1", "1.5", "9" * 40, "", "Wed, 99 Foo 2026"])
+@pytest.mark.parametrize("nonsense", ["soon", "-1", "1.5", "", "Wed, 99 Foo 2026"])
 def test_a_retry_after_that_cannot_be_read_is_none(client: Client, api: Api, slept: list[float], nonsense: str) -> None:
     api.told = [(503, {"Retry-After": nonsense}, b"")]
     assert client.call(api.url)[0] == 200
@@ -416,6 +440,10 @@ def test_the_client_and_the_middleware_understand_each_other(store: eo.Store) ->
 def test_a_wrong_setting_is_told_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(eo.ConfigurationError):
         IdempotentTransport(**wrong)
+
+
+def test_no_retry_after_is_so_far_away_that_it_cannot_be_added_to_a_time() -> None:
+    assert {calls.seconds("9" * 400), calls.seconds("Fri, 31 Dec 9999 23:59:59 GMT")} == {365 * 86_400}
 
 
 def test_a_date_without_a_zone_is_utc() -> None:

@@ -7,7 +7,19 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
-from fastapi import BackgroundTasks, Depends, FastAPI, File, Form, Header, HTTPException, Request, Response, UploadFile
+from fastapi import (
+    BackgroundTasks,
+    Body,
+    Depends,
+    FastAPI,
+    File,
+    Form,
+    Header,
+    HTTPException,
+    Request,
+    Response,
+    UploadFile,
+)
 from fastapi.responses import JSONResponse, StreamingResponse
 from httpx import ASGITransport, AsyncClient
 from litestar import Litestar, post
@@ -252,6 +264,36 @@ async def test_forms_uploads_unread_bodies_and_streams(app: FastAPI, idempotency
         assert changed.status_code == 422
         assert (await http.post("/unread", content=b"other", headers=key())).status_code == 422
     assert runs == ["form", "raw", "unread"]
+
+
+async def test_a_client_that_leaves_in_its_body_has_claimed_nothing_and_is_no_500(
+    app: FastAPI, idempotency: Idempotency, store: eo.Store
+) -> None:
+    """Whoever reads the body, FastAPI or the guard: nothing is raised that a server would log as a failure."""
+
+    @app.post("/read", **idempotency.route(scope=eo.GLOBAL))
+    async def read(amount: Annotated[int, Body()]) -> int:
+        raise AssertionError("it ran")
+
+    @app.post("/unread", **idempotency.route(scope=eo.GLOBAL))
+    async def unread() -> int:
+        raise AssertionError("it ran")
+
+    for path in ("/read", "/unread"):
+        leaving = iter([{"type": "http.request", "body": b"1", "more_body": True}, {"type": "http.disconnect"}])
+        sent: list[Any] = []
+
+        async def receive(parts: Any = leaving) -> Any:
+            return next(parts)
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        headers = [(b"idempotency-key", b"k"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+        assert sent[0]["status"] == 400
+    assert store.list().records == []
 
 
 async def test_sync_endpoints_and_background_tasks(app: FastAPI, idempotency: Idempotency) -> None:

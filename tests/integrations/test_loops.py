@@ -8,6 +8,7 @@ import hmac
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -183,12 +184,13 @@ def test_a_program_that_is_wrong_is_told_and_nothing_is_acked(store: eo.Store) -
 # -- Lambda
 
 
-def record(number: int, body: Any, group: str | None = None) -> dict[str, Any]:
+def record(number: int, body: Any, group: str | None = None, queue: str = "orders.fifo") -> dict[str, Any]:
     attributes = {} if group is None else {"MessageGroupId": group}
     return {
         "messageId": f"m{number}",
         "body": body if isinstance(body, str) else json.dumps(body),
         "attributes": attributes,
+        "eventSourceARN": f"arn:aws:sqs:eu-central-1:123456789012:{queue}",
     }
 
 
@@ -222,8 +224,14 @@ def test_only_the_records_that_failed_are_reported(store: eo.Store, is_async: bo
     assert charged == ["a", "b"]
 
 
-def test_a_fifo_group_stops_at_its_first_failure(store: eo.Store) -> None:
-    """Else the later ones would overtake it."""
+@pytest.mark.parametrize(
+    ("queue", "failed", "done"), [("orders.fifo", ["m1", "m2", "m4"], ["b1"]), ("orders", ["m1"], ["a2", "b1", "a3"])]
+)
+def test_a_fifo_group_stops_at_its_first_failure(
+    store: eo.Store, queue: str, failed: list[str], done: list[str]
+) -> None:
+    """Else the later ones would overtake it. A standard queue has groups too, for fairness: reported as failed without
+    having been tried, their messages would end in the dead letters."""
     charged: list[str] = []
 
     @eo.once(store, scope="charge", key="order_id")
@@ -234,14 +242,14 @@ def test_a_fifo_group_stops_at_its_first_failure(store: eo.Store) -> None:
 
     handler = sqs_batch(charge, read=lambda record: tuple(json.loads(record["body"])))
     batch = [
-        record(1, ["a1", -1], "a"),
-        record(2, ["a2", 1], "a"),
-        record(3, ["b1", 1], "b"),
-        record(4, ["a3", 1], "a"),
+        record(1, ["a1", -1], "a", queue),
+        record(2, ["a2", 1], "a", queue),
+        record(3, ["b1", 1], "b", queue),
+        record(4, ["a3", 1], "a", queue),
     ]
     answer = handler({"Records": batch}, None)
-    assert [each["itemIdentifier"] for each in answer["batchItemFailures"]] == ["m1", "m2", "m4"]
-    assert charged == ["b1"]
+    assert [each["itemIdentifier"] for each in answer["batchItemFailures"]] == failed
+    assert charged == done
 
 
 def test_a_store_that_is_down_fails_the_record_and_not_the_function(clock: ManualClock) -> None:
@@ -278,6 +286,23 @@ def test_an_event_of_stripes_is_handled_once(store: eo.Store) -> None:
         handle(receive(EVENT, signed(at=at)))
     assert handled == [("charge.succeeded", 7)]
     assert receive(EVENT, signed()).key == "evt_1"
+
+
+def test_a_thin_event_of_stripes_is_an_event_too() -> None:
+    """Its time is text; refused, it would have been delivered again for three days, and then never."""
+    thin = b'{"id": "evt_2", "object": "v2.core.event", "type": "v1.x", "created": "2024-09-17T06:20:52.246Z"}'
+    event = stripe("whsec_1", now=lambda: NOW)(thin, signed(thin))
+    assert (event.key, event.time) == ("evt_2", datetime(2024, 9, 17, 6, 20, 52, 246_000, UTC))
+
+
+def test_one_of_several_signatures_is_enough_and_only_of_the_version_that_counts() -> None:
+    """While a secret is rolled, Stripe signs with both."""
+    receive, right = stripe("whsec_1", now=lambda: NOW), signed()["stripe-signature"]
+    other = signed(secret="whsec_2")["stripe-signature"].split(",")[1]
+    for header in (right.replace(",", f",{other},", 1), right.replace("v0=old", other), right.replace(",", ", ")):
+        assert receive(EVENT, {"Stripe-Signature": header}).id == "evt_1"
+    with pytest.raises(eo.ForgedMessage):
+        receive(EVENT, {"Stripe-Signature": f"t={NOW},{other},{right.split(',')[1].replace('v1', 'v2')}"})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 import effectonce as eo
 from effectonce.integrations.taskiq import IdempotencyMiddleware
+from tests.harness.web import Program, program
 
 
 class Payment(BaseModel):
@@ -72,3 +75,40 @@ async def test_f06_f52_a_duplicate_and_one_beside_the_first_have_one_effect_and_
         results.append(await later.wait_result(timeout=30, check_interval=0.02))
     assert [(result.is_err, result.return_value) for result in results] == [(False, Receipt("p1", 7))] * 3
     assert charges == ["p1"]
+
+
+def begun(worker: Program) -> list[str]:
+    book = Path(worker.dir, "begun.txt")
+    return book.read_text().splitlines() if book.exists() else []
+
+
+@pytest.mark.chaos
+async def test_f02_a_killed_workers_task_and_its_duplicate_come_again(
+    redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"BROKER": redis_url, "QUEUE": unique_name}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "tests.integrations.taskiq_shop", raising=False)
+    from tests.integrations import taskiq_shop as shop
+
+    async def begins() -> None:
+        while not begun(worker):  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.02)
+
+    command = ("-m", "taskiq", "worker", "tests.integrations.taskiq_shop:broker", "--workers", "1")
+    await shop.broker.startup()
+    with program(*command, ready="Listening started", variables=variables) as worker:
+        tasks = [await shop.charge.kiq("p1")]
+        await asyncio.wait_for(begins(), 30)
+        tasks.append(await shop.charge.kiq("p1"))
+        worker.kill()
+        worker.restart()
+        await asyncio.sleep(0.5)  # until the broker takes what the dead one had for given up
+        await shop.charge.kiq("p2")  # it looks for that only when something new has come
+        results = [await task.wait_result(timeout=30, check_interval=0.02) for task in tasks]
+        assert [(result.is_err, result.return_value) for result in results] == [(False, "receipt 2")] * 2
+        assert [line for line in begun(worker) if line.startswith("p1")] == ["p1 1", "p1 2"]
+        worker.kill()  # which it takes more gently than being stopped
+    await shop.broker.shutdown()
+    await shop.store.aclose()

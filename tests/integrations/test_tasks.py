@@ -1,4 +1,4 @@
-"""Celery, Dramatiq, FastStream and taskiq: their own idioms on their own test brokers."""
+"""Celery, Dramatiq and taskiq: their own idioms on their own test brokers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import Any
 
 import dramatiq
 import pytest
-from celery import Celery, chain, group
+from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.middleware import AsyncIO
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
-from faststream import AckPolicy
-from faststream.exceptions import NackMessage
-from faststream.rabbit import RabbitBroker, RabbitResponse, RabbitRouter, TestRabbitBroker
+from kombu import Connection
+from kombu.exceptions import OperationalError
 from pydantic import BaseModel
 from taskiq import InMemoryBroker
 
 import effectonce as eo
 from effectonce.integrations import dramatiq as ours_dramatiq
-from effectonce.integrations import faststream as ours_faststream
 from effectonce.integrations.celery import OnceTask
 from effectonce.integrations.taskiq import IdempotencyMiddleware
 
@@ -49,14 +47,17 @@ class Receipt(BaseModel):
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.broker_transport_options = {"polling_interval": 0.01}
+    drain = Connection.drain_events
+    # A worker asks only that often whether it is to stop; by itself, every two seconds.
+    monkeypatch.setattr(Connection, "drain_events", lambda self, **_: drain(self, timeout=0.05))
     yield app
     app.close()
 
 
-def test_chains_and_groups_fire_for_a_duplicate_too(app: Celery, store: eo.Store, charges: list[str]) -> None:
+def test_chains_groups_and_chords_fire_for_a_duplicate_too(app: Celery, store: eo.Store, charges: list[str]) -> None:
     """F52: a duplicate that is skipped must not break off what stands behind it."""
     thanked: list[str] = []
 
@@ -71,12 +72,18 @@ def test_chains_and_groups_fire_for_a_duplicate_too(app: Celery, store: eo.Store
         thanked.append(receipt["payment_id"])
         return f"thanks for {receipt['amount']}"
 
+    @app.task(shared=False)
+    def total(receipts: list[dict[str, Any]]) -> int:
+        return sum(receipt["amount"] for receipt in receipts)
+
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
         for _ in range(2):
             assert chain(charge.s("p1"), thank.s()).delay().get(timeout=30, interval=0.01) == "thanks for 7"
             results = group(charge.s("p1"), charge.s("p2")).delay()
             assert [each["payment_id"] for each in results.get(timeout=30, interval=0.01)] == ["p1", "p2"]
-    assert (charges, thanked) == (["p1", "p2"], ["p1", "p1"])
+            summed = chord([charge.s("p1"), charge.s("p3"), charge.s("p1")], total.s()).delay()
+            assert summed.get(timeout=30, interval=0.01) == 21
+    assert (charges, thanked) == (["p1", "p2", "p3"], ["p1", "p1"])
 
 
 def test_f06_a_duplicate_beside_the_first_comes_back_for_its_result(
@@ -155,6 +162,36 @@ def test_autoretry_is_for_what_the_task_raises_itself(app: Celery, store: eo.Sto
         results = [charge.delay(payment) for payment in told]
         assert [each.get(timeout=30, interval=0.01) for each in results] == [f"receipt {each}" for each in told]
     assert sorted(charges) == ["p1", "p1", "p2", "p2", "p3", "p3"]
+
+
+def test_f06_a_duplicate_that_could_not_be_sent_again_goes_back_to_its_queue(
+    app: Celery, store: eo.Store, charges: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery would take it from the queue, as failed; and should the first die then, nobody would charge."""
+
+    @app.task(base=OnceTask, shared=False)
+    @eo.once(store, scope="charge", key="payment_id")
+    def charge(payment_id: str) -> str:
+        charges.append(payment_id)
+        if len(charges) == 1:
+            raise eo.InProgress("first runs", 0.1)
+        return "receipt"
+
+    sign = charge.signature_from_request
+
+    def cut_off(*args: Any, **kwargs: Any) -> Any:
+        signature = sign(*args, **kwargs)
+
+        def apply_async() -> None:
+            raise OperationalError("the broker is restarting")
+
+        signature.apply_async = apply_async
+        return signature
+
+    monkeypatch.setattr(charge, "signature_from_request", cut_off)
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        assert charge.delay("p1").get(timeout=30, interval=0.01) == "receipt"
+    assert charges == ["p1", "p1"]
 
 
 def test_models_are_passed_and_returned(app: Celery, store: eo.Store, charges: list[str]) -> None:
@@ -342,187 +379,6 @@ def test_an_actor_that_does_not_ask_is_left_alone(
         charge.send("p1")
     join(stub, worker, charge)
     assert charges == ["p1", "p1"]
-
-
-# -- FastStream
-
-
-async def test_a_message_delivered_twice_is_handled_once_and_answered_twice(
-    store: eo.Store, charges: list[str]
-) -> None:
-    """Its models are stored, and what it publishes is published for the duplicate too (F52)."""
-    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
-    broker = RabbitBroker()
-    receipts: list[Receipt] = []
-
-    @broker.subscriber("receipts")
-    async def receipt(receipt: Receipt) -> None:
-        receipts.append(receipt)
-
-    router = RabbitRouter(middlewares=[once])
-
-    @router.subscriber("payments")
-    @router.publisher("receipts")
-    async def charge(amount: int) -> Receipt:
-        charges.append(eo.current().key)
-        return Receipt(payment_id=eo.current().key, amount=amount)
-
-    broker.include_router(router)
-    async with TestRabbitBroker(broker) as delivering:
-        for _ in range(2):
-            await delivering.publish(7, "payments", headers={"payment-id": "p1"})
-    assert (charges, receipts) == (["p1"], [Receipt(payment_id="p1", amount=7)] * 2)
-
-
-@pytest.fixture
-def rabbit(store: eo.Store, charges: list[str]) -> RabbitBroker:
-    """A broker with one subscriber that fails at first when told to."""
-    once = ours_faststream.Idempotency(store, scope="billing", key=lambda msg: msg.headers.get("payment-id"))
-    broker = RabbitBroker(middlewares=[once])
-
-    @broker.subscriber("payments", ack_policy=AckPolicy.NACK_ON_ERROR)
-    async def charge(body: str) -> str:
-        charges.append(body)
-        if body == "fail" and len(charges) == 1:
-            raise RuntimeError("card reader on fire")
-        return "receipt"
-
-    return broker
-
-
-async def test_what_a_handler_raised_lets_the_next_delivery_run(rabbit: RabbitBroker, charges: list[str]) -> None:
-    async with TestRabbitBroker(rabbit) as delivering:
-        with pytest.raises(RuntimeError, match="on fire"):
-            await delivering.publish("fail", "payments", headers={"payment-id": "p1"})
-        for _ in range(2):
-            await delivering.publish("fail", "payments", headers={"payment-id": "p1"})
-    assert charges == ["fail", "fail"]
-
-
-async def test_f24_two_handlers_of_one_message_do_not_hide_it_from_each_other(store: eo.Store) -> None:
-    """One middleware on the broker, and the same message in two queues."""
-    handled: list[str] = []
-    broker = RabbitBroker(middlewares=[ours_faststream.Idempotency(store, scope="billing", key="payment-id")])
-
-    @broker.subscriber("payments")
-    async def charge(body: str) -> None:
-        handled.append("charge")
-
-    @broker.subscriber("ledger")
-    def book(body: str) -> RabbitResponse:  # a result that cannot be kept
-        handled.append("book")
-        return RabbitResponse("booked")
-
-    async with TestRabbitBroker(broker) as delivering:
-        for queue in ("payments", "ledger", "payments", "ledger"):
-            await delivering.publish("one", queue, headers={"payment-id": "p1"})
-    assert handled == ["charge", "book"]
-    scopes = sorted(record.scope for record in store.list().records)
-    assert [scope.rpartition(".")[2] for scope in scopes] == ["book", "charge"]
-    assert all(scope.startswith("billing:tests.integrations.test_tasks:") for scope in scopes)
-
-
-@pytest.mark.parametrize("kind", ["list", "stream", "kafka"])
-async def test_a_batch_is_given_back_and_never_handled_under_its_first_key(store: eo.Store, kind: str) -> None:
-    """What stands behind the first would be taken for done with it."""
-    from faststream.confluent import KafkaBroker, TestKafkaBroker
-    from faststream.redis import ListSub, RedisBroker, StreamSub, TestRedisBroker
-
-    handled: list[Any] = []
-    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
-    broker: Any = (KafkaBroker if kind == "kafka" else RedisBroker)(middlewares=[once])
-    told = {"list": {"list": ListSub("payments", batch=True)}, "stream": {"stream": StreamSub("payments", batch=True)}}
-
-    @broker.subscriber(**told[kind]) if kind != "kafka" else broker.subscriber("payments", batch=True)
-    async def charge(payments: list[str]) -> None:
-        handled.append(payments)
-
-    where = {"topic" if kind == "kafka" else kind: "payments"}
-    async with (TestKafkaBroker if kind == "kafka" else TestRedisBroker)(broker) as delivering:
-        with pytest.raises(NackMessage):
-            await delivering.publish("p1", headers={"payment-id": "p1"}, **where)
-    assert (handled, store.list().records) == ([], [])
-
-
-@pytest.mark.parametrize("kind", ["redis list", "redis stream", "redis channel", "nats", "kafka"])
-async def test_the_middleware_is_the_same_for_all_brokers(store: eo.Store, kind: str) -> None:
-    from faststream.confluent import KafkaBroker, TestKafkaBroker
-    from faststream.nats import NatsBroker, TestNatsBroker
-    from faststream.redis import RedisBroker, TestRedisBroker
-
-    library, _, place = kind.partition(" ")
-    made, tested = {
-        "redis": (RedisBroker, TestRedisBroker),
-        "nats": (NatsBroker, TestNatsBroker),
-        "kafka": (KafkaBroker, TestKafkaBroker),
-    }[library]
-    where = {place or ("subject" if library == "nats" else "topic"): "payments"}
-    broker: Any = made(middlewares=[ours_faststream.Idempotency(store, scope="billing", key="payment-id")])
-    handled: list[Receipt] = []
-
-    @broker.subscriber(**where) if library == "redis" else broker.subscriber("payments")
-    async def charge(receipt: Receipt) -> None:
-        handled.append(receipt)
-
-    async with tested(broker) as delivering:
-        for payment in ("p1", "p1", "p2"):
-            receipt = Receipt(payment_id=payment, amount=7)
-            await delivering.publish(receipt, headers={"payment-id": payment}, **where)
-    assert [receipt.payment_id for receipt in handled] == ["p1", "p2"]
-
-
-async def test_a_store_without_its_tables_loses_no_message(postgres_url: str, unique_name: str) -> None:
-    """A program that is wrong acks nothing: what came before somebody migrated comes again."""
-
-    class Message:
-        headers = {"payment-id": "p1"}  # noqa: RUF012
-        body = b"{}"
-
-    async def handler(msg: Any) -> None:
-        raise AssertionError("it ran unprotected")
-
-    async with eo.connect(f"{postgres_url}?prefix={unique_name}") as store:
-        once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
-        with pytest.raises(NackMessage):
-            await once(Message(), context=None).consume_scope(handler, Message())
-
-
-async def test_another_body_under_one_key_and_no_key_at_all_are_not_handled(
-    rabbit: RabbitBroker, charges: list[str]
-) -> None:
-    """F21."""
-    async with TestRabbitBroker(rabbit) as delivering:
-        await delivering.publish("one", "payments", headers={"payment-id": "p1"})
-        await delivering.publish("other", "payments", headers={"payment-id": "p1"})
-        await delivering.publish("keyless", "payments")
-    assert charges == ["one"]
-
-
-async def test_f06_a_message_beside_the_first_is_given_back(store: eo.Store) -> None:
-    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id", lease="200ms")
-    begun, over = asyncio.Event(), asyncio.Event()
-    runs: list[int] = []
-
-    class Message:
-        headers = {"payment-id": "p1"}  # noqa: RUF012
-        body = b"{}"
-
-    async def handler(msg: Any) -> str:
-        runs.append(1)
-        begun.set()
-        await over.wait()
-        return "receipt"
-
-    first = asyncio.create_task(once(Message(), context=None).consume_scope(handler, Message()))
-    await begun.wait()
-    with pytest.raises(NackMessage):
-        await once(Message(), context=None).consume_scope(handler, Message())
-    over.set()
-    assert (await first, await once(Message(), context=None).consume_scope(handler, Message())) == (
-        "receipt",
-        "receipt",
-    )
-    assert runs == [1]
 
 
 # -- taskiq

@@ -1,14 +1,18 @@
-"""Response bodies of sync applications on their way out, recorded as they go."""
+"""Response bodies on their way out, recorded as they go: of sync applications, and of Django's async views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from effectonce.core.drive import drive
 from effectonce.errors import EffectOnceError
 
 from .exchange import Incomplete, Recording
+
+CUT_OFF = "the client left in the middle of a response too long to keep"
 
 
 class Head(Protocol):
@@ -86,7 +90,7 @@ class Watched:
                 if chunk is not None:
                     recording.add(chunk)
                 elif recording.over:
-                    drive(recording.fail(Incomplete("the client left in the middle of a response too long to keep")))
+                    drive(recording.fail(Incomplete(CUT_OFF)))
                 else:
                     drive(recording.conclude())
         finally:
@@ -95,3 +99,90 @@ class Watched:
                     self._closing()
             finally:
                 recording.run.ended()
+
+    def __del__(self) -> None:
+        _let_go(self._recording)
+
+
+#: Loops themselves do not keep what they run from being collected.
+_going_on: set[asyncio.Task[None]] = set()
+
+
+class AsyncWatched:
+    """`Watched`, of an async stream. A task of its own takes the chunks from the application: whoever passes them on is
+    cancelled when the client leaves, and the work is done to its end all the same."""
+
+    def __init__(self, recording: Recording, chunks: AsyncIterator[bytes]) -> None:
+        self._recording = recording
+        self._chunks = chunks
+        self._ready: asyncio.Queue[bytes | None] = asyncio.Queue(1)  # None: there are no more
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left = False
+
+    async def passed_on(self) -> AsyncIterator[bytes]:
+        """The chunks, for the client. Cancelled, it waits for the end of the work; cancelled again, it ends that."""
+        self._loop = asyncio.get_running_loop()
+        self._recording.side = self._recording.run.engine.async_side()  # of this loop, wherever it was claimed
+        task = self._loop.create_task(self._take())
+        _going_on.add(task)
+        task.add_done_callback(_going_on.discard)
+        try:
+            while (chunk := await self._ready.get()) is not None:
+                yield chunk
+            await task
+        except asyncio.CancelledError:
+            self._leave()
+            with suppress(Exception):
+                await task
+            raise
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """The client is gone, says whatever thread: what comes is kept, and nobody waits for it."""
+        self._left = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        self._left = True
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+    async def _take(self) -> None:
+        recording, held = self._recording, list[bytes]()
+        try:
+            async for chunk in self._chunks:
+                if not recording.add(chunk):
+                    held.append(chunk)
+                elif not self._left:
+                    await self._ready.put(chunk)
+                if self._left and recording.over:
+                    await recording.fail(Incomplete(CUT_OFF))
+                    return
+            error = await recording.conclude()
+            if error is not None:
+                raise error
+            for chunk in held:
+                if not self._left:
+                    await self._ready.put(chunk)
+        except BaseException as error:
+            if not recording.concluded:
+                await recording.fail(error)
+            if not isinstance(error, Exception):
+                self._leave()  # so that there is room for the word that it is over
+            raise
+        finally:
+            recording.run.ended()
+            if self._left:
+                self._leave()
+            await self._ready.put(None)
+
+    def __del__(self) -> None:
+        _let_go(self._recording)
+
+
+def _let_go(recording: Recording) -> None:
+    """A stream that nobody has begun to read, or closed, is gone: its claim must not be renewed for ever."""
+    if not recording.concluded:
+        recording.run.ended()

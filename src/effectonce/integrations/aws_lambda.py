@@ -57,7 +57,7 @@ def sqs_batch(
         failed: list[dict[str, str]] = []
         stopped: set[str] = set()
         for record in records:
-            group = record.get("attributes", {}).get("MessageGroupId")
+            group = _group(record)
             if group is None or group not in stopped:
                 try:
                     answer = await one(record)
@@ -79,3 +79,11 @@ def sqs_batch(
         return asyncio.run(answer) if is_async else drive(answer)
 
     return handle
+
+
+def _group(record: Record) -> str | None:
+    """The group whose order is to be kept. On a standard queue one says whose turn it is, and nothing about order."""
+    if not record.get("eventSourceARN", ".fifo").endswith(".fifo"):
+        return None
+    group: str | None = record.get("attributes", {}).get("MessageGroupId")
+    return group

@@ -8,7 +8,9 @@ A duplicate of a finished task succeeds with the first one's result, so that cha
 that arrives while the first runs, or while the store does not answer, is retried later, without using up
 ``max_retries``; ``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's
 own ``pydantic=True``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed
-(``reject_on_worker_lost``).
+(``reject_on_worker_lost``). A task that is revoked or runs out of its time is over for Celery; its record is released,
+or lapses where the process was killed. ``self.retry()`` is an exception like any other: under ``on_error="doubt"`` the
+retry finds the task in doubt.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import logging
 from typing import Any
 
 from celery import Task
+from celery.exceptions import Reject
 
 from effectonce.durations import readable
 from effectonce.errors import ConfigurationError, EffectOnceError, ResultNotStored, show
@@ -62,7 +65,10 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
             if self.request.is_eager:  # which knows no later
                 raise
             self.request.retries -= 1  # not a failure of its own: it is told to come back, and `retry` counts that
-            raise self.retry(exc=error, countdown=pause(error)) from error
+            try:
+                raise self.retry(exc=error, countdown=pause(error)) from error
+            except Reject as unsent:  # the broker did not take it: Celery would drop the message that is still there
+                raise Reject(unsent.reason, requeue=True) from unsent
         except ResultNotStored as error:
             log.warning("task %s: %s", show(self.name), error)
             return None

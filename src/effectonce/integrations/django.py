@@ -20,9 +20,11 @@ Or for one view, sync or async::
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -49,7 +51,7 @@ from effectonce.fingerprint import canonical
 from effectonce.http import protocol
 from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
 from effectonce.http.routes import Plan, Route, Table, plan
-from effectonce.http.streams import Watched
+from effectonce.http.streams import AsyncWatched, Watched
 from effectonce.policies import choice
 from effectonce.store import Store, connect
 
@@ -310,6 +312,33 @@ def _run(
 async def _arun(
     exchanges: Exchanges, guarded: Plan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
 ) -> HttpResponseBase:
+    """In a task of its own: Django cancels the request of a client that is gone, but a sync view goes on in its thread,
+    and the outcome of any view is what the retry will ask for. Cancelled again, as when the server stops, it is too."""
+    context = contextvars.copy_context()
+    exchange = _aexchange(exchanges, guarded, request, respond)
+    task = asyncio.get_running_loop().create_task(exchange, context=context)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _unwanted(await task)
+        raise
+    finally:
+        for variable, value in context.items():  # what the view has set, the middleware outside may read
+            if variable.get(None) is not value:
+                variable.set(value)
+
+
+async def _unwanted(response: HttpResponseBase) -> None:
+    """Nobody will read it; a stream is read to its end here, up to what is kept of it."""
+    await sync_to_async(response.close)()
+    if isinstance(response, StreamingHttpResponse) and response.is_async:
+        async for _ in response.streaming_content:
+            pass
+
+
+async def _aexchange(
+    exchanges: Exchanges, guarded: Plan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
+) -> HttpResponseBase:
     claimed = await exchanges.aclaim(guarded, request)
     if isinstance(claimed, HttpResponse):
         return claimed
@@ -327,33 +356,14 @@ async def _arun(
 
 def _watch(recording: Recording, response: StreamingHttpResponse) -> None:
     if response.is_async:
-        response.streaming_content = _watched(recording, response.streaming_content)
+        watched = AsyncWatched(recording, response.streaming_content)
+        response.streaming_content = watched.passed_on()
+        response._resource_closers.append(watched.close)
         return
     recording.side = recording.run.engine.sync_side()  # Django iterates it in a thread
     response.streaming_content = Watched(recording, response.streaming_content, None)
     # Closed before what it watches is: it takes the rest from there.
     response._resource_closers.insert(0, response._resource_closers.pop())
-
-
-async def _watched(recording: Recording, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    held: list[bytes] = []
-    try:
-        async for chunk in chunks:
-            if recording.add(chunk):
-                yield chunk
-            else:
-                held.append(chunk)
-        error = await recording.conclude()
-        if error is not None:
-            raise error
-        for chunk in held:
-            yield chunk
-    except BaseException as error:
-        if not recording.concluded:
-            await recording.fail(error)
-        raise
-    finally:
-        recording.run.ended()
 
 
 # -- requests, responses, settings

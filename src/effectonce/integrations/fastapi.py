@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import Response as FastAPIResponse
-from starlette.requests import ClientDisconnect
 
 from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
 from effectonce.guard import GLOBAL
@@ -114,8 +113,8 @@ class Idempotency:
             exchange.read_key(guarded)
             try:
                 response = await exchange.claim(guarded, principal)
-            except asgi.Disconnected:
-                raise ClientDisconnect from None
+            except asgi.Disconnected:  # answered as FastAPI answers it without us: to nobody
+                raise HTTPException(400, "The body is not whole.") from None
             if response is not None:
                 raise _Replayed(response)
 

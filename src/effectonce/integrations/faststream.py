@@ -5,7 +5,9 @@
 A duplicate gives the first one's result, so that replies and publishers go on. One that arrives while the first runs,
 or while the store does not answer, is nacked after a while and comes again; what no redelivery can mend (in doubt,
 another body under one key) is rejected, to the dead letters where the broker has them. What a handler raises is
-FastStream's to settle, by the subscriber's ``ack_policy``: with ``AckPolicy.NACK_ON_ERROR`` it comes again.
+FastStream's to settle, by the subscriber's ``ack_policy``: with ``AckPolicy.NACK_ON_ERROR`` it comes again. One that
+raises ``AckMessage`` is done, one that raises ``NackMessage`` is not. Where a handler acks by hand
+(``AckPolicy.MANUAL``), the middleware does it for what it keeps from the handler.
 
 What is acked before it is handled (``AckPolicy.ACK_FIRST``, Kafka's default) or cannot be given back (Redis lists and
 channels) never comes again, guarded or not. A Redis stream gives back what a subscriber with ``min_idle_time`` claims.
@@ -17,14 +19,14 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from faststream import BaseMiddleware
-from faststream.exceptions import NackMessage, RejectMessage
+from faststream import AckPolicy, BaseMiddleware
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
-from effectonce.core.engine import log
-from effectonce.core.flow import Policy, abort, begin, finish, prepare, running
+from effectonce.core.engine import Side, log
+from effectonce.core.flow import Policy, Run, abort, begin, finish, leave, prepare, running
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -133,32 +135,53 @@ class _Once(BaseMiddleware[Any, Any]):
             pending = begin(run, side)
             if pending is not None:
                 await pending
-        except ResultNotStored:
-            return None
+        except ResultNotStored as error:  # nobody knows any more what is to be replied or published
+            await self._by_hand(msg, "ack")
+            raise AckMessage from error
         except (Retryable, ConfigurationError) as error:  # of a program that is wrong, too, nothing may be lost
             if isinstance(error, ConfigurationError):
                 log.error("scope %s: a message is given back: %s", show(guard.scope), error)
             await asyncio.sleep(min(pause(error), PAUSE))
+            await self._by_hand(msg, "nack")
             raise NackMessage from error
         except EffectOnceError as error:
+            await self._by_hand(msg, "reject")
             raise RejectMessage from error
         if run.replayed:
+            await self._by_hand(msg, "ack")
             return run.value
         running.set(run)
         try:
             try:
                 value = await call_next(msg)
+            except AckMessage:  # how a handler says that it is done
+                await _recorded(run, side, None)
+                raise
+            except NackMessage:  # and that it is not, whatever `on_error` makes of other exceptions
+                await leave(run, side, "free", "NackMessage")
+                raise
             except BaseException as error:
                 await abort(run, side, error)
                 raise
-            pending = finish(run, side, value)
-            if pending is not None:
-                await pending
+            await _recorded(run, side, value)
             return value
         except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: it comes again
+            await self._by_hand(msg, "nack")
             raise NackMessage from error
         finally:
             run.ended()
+
+    async def _by_hand(self, msg: Any, settlement: Literal["ack", "nack", "reject"]) -> None:
+        """Of a subscriber that acks by hand, tell the broker what its handler, which is not called, cannot."""
+        subscriber = None if self.context is None else self.context.get_local("handler_")
+        if getattr(subscriber, "ack_policy", None) is AckPolicy.MANUAL:
+            await getattr(msg, settlement)()
+
+
+async def _recorded(run: Run, side: Side, value: Any) -> None:
+    pending = finish(run, side, value)
+    if pending is not None:
+        await pending
 
 
 def _handler(call_next: Any) -> Any:

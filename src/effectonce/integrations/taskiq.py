@@ -9,6 +9,9 @@
 The guard stands below ``@broker.task``. A duplicate of a finished task gives the first one's result. One that arrives
 while the first runs, or while the store does not answer, has failed in taskiq's eyes, and would be lost: this
 middleware sends it again, under the same task id, after the time that the error says.
+
+What a killed worker had taken comes again when its broker says so: taskiq-redis gives it out after ``idle_timeout``
+(ten minutes), and looks for it only after something new has come.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] =
         event = _decoded(body)
         try:
             _require_text(event["id"], event["type"])
-            made = datetime.fromtimestamp(int(event.get("created", stamps[0])), UTC)
+            made = _time(event.get("created", int(stamps[0])))
             return Message(data=event, type=event["type"], id=event["id"], source="stripe", time=made)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Undecodable(f"the webhook is no event of Stripe's: {error!r}") from error
@@ -107,6 +107,13 @@ def _matches(expected: list[str], given: list[str]) -> bool:
 def _require_text(*values: Any) -> None:
     if not all(isinstance(value, str) and value for value in values):
         raise ValueError("its id and type must be text")
+
+
+def _time(created: Any) -> datetime:
+    """Of a snapshot event in seconds, of a thin one as text."""
+    if isinstance(created, str):
+        return datetime.fromisoformat(created).astimezone(UTC)
+    return datetime.fromtimestamp(int(created), UTC)
 
 
 def _decoded(body: bytes) -> Any:

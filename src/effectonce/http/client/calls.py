@@ -37,6 +37,7 @@ METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 #: Answers after which the same call, under the same key, may succeed.
 AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
 FIRST_PAUSE: Final = 0.2
+LATEST: Final = 365 * 86_400.0  # no Retry-After is taken for later: whoever adds it to a time must be able to
 #: What an intent raises that was sent, and may be sent again.
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
@@ -196,15 +197,15 @@ class Call:
 def seconds(retry_after: str) -> float | None:
     """What a Retry-After header says, in seconds from now; None where it says nothing that can be read."""
     text = retry_after.strip()
-    if text.isascii() and text.isdecimal() and len(text) < 10:
-        return float(text)
+    if text.isascii() and text.isdecimal():
+        return min(float(text), LATEST)
     try:
         when = parsedate_to_datetime(text)
     except ValueError:
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return min(max(0.0, (when - datetime.now(UTC)).total_seconds()), LATEST)
 
 
 _MEANINGS: dict[str, type[EffectOnceError]] = {

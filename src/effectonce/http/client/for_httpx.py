@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -89,8 +90,8 @@ class _LoggedPort(_Port):
         return _response(live(self._sent, lambda: self._operation(self._frozen, key=self._call.key)))
 
     def _sent(self, headers: Mapping[str, str]) -> httpx.Response:
-        self._request.headers.update(headers)
-        return _read(self._transport, self._request)
+        with _wearing(self._request, headers):
+            return _read(self._transport, self._request)
 
 
 class _AsyncPort:
@@ -126,9 +127,21 @@ class _AsyncLoggedPort(_AsyncPort):
     async def send(self) -> httpx.Response:
         return _response(await alive(self._sent, lambda: self._operation(self._frozen, key=self._call.key)))
 
-    def _sent(self, headers: Mapping[str, str]) -> Any:
-        self._request.headers.update(headers)
-        return _aread(self._transport, self._request)
+    async def _sent(self, headers: Mapping[str, str]) -> httpx.Response:
+        with _wearing(self._request, headers):
+            return await _aread(self._transport, self._request)
+
+
+@contextmanager
+def _wearing(request: httpx.Request, headers: Mapping[str, str]) -> Iterator[None]:
+    """With ``headers``, for as long as it is sent: a call that its answer redirects to is an intent of its own, whether
+    that answer was sent or comes from the log."""
+    before = request.headers.copy()
+    request.headers.update(headers)
+    try:
+        yield
+    finally:
+        request.headers = before
 
 
 def _read(transport: httpx.BaseTransport, request: httpx.Request) -> httpx.Response:

@@ -71,8 +71,10 @@ class IdempotentAdapter(HTTPAdapter):
         frozen = self._log.frozen(method, str(request.url), request.headers.items(), body)
 
         def send(headers: Mapping[str, str]) -> requests.Response:
-            request.headers.update(headers)
-            return _read(sending(request, *args, **kwargs))
+            # As a copy: what its answer redirects to is an intent of its own, also when that comes from the log.
+            sent = request.copy()
+            sent.headers.update(headers)
+            return _read(sending(sent, *args, **kwargs))
 
         def logged() -> requests.Response:
             return self._response(request, live(send, lambda: self._operation(frozen, key=call.key)))
