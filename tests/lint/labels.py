@@ -17,7 +17,7 @@ from effectonce.lint import designs
 from effectonce.lint.python.consumers import Scanner
 from effectonce.lint.python.entry import walked
 from effectonce.lint.python.judge import judged
-from effectonce.lint.python.modules import Project
+from effectonce.lint.python.project import Project
 
 CORPUS = Path(__file__).parent / "corpus"
 _LABEL = re.compile(r"#\s*expect:\s*(.+?)\s*$")

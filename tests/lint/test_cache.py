@@ -63,6 +63,80 @@ def test_and_one_whose_import_is_there_only_now(caller: Path) -> None:
     assert rules(run()) == ["P11"]
 
 
+PORT = (
+    "from abc import ABC, abstractmethod\n\n\nclass Port(ABC):\n    @abstractmethod\n    def store(self, order): ...\n"
+)
+ADAPTER = """\
+import requests
+
+from ports import Port
+
+
+class Adapter(Port):
+    def store(self, order):
+        requests.post("https://erp", json=order)
+"""
+
+
+def test_and_one_whose_abstract_method_is_filled_in_only_now_and_elsewhere(folder: Path) -> None:
+    (folder / "ports.py").write_text(PORT)
+    (folder / "task.py").write_text(
+        "from celery import shared_task\n\nfrom ports import Port\n\n\n@shared_task\ndef keep(order, port: Port):\n"
+        "    port.store(order)\n"
+    )
+    assert rules(run()) == []
+    (folder / "adapter.py").write_text(ADAPTER)
+    assert rules(run()) == ["P11"]
+    (folder / "adapter.py").unlink()
+    assert rules(run()) == []
+
+
+LOOP = """\
+from kafka import KafkaConsumer
+
+
+class Each:
+    def __init__(self, handle):
+        self.handle = handle
+
+    def run(self):
+        for message in KafkaConsumer("orders", group_id="g", enable_auto_commit=False):
+            self.handle(message.value)
+"""
+
+
+def test_and_one_that_starts_what_receives_only_now(folder: Path) -> None:
+    (folder / "each.py").write_text("class Each:\n    def __init__(self, handle): ...\n    def run(self): ...\n")
+    (folder / "main.py").write_text(
+        "import requests\n\nfrom each import Each\n\n\ndef main():\n"
+        "    Each(lambda order: requests.post('https://erp', data=order)).run()\n"
+    )
+    assert rules(run()) == []
+    (folder / "each.py").write_text(LOOP)
+    assert rules(run()) == ["P11"]
+
+
+def test_handlers_that_one_file_registers_are_not_there_for_the_next(folder: Path) -> None:
+    """What is found in a file must not depend on which files were looked at before it."""
+    (folder / "bus.py").write_text(
+        "class Bus:\n    def __init__(self):\n        self.table = {}\n    def on(self, kind):\n"
+        "        def add(handler):\n            self.table[kind] = handler\n            return handler\n"
+        "        return add\n    def run(self, event):\n        self.table[event['kind']](event)\n\n\nbus = Bus()\n"
+    )
+    (folder / "a_handlers.py").write_text(
+        "import requests\n\nfrom bus import bus\n\n\n@bus.on('paid')\ndef paid(event):\n"
+        "    requests.post('https://erp')\n"
+    )
+    task = (
+        "from celery import shared_task\n\nfrom bus import bus\n\n\n@shared_task\ndef dispatch(event):\n"
+        "    bus.run(event)\n"
+    )
+    (folder / "b_task.py").write_text(task)
+    assert rules(run()) == []
+    (folder / "b_task.py").write_text(task.replace("from bus", "import a_handlers\nfrom bus"))
+    assert rules(run()) == ["P11"]
+
+
 def test_a_broken_cache_is_an_empty_one(folder: Path) -> None:
     (folder / "bad.py").write_text(BAD)
     run()

@@ -99,7 +99,7 @@ MENDED = {
     "enable.auto.commit": ("EO201", LOOP, changed(LOOP, ('"true"', '"false"'))),
     "nx": ("EO105", CLAIM, changed(CLAIM, ("ex=1296000", "ex=1296000, nx=True"))),
     "ex": ("EO105", WRAPPED_CLAIM, changed(WRAPPED_CLAIM, ("nx=True", "nx=True, ex=1296000"))),
-    "idempotency_key": ("EO303", CHARGE, changed(CHARGE, ('"eur"', '"eur", idempotency_key=payment_id'))),
+    "idempotency_key": ("EO303", CHARGE, changed(CHARGE, ('"eur"', '"eur", idempotency_key=f"charge:{payment_id}"'))),
 }
 
 LEFT = {
@@ -175,7 +175,9 @@ def test_an_edit_lands_where_it_belongs(lint: Lint, folder: Path, encoding: str,
     text = f"# -*- coding: {encoding} -*-\n{HEAD}{text}"
     path.write_bytes(text.encode(encoding))
     lint("--fix", "--no-cache", "--select", "EO303")
-    assert path.read_bytes().decode(encoding) == changed(text, ('"eur"', '"eur", idempotency_key=payment_id'))
+    assert path.read_bytes().decode(encoding) == changed(
+        text, ('"eur"', '"eur", idempotency_key=f"charge:{payment_id}"')
+    )
 
 
 def test_an_edit_that_would_break_the_file_is_not_made_and_the_others_are(lint: Lint, folder: Path) -> None:
@@ -183,5 +185,5 @@ def test_an_edit_that_would_break_the_file_is_not_made_and_the_others_are(lint: 
     bracketed = changed(CHARGE, ('currency="eur"', 'currency=("eur")'), ("def f", "def g"))
     path.write_text(HEAD + CHARGE + "\n\n" + bracketed)
     lint("--fix", "--no-cache", "--select", "EO303")
-    mended = changed(CHARGE, ('"eur"', '"eur", idempotency_key=payment_id'))
+    mended = changed(CHARGE, ('"eur"', '"eur", idempotency_key=f"charge:{payment_id}"'))
     assert path.read_text() == HEAD + mended + "\n\n" + bracketed

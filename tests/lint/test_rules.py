@@ -9,7 +9,8 @@ import pytest
 
 from effectonce.lint import designs, explain
 from effectonce.lint.python.analysis import analysed
-from effectonce.lint.python.modules import Project, Unreadable
+from effectonce.lint.python.modules import Unreadable
+from effectonce.lint.python.project import Project
 from effectonce.lint.rules import MODES, RULES, Rule, selected
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ from . import designs
 from .config import SKIPPED, Config
 from .findings import Finding, Ignore, LintError, Place
 from .python.analysis import analysed, may_consume
-from .python.modules import LARGEST, Project, Unreadable, digest, parse
+from .python.modules import LARGEST, Module, Unreadable, digest, parse
+from .python.project import Project
 from .rules import RULES, selected
 from .suppress import hidden, ignores_in
 
@@ -217,11 +218,10 @@ def look(project: Project, path: str, asked_for: bool) -> Entry:
 
 
 def _look_at_code(project: Project, path: str, content: bytes) -> Entry:
-    if not may_consume(content):
-        parse(content)
-        return Entry(digest="")
-    project.forget(_MOST_TREES)
     project.begin()
+    if not may_consume(content) and not project.receivers(Module(path, content, parse(content))):
+        return Entry(digest="", used=project.used, asked=_asked(project))
+    project.forget(_MOST_TREES)
     findings = analysed(project, project.add(path, content))
     used = {other: known for other, known in project.used.items() if other != path}
     foreign = {}
@@ -229,8 +229,11 @@ def _look_at_code(project: Project, path: str, content: bytes) -> Entry:
         module = project.load(other)
         if module is not None:
             foreign[other] = ignores_in(module.content, other)
-    asked = [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
-    return Entry(digest="", findings=findings, used=used, asked=asked, foreign=foreign)
+    return Entry(digest="", findings=findings, used=used, asked=_asked(project), foreign=foreign)
+
+
+def _asked(project: Project) -> list[tuple[str, str, str]]:
+    return [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
 
 
 def _paths(finding: Finding) -> set[str]:

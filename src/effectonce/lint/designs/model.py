@@ -45,8 +45,10 @@ _REAL = re.compile(
 )
 _UNSTABLE = re.compile(
     r"delivery.?tag|receipt.?handle|\boffset\b|uuid4|\bnow\(|timestamp|sqs message.?id"
-    r"|broker(?:'s)? (?:message )?id|random|\bMessageId\b|lock.?token"
+    r"|broker(?:'s)? (?:message )?id|message.?id (?:from|of|assigned by|given by) the (?:broker|queue)"
+    r"|random|\bMessageId\b|lock.?token"
 )
+_FILES = re.compile(r"\bfiles?\b|\bcsv\b|\.log\b", re.IGNORECASE)
 _CONTENT = re.compile(
     r"(?:hash|digest|sha-?\d+|md5)\s+of\s+(?:the\s+)?(?:whole\s+|entire\s+)?(?:payload|body|content|message)|(?:content|payload|body).?hash|hash\((?:payload|body)\)",
     re.IGNORECASE,
@@ -176,7 +178,7 @@ def mode_for(text: str) -> str:
         return "T"
     if _CALLS.search(text):
         return "I"
-    return "T" if _ROWS.search(text) else "L"
+    return "T" if _ROWS.search(text) and not _FILES.search(text) else "L"
 
 
 _UNITS = {

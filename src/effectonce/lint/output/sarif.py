@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,7 +26,13 @@ def as_sarif(report: Report, colours: bool) -> str:
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": {"name": "effectonce", "rules": [_rule(rule) for rule in used]}},
+                "tool": {
+                    "driver": {
+                        "name": "effectonce",
+                        "semanticVersion": version("effectonce"),
+                        "rules": [_rule(rule) for rule in used],
+                    }
+                },
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
                 "results": [_result(each, index[each.rule]) for each in report.findings],

@@ -10,7 +10,8 @@ from effectonce.lint.findings import Finding
 from .consumers import Scanner
 from .entry import walked
 from .judge import judged
-from .modules import Module, Project
+from .modules import Module
+from .project import Project
 
 _DEEPEST = 6000
 """Python's own limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
@@ -18,13 +19,15 @@ _DEEPEST = 6000
 _WORDS = (
     b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
     b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
-    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools"
+    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools xack"
+    b" delete_message complete_message enqueue WorkerSettings"
 ).split()
 _SHAPES = re.compile(
     rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
     rb"|consumer?)\b|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
     rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin|Handler|Listener|Processor|Subscriber|Poller"
-    rb"|Job)\b",
+    rb"|Job)\b"
+    rb"|\b\w*(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\(|\back\(",
     re.MULTILINE,
 )
 

@@ -20,11 +20,13 @@ from .library import (
     plain,
     redis,
     registrations,
+    services,
     stores,
 )
 from .library.messages import BODIES, MESSAGE, PAYLOAD, delivered
 from .library.names import ATTRIBUTES, FLUENT, tag_of
-from .modules import OUTSIDE, Module, Project
+from .modules import Module
+from .project import OUTSIDE, Project
 from .values import Function, Op, Scope, Val
 from .walk import Held, Transaction, joined, origins, taints
 
@@ -34,7 +36,7 @@ DEEPEST = 14
 
 _AWS_READS = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
 
-_LIBRARY = (plain, higher, guards, brokers, registrations, orm, redis, documents, stores, effects)
+_LIBRARY = (plain, higher, guards, brokers, registrations, orm, redis, documents, stores, services, effects)
 """Asked in this order: the first that knows a call says what it does."""
 
 
@@ -121,10 +123,11 @@ class Calls(Expressions):
 
     def called(self, call: Call) -> Val:
         """What a call gives, after all that it does has been noted."""
-        value = self._known(call)
+        targets = one_of(call.target)
+        value = self._known(call) if targets[0] is call.target else None
         if value is not None:
             return value
-        results = [result for target in one_of(call.target) if (result := self._ours(call, target)) is not None]
+        results = [result for target in targets if (result := self._ours(call, target)) is not None]
         if results:
             return joined(results, self.text(call.target.text, "()"))
         return self._unseen(call)
@@ -178,7 +181,7 @@ class Calls(Expressions):
         if not known and not habits.is_log(call):
             self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
         taint = taints(call.receiver, *call.all()) - {PAYLOAD}
-        return Val(text=text, taint=taint, origin=origins(call.receiver))
+        return Val(text=text, base=call.target, taint=taint, origin=origins(call.receiver))
 
     # -- functions of the project
 
@@ -250,11 +253,17 @@ class Calls(Expressions):
         self.held += [Held(each.op, "raise", self.frames[-1]) for each in inside if each.until == "raise"]
         text = self.text(function.qualname, "(", ",".join(each.text for each in args), ")")
         if frame.yielded:
-            found = frame.yielded
-            return Val(text=text, tag="generator", items=tuple(found), taint=taints(*found), origin=origins(*found))
+            given = frame.yielded
+            return Val(text=text, tag="generator", items=tuple(given), taint=taints(*given), origin=origins(*given))
         if not frame.returned:
             return Val(text=text, literal=None)
-        return joined(frame.returned, text)
+        found = joined(frame.returned, text)
+        says = None if isinstance(function.node, ast.Lambda) or found.known() else function.node.returns
+        if says is None:
+            return found
+        with self.quietly(), self.within(Scope(function.module, owner=function.owner)):
+            typed = self.annotated(says)
+        return replace(typed, text=text, taint=found.taint, origin=found.origin) if typed.known() else found
 
     def parameters(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val]) -> None:
         """Bind a function's parameters in the current scope."""
@@ -270,7 +279,10 @@ class Calls(Expressions):
             and positional[0].arg in ("self", "cls")
             and len(args) < len(positional)
         ):
-            names[positional[0].arg] = self.instance_of(function.owner, (), {}, "self")
+            if positional[0].arg == "cls":
+                names["cls"] = Val(text=function.owner.name, cls=function.owner)
+            else:
+                names["self"] = self.instance_of(function.owner, (), {}, "self")
             positional = positional[1:]
         defaults = dict(zip(reversed([each.arg for each in positional]), reversed(node.args.defaults), strict=False))
         defaults.update(
@@ -284,7 +296,10 @@ class Calls(Expressions):
         if node.args.vararg:
             rest = args[len(positional) :]
             names[node.args.vararg.arg] = Val(
-                text=node.args.vararg.arg, items=rest, taint=taints(*rest) or frozenset({MESSAGE})
+                text=node.args.vararg.arg,
+                tag="tuple" if rest else "",
+                items=rest,
+                taint=taints(*rest) or frozenset({MESSAGE}),
             )
         if node.args.kwarg:
             known = {each.arg for each in (*positional, *node.args.kwonlyargs)}
@@ -298,9 +313,11 @@ class Calls(Expressions):
             return given
         value = Val(text=parameter.arg) if given is None else given
         with self.quietly(), self.within(function.scope or Scope(function.module, owner=function.owner)):
-            typed = self.annotated(parameter.annotation) if parameter.annotation is not None else Val()
-            if not typed.known() and given is None and default is not None:
-                typed = self._depends(default) if isinstance(default, ast.Call) else self.value(default)
+            typed = self._depends(default) if given is None and isinstance(default, ast.Call) else Val()
+            if not typed.known() and parameter.annotation is not None:
+                typed = self.annotated(parameter.annotation)
+            if not typed.known() and given is None and default is not None and not isinstance(default, ast.Call):
+                typed = self.value(default)
         if typed.known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if given is None:

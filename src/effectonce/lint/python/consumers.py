@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import Any
 
 from effectonce.lint.findings import Place
@@ -11,7 +12,9 @@ from effectonce.lint.findings import Place
 from .calls import Call
 from .library import brokers, guards
 from .library.frameworks import SIGNED, WEBHOOK, by_ancestry, by_decorator, is_django_webhook, is_lambda, is_route
-from .modules import Class, Module, Project
+from .modules import Class, Module
+from .project import RECEIVES, Project
+from .registries import imported
 from .statements import Walker
 from .values import NOTHING, Consumer, Function, Op, Scope, Trace, Val
 from .walk import Exhausted
@@ -27,7 +30,8 @@ _LOOKS = re.compile(
     rb"basic_consume|\bconsume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
     rb"|\.listen\(|get_message|process_partial_response|\.pull\(|\n\s+@|\.task\(|register_task|\.register\(|compensat"
-    rb"|basic_get|\bpath\("
+    rb"|basic_get|\bpath\(|xack|delete_message|complete_message|\.ack\("
+    rb"|(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\("
     rb"|\basync for\b"
     rb"|\bfor\s[^\n]*\sin\s[^\n]*(?:consumer|kafka|broker|receiver|messages?|queue|subscri|stream|events?|records|iterator|listen\w*"
     rb"|\bc\b|\bit\b)\b"
@@ -47,8 +51,13 @@ class Scanner(Walker):
         self.left = MOST
         self.settings: dict[str, tuple[Val, Place]] = {}
         self._is_django = b"django" in module.content
+        loops = {name for name, cls in module.classes.items() if RECEIVES.search(self._source(cls.node))}
+        names = [re.escape(name).encode() for name in sorted(loops | project.receivers(module))]
+        self._starts = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
 
     def scan(self) -> list[Consumer]:
+        for module in imported(self, self.scanned):
+            self._fill_tables(module)
         self._through(None)
         self.settings = self.trace.settings
         for cls in self.scanned.classes.values():
@@ -62,10 +71,32 @@ class Scanner(Walker):
             if function.owner is None:
                 self._begin()
                 self._look_at_decorators(function)
-            if _LOOKS.search(segment):
+            if _LOOKS.search(segment) or (self._starts is not None and self._starts.search(segment)):
                 self._through(function)
             self._by_shape(function, segment)
         return _distinct(self.found)
+
+    def _fill_tables(self, module: Module) -> None:
+        """As an import does: decorators of ``module`` put its functions into the tables of the project's objects."""
+        if b"\n@" not in module.content:
+            return
+        self._begin()
+        for bindings in module.bindings.values():
+            for node in (each.node for each in bindings):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for decorator in node.decorator_list:
+                        self._fill_table(Function(node, module), decorator)
+
+    def _fill_table(self, function: Function, decorator: ast.expr) -> None:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if not isinstance(call, ast.Attribute):
+            return
+        try:
+            with self.quietly(), self.within(Scope(function.module)):
+                if self.value(call.value).instance is not None:
+                    self._applied(function, decorator)
+        except Exhausted:
+            return
 
     def _functions(self) -> list[Function]:
         out = [
@@ -264,12 +295,27 @@ class Scanner(Walker):
             self._derived(cls)
         self._inherited(cls)
         functions = cls.attributes.get("functions")
-        if functions is not None and b"arq" in self.scanned.content and isinstance(functions[0], ast.List | ast.Tuple):
+        arq = b"arq" in self.scanned.content or cls.name == "WorkerSettings"
+        if functions is not None and arq and isinstance(functions[0], ast.List | ast.Tuple):
+            given = (self._arq_context(cls),)
             for each in functions[0].elts:
                 inner = each.args[0] if isinstance(each, ast.Call) and each.args else each
                 with self.quietly():
                     job = self.value(inner)
-                self.register("arq", "arq job", job, None)
+                    job = self.by_path(job.string) if job.string is not None else job
+                if job.function is not None:
+                    self._add("arq job", job.function, family="arq", given=given)
+
+    def _arq_context(self, cls: Class) -> Val:
+        """What arq hands to each job, after the function that it calls at start-up has filled it."""
+        context = Val(text="ctx", fields={"redis": Val(text="ctx['redis']", tag="redis")}, taint=frozenset({"message"}))
+        startup = cls.attributes.get("on_startup", (None, None))[0]
+        if startup is not None:
+            with self.quietly():
+                function = self.value(startup).function
+                if function is not None:
+                    self.invoke(function, (context,), {}, startup)
+        return context
 
     def _inherited(self, cls: Class) -> None:
         """A loop, or a registration, that stands in a base class and works by what this one fills in."""
@@ -306,11 +352,23 @@ class Scanner(Walker):
             guard=self._tool(guards.base_guards(ancestors), cls.node),
         )
 
+    def _made_here(self, cls: Class) -> Val | None:
+        """The object of ``cls`` that the module makes: `handler = Handler(Gateway())`."""
+        for name, bindings in self.scanned.bindings.items():
+            if any(isinstance(each.value, ast.Call) for each in bindings):
+                value = self.global_value(self.scanned, name)
+                if value.instance is not None and value.instance.cls is cls:
+                    return value
+        return None
+
     def _by_shape(self, function: Function, segment: bytes) -> None:
         """What has no decorator of its own: a Lambda handler, a Django view, a function that retries by itself."""
         node = function.node
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-        if function.owner is None and is_lambda(names, segment):
+        own = names[1:] if function.owner is not None and names[:1] == ["self"] else names
+        if is_lambda(own, segment):
+            if function.owner is not None:
+                function = replace(function, receiver=self._made_here(function.owner))
             self._add("Lambda handler", function, family="lambda", tags=((0, "lambda.event"),))
         elif function.owner is None and self._is_django and is_django_webhook(function.name, names, segment):
             self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
@@ -332,7 +390,8 @@ def _distinct(found: list[Consumer]) -> list[Consumer]:
     """Each once: a webhook before a plain endpoint, one with settings before one without."""
     best: dict[tuple[object, ...], Consumer] = {}
     for each in found:
-        key = (each.at.at, each.family if not each.only else "", each.name if each.receive is not None else "")
+        closure = id(each.function.scope) if each.function is not None and each.function.scope is not None else 0
+        key = (each.at.at, each.family if not each.only else "", each.name if each.receive is not None else "", closure)
         old = best.get(key)
         if old is None or (old.only and not each.only) or (not old.settings and each.settings):
             best[key] = each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .library.messages import BODIES, MESSAGE, delivered
-from .modules import Project
+from .project import Project
 from .statements import Walker
 from .values import Consumer, Trace, Val
 from .walk import Exhausted
@@ -43,6 +43,9 @@ def _arguments(consumer: Consumer) -> tuple[Val, ...]:
     tags = dict(consumer.tags)
     values: list[Val] = []
     for position, parameter in enumerate(parameters):
+        if position < len(consumer.given):
+            values.append(consumer.given[position])
+            continue
         tag = tags.get(position, "")
         if parameter.arg in function.bound_names or (not tag and _injected(node.args, parameter)):
             break

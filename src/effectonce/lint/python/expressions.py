@@ -219,7 +219,7 @@ class Expressions(Names):
 
 def one_of(value: Val) -> tuple[Val, ...]:
     """The functions that a value may be: an entry of a table of handlers."""
-    if value.tag == "one of" or (value.items and all(each.function for each in value.items)):
+    if value.items and (value.tag == "one of" or all(each.function for each in value.items)):
         return value.items
     return (value,)
 

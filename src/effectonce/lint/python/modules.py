@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from effectonce.lint.findings import Place
 
 from . import sql
-from .library.names import LIBRARIES
 
 if TYPE_CHECKING:
     from .values import Val
@@ -25,11 +24,8 @@ if TYPE_CHECKING:
 LARGEST = 4 * 1024 * 1024
 """Bytes of a file that is still read. A syntax tree takes a hundred times as much memory."""
 
-OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
-"""First names of imports that are never the project's own."""
 _DEEPEST = 3000
 """Python's own limit while it parses: a chain of `a + b + c` is as deep as it is long."""
-_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
 class Unreadable(Exception):
@@ -124,10 +120,13 @@ class Class:
         out: dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
         for method in sorted(self.methods.values(), key=lambda each: each.name not in ("__init__", "__post_init__")):
             for each in ast.walk(method):
+                pairs: list[tuple[ast.expr, ast.expr | None, ast.expr | None]]
                 if isinstance(each, ast.Assign):
-                    pairs = [(target, each.value, None) for target in each.targets]
+                    pairs = [
+                        (target, value, None) for one in each.targets for target, value in _paired(one, each.value)
+                    ]
                 elif isinstance(each, ast.AnnAssign):
-                    pairs = [(each.target, each.value, each.annotation)]  # type: ignore[list-item]
+                    pairs = [(each.target, each.value, each.annotation)]
                 else:
                     continue
                 for target, value, annotation in pairs:
@@ -138,6 +137,14 @@ class Class:
                     ):
                         out.setdefault(target.attr, []).append((value, annotation, method))
         return out
+
+
+def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """`self.a, self.b = a, b` as two assignments."""
+    several = (ast.Tuple, ast.List)
+    if isinstance(target, several) and isinstance(value, several) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def _says_nothing(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -195,6 +202,11 @@ class Module:
             for name, binding in _declared_global(self.tree):
                 out.setdefault(name, []).append(binding)
         return out
+
+    @cached_property
+    def imports(self) -> list[tuple[str, Binding]]:
+        """The names that it imports, as far as its functions do not do so themselves."""
+        return [(name, binding) for name, binding in _bindings(self.tree.body) if binding.kind in ("import", "from")]
 
     @cached_property
     def classes(self) -> dict[str, Class]:
@@ -315,114 +327,3 @@ def _declared_global(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
             for name, binding in _bindings(function.body):
                 if name in names:
                     yield name, binding
-
-
-class Project:
-    """The files that may be followed, and those that were: with their digests, so that a result can be kept."""
-
-    def __init__(self, roots: Iterable[str] = ()) -> None:
-        self._tops = frozenset(roots)
-        self._modules: dict[str, Module | None] = {}
-        self._roots: dict[str, str] = {}
-        self._found: dict[tuple[str, str], str] = {}
-        self._files: dict[str, bool] = {}
-        self.used: dict[str, str] = {}
-        self.asked: dict[tuple[str, str], str] = {}
-
-    def begin(self) -> None:
-        """From here on, note what is used."""
-        self.used = {}
-        self.asked = {}
-
-    def add(self, path: str, content: bytes) -> Module:
-        """The module of a file that was read already."""
-        module = self._modules.get(path)
-        if module is None or module.content != content:
-            module = Module(path, content, parse(content))
-            self._modules[path] = module
-        return module
-
-    def load(self, path: str) -> Module | None:
-        """The module at ``path``; None where it cannot be read."""
-        if path not in self._modules:
-            self._modules[path] = self._read(path)
-        module = self._modules[path]
-        self.used[path] = module.digest if module else ""
-        return module
-
-    @staticmethod
-    def _read(path: str) -> Module | None:
-        try:
-            if os.path.getsize(path) > LARGEST:
-                return None
-            with open(path, "rb") as file:
-                content = file.read()
-            return Module(path, content, parse(content))
-        except (OSError, Unreadable):
-            return None
-
-    def forget(self, keep: int) -> None:
-        """Let go of syntax trees, the oldest first: they are large."""
-        if len(self._modules) > keep:
-            for path in list(self._modules)[: -keep // 2]:
-                del self._modules[path]
-
-    def find(self, directory: str, dotted: str) -> str:
-        """The file that an import of ``dotted`` means in a file of ``directory``; "" where it is not the project's."""
-        if dotted.partition(".")[0] in OUTSIDE:
-            return ""
-        key = (directory, dotted)
-        if key not in self._found:
-            self._found[key] = self._look(directory, dotted)
-        self.asked[key] = self._found[key]
-        return self._found[key]
-
-    def find_relative(self, directory: str, level: int, dotted: str) -> str:
-        """The same for ``from ..dotted import``."""
-        for _ in range(level - 1):
-            directory = os.path.dirname(directory)
-        key = (directory, "." + dotted)
-        if key not in self._found:
-            self._found[key] = self._file(directory, dotted)
-        self.asked[key] = self._found[key]
-        return self._found[key]
-
-    def still_so(self, directory: str, dotted: str, path: str) -> bool:
-        """Whether an import that once meant ``path`` means it still."""
-        if dotted.startswith("."):
-            return self.find_relative(directory, 1, dotted[1:]) == path
-        return self.find(directory, dotted) == path
-
-    def _look(self, directory: str, dotted: str) -> str:
-        root = self._root(directory)
-        while True:
-            if found := self._file(directory, dotted):
-                return found
-            if directory == root or os.path.dirname(directory) == directory:
-                break
-            directory = os.path.dirname(directory)
-        return self._file(os.path.join(directory, "src"), dotted)
-
-    def _file(self, directory: str, dotted: str) -> str:
-        stem = os.path.join(directory, *dotted.split(".")) if dotted else directory
-        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-            if path not in self._files:
-                self._files[path] = os.path.isfile(path)
-            if self._files[path]:
-                return path
-        return ""
-
-    def _root(self, directory: str) -> str:
-        """Where the project of ``directory`` begins: the next folder up that says so, else the topmost package."""
-        if directory not in self._roots:
-            at = directory
-            while at not in self._tops and not any(os.path.exists(os.path.join(at, marker)) for marker in _MARKERS):
-                above = os.path.dirname(at)
-                if above == at:
-                    at = directory
-                    while os.path.isfile(os.path.join(at, "__init__.py")) and os.path.dirname(at) != at:
-                        at = os.path.dirname(at)
-                    break
-                at = above
-            self._roots[directory] = at
-        return self._roots[directory]

@@ -6,14 +6,15 @@ import ast
 from abc import abstractmethod
 from dataclasses import replace
 
+from .library import rows
 from .library.messages import MESSAGE, PAYLOAD, part_of_message
 from .library.names import ATTRIBUTES, FLUENT, tag_of
+from .library.services import SERVICES
 from .modules import Binding, Class, Module
-from .registries import registered
+from .registries import filled_in, registered
 from .values import NOTHING, Function, Instance, Op, Scope, Val
 from .walk import BUILTINS, Walk, origins, taints
 
-_MANAGERS = ("objects", "query")
 _WRAPPERS = (
     "Optional",
     "Annotated",
@@ -24,6 +25,11 @@ _WRAPPERS = (
     "Generator",
     "AsyncGenerator",
     "Iterator",
+    "AsyncIterator",
+    "FromDishka",
+    "FromComponent",
+    "Injected",
+    "Inject",
 )
 
 
@@ -122,6 +128,13 @@ class Names(Walk):
         found = self.project.load(path) if path else None
         return Val(text=dotted, module=found, ref=dotted)
 
+    def by_path(self, dotted: str) -> Val:
+        """What a string names: `"jobs.reports.send"`."""
+        where, _, name = dotted.replace(":", ".").rpartition(".")
+        path = self.project.find(self.module.directory, where) if where else ""
+        found = self.project.load(path) if path else None
+        return self.global_value(found, name) if found is not None and name in found.bindings else Val(text=dotted)
+
     # -- attributes and items
 
     def attribute(self, base: Val, attr: str) -> Val:
@@ -130,11 +143,16 @@ class Names(Walk):
             if attr in base.module.bindings:
                 return self.global_value(base.module, attr)
             return self._module(base.module, f"{base.ref}.{attr}") if base.ref else Val(text=text)
+        if base.tag == "one of":
+            parts = tuple(self.attribute(each, attr) for each in base.items)
+            return Val(text=text, tag="one of", items=parts, base=base, attr=attr, taint=base.taint, origin=base.origin)
         if base.instance is not None and (found := self.member(base, base.instance.cls, attr)):
             return found
-        if base.cls is not None and attr not in _MANAGERS and (found := self._class_member(base, attr)):
+        if base.cls is not None and attr not in rows.MANAGERS and (found := self._class_member(base, attr)):
             return found
-        if base.tag == "orm.entity" and (found := self._row_method(base, attr)):
+        if base.tag == "orm.entity" and (found := rows.row_method(self, base, attr)):
+            return found
+        if (base.tag == "orm.query" or base.attr in rows.MANAGERS) and (found := rows.manager_method(self, base, attr)):
             return found
         if base.ref and not base.tag:
             found = self._module(self.module, f"{base.ref}.{attr}")
@@ -158,14 +176,6 @@ class Names(Walk):
         if base.taint:
             part_of_message(value, base, attr)
         return self.of_entity(value, base, attr)
-
-    def _row_method(self, row: Val, attr: str) -> Val | None:
-        """A method that the model of a row brings: `product.take(3)`."""
-        model = row.base.base.cls if row.base is not None and row.base.base is not None else None
-        if model is None or attr not in model.methods:
-            return None
-        function = Function(model.methods[attr], model.module, owner=model, receiver=row)
-        return Val(text=self.text(row.text, ".", attr), base=row, attr=attr, function=function)
 
     def of_entity(self, value: Val, base: Val, attr: str) -> Val:
         """An attribute of a row that was read: testing it later is a check on that row's state."""
@@ -207,7 +217,7 @@ class Names(Walk):
     def _find_member(self, base: Val, cls: Class, attr: str) -> Val | None:
         assert base.instance is not None
         text = self.text(base.text, ".", attr)
-        if attr in cls.abstract and cls is base.instance.cls and (filled := self._filled_in(cls, attr)):
+        if attr in cls.abstract and cls is base.instance.cls and (filled := filled_in(self, cls, attr)):
             return Val(text=text, items=filled, tag="one of")
         if attr in cls.methods:
             function = Function(cls.methods[attr], cls.module, owner=cls, receiver=base)
@@ -222,7 +232,8 @@ class Names(Walk):
                 )
                 found = self._typed(value, annotation)
             if found is not None and found.literal is not None:
-                return replace(found, text=text, base=base, attr=attr)
+                made_by = found.base if found.base is not None and not found.tag else base
+                return replace(found, text=text, base=made_by, attr=attr)
         if attr in cls.attributes:
             position = list(cls.attributes).index(attr)
             given = base.instance.keywords.get(attr)
@@ -236,20 +247,6 @@ class Names(Walk):
             if parent.cls is not None and (found := self._find_member(base, parent.cls, attr)):
                 return found
         return None
-
-    def _filled_in(self, cls: Class, attr: str) -> tuple[Val, ...]:
-        """What the classes beside an abstract one, or a protocol, make of its method."""
-        out = []
-        protocol = any((base.ref or base.text).endswith("Protocol") for base in self.bases(cls))
-        for other in cls.module.classes.values():
-            derives = any(base.cls is cls for base in self.bases(other))
-            fits = protocol and other is not cls and not other.abstract and cls.abstract <= set(other.methods)
-            if attr in other.methods and (derives or fits):
-                receiver = self.instance_of(other, (), {}, "self")
-                out.append(
-                    Val(text=attr, function=Function(other.methods[attr], cls.module, owner=other, receiver=receiver))
-                )
-        return tuple(out)
 
     @staticmethod
     def _made_with(instance: Instance, method: ast.AST) -> tuple[tuple[Val, ...], dict[str, Val]]:
@@ -284,7 +281,11 @@ class Names(Walk):
         if cls.bases is None:
             cls.bases = []  # for one that derives from itself
             with self.quietly(), self.within(Scope(cls.module)):
-                cls.bases = [self.value(each) for each in cls.node.bases if not isinstance(each, ast.Starred)]
+                cls.bases = [
+                    self.value(each.value if isinstance(each, ast.Subscript) else each)  # `Repository[Order]`
+                    for each in cls.node.bases
+                    if not isinstance(each, ast.Starred)
+                ]
         return cls.bases
 
     def ancestry(self, cls: Class, depth: int = 6) -> list[str]:
@@ -361,6 +362,8 @@ class Names(Walk):
             return Val(text=found.text, tag=tag)
         if found.ref in ("builtins.set", "builtins.dict", "builtins.list"):
             return Val(text=found.text, tag=found.ref[9:])
+        if found.ref.startswith(SERVICES):
+            return Val(text=found.text, tag="service", base=found)
         return Val(tag=found.tag)
 
     def _alias(self, module: Module, name: str, depth: int = 3) -> tuple[Module, ast.expr] | None:

@@ -110,7 +110,9 @@ class Walker(Contexts):
         self.defined(function)
 
     def _define_class(self, node: ast.ClassDef) -> None:
-        self.scope.names[node.name] = Val(text=node.name, cls=Class(node, self.module))
+        known = self.module.classes.get(node.name)
+        cls = known if known is not None and known.node is node else Class(node, self.module)
+        self.scope.names[node.name] = Val(text=node.name, cls=cls)
 
     def defined(self, function: Function) -> None:
         """A function was defined; the scan for consumers looks at its decorators."""
@@ -145,8 +147,11 @@ class Walker(Contexts):
                 container = self.value(target.value)
                 key = self.value(target.slice)
                 if container.fields is not None and isinstance(key.literal, str):
+                    if value.function is not None:
+                        self.project.changes(container)
+                        container.fields = dict(container.fields)
                     container.fields[key.literal] = value
-                documents.item_set(self, target, container, key)
+                documents.item_set(self, target, container, key, value)
             case ast.Starred():
                 self.assign(target.value, value)
             case _:
@@ -362,4 +367,5 @@ class Walker(Contexts):
 
 
 def _holds_functions(value: Val) -> bool:
-    return value.function is not None or any(each.function is not None for each in value.items)
+    parts = (value, *value.items)
+    return any(each.function is not None or each.instance is not None for each in parts)

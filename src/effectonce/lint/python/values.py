@@ -258,6 +258,8 @@ class Consumer:
     family: str = ""
     tags: tuple[tuple[int, str], ...] = ()
     """What its parameters are, by position: (1, "pika.method")."""
+    given: tuple[Val, ...] = ()
+    """Its first arguments, where more is known of them: arq's ``ctx``, with what start-up puts there."""
     receive: Place | None = None
     """Of a loop: where it receives. What it does before that is not the message's."""
     settings: dict[str, Val] = field(default_factory=dict)

@@ -11,7 +11,8 @@ from typing import Any
 
 from effectonce.lint.findings import Place
 
-from .modules import Module, Project
+from .modules import Module
+from .project import Project
 from .values import NOTHING, Op, Scope, Trace, Val
 
 BUILTINS = frozenset(dir(builtins))
@@ -70,6 +71,8 @@ class Walk:
         """Kafka producers that are in a transaction: what they send is seen once."""
         self.cursors: dict[str, Op] = {}
         """What each cursor ran last, by its text; "" is the last of all."""
+        self.grown: dict[str, ast.AugAssign] = {}
+        """Objects of an unknown kind of which an attribute was added to, by their text: a save would keep that."""
         self.registries: dict[tuple[str, str], tuple[Val, ...]] = {}
         """The handlers in a module's tables, by path and name."""
         self._counter = 0
@@ -168,6 +171,9 @@ def joined(values: Sequence[Val], text: str) -> Val:
     distinct = list({id(each): each for each in values}.values())
     if len(distinct) == 1:
         return distinct[0]
+    if len({each.instance.cls if each.instance is not None else None for each in distinct} - {None}) > 1:
+        objects = tuple(each for each in distinct if each.instance is not None)
+        return Val(text=text, tag="one of", items=objects, taint=taints(*distinct), origin=origins(*distinct))
     best = next((each for each in distinct if each.known() and each.literal is not None), distinct[0])
     return Val(
         text=best.text if all(each.text == best.text for each in distinct) else text,

@@ -4,6 +4,42 @@ from __future__ import annotations
 
 from . import Rule
 
+_UNWATCHED = """\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = 360
+}
+"""
+_WATCHED = """\
+resource "aws_sqs_queue" "orders" {
+  name                       = "orders"
+  visibility_timeout_seconds = SECONDS
+  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
+}
+
+resource "aws_sqs_queue" "dead" {
+  name                      = "orders-dlq"
+  message_retention_seconds = 1209600
+}
+"""
+_MAPPED = """
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = "pay"
+}
+"""
+_TIMED = """
+resource "aws_lambda_function" "pay" {
+  function_name = "pay"
+  timeout       = 60
+}
+
+resource "aws_lambda_event_source_mapping" "pay" {
+  event_source_arn = aws_sqs_queue.orders.arn
+  function_name    = aws_lambda_function.pay.arn
+}
+"""
+
 RULES = [
     Rule(
         id="EO501",
@@ -13,50 +49,8 @@ RULES = [
         why="""\
 When the visibility timeout ends before the handler does, a second worker gets the message and both run at once. AWS
 asks for six times the function's timeout; at the very least it must be longer than it.""",
-        bad="""\
-resource "aws_sqs_queue" "orders" {
-  name                       = "orders"
-  visibility_timeout_seconds = 30
-  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
-}
-
-resource "aws_sqs_queue" "dead" {
-  name                      = "orders-dlq"
-  message_retention_seconds = 1209600
-}
-
-resource "aws_lambda_function" "pay" {
-  function_name = "pay"
-  timeout       = 60
-}
-
-resource "aws_lambda_event_source_mapping" "pay" {
-  event_source_arn = aws_sqs_queue.orders.arn
-  function_name    = aws_lambda_function.pay.arn
-}
-""",
-        good="""\
-resource "aws_sqs_queue" "orders" {
-  name                       = "orders"
-  visibility_timeout_seconds = 360
-  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
-}
-
-resource "aws_sqs_queue" "dead" {
-  name                      = "orders-dlq"
-  message_retention_seconds = 1209600
-}
-
-resource "aws_lambda_function" "pay" {
-  function_name = "pay"
-  timeout       = 60
-}
-
-resource "aws_lambda_event_source_mapping" "pay" {
-  event_source_arn = aws_sqs_queue.orders.arn
-  function_name    = aws_lambda_function.pay.arn
-}
-""",
+        bad=_WATCHED.replace("SECONDS", "30") + _TIMED,
+        good=_WATCHED.replace("SECONDS", "360") + _TIMED,
         modes="Any; L keeps the second worker out while the first one's lease holds.",
         language="terraform",
     ),
@@ -68,34 +62,8 @@ resource "aws_lambda_event_source_mapping" "pay" {
         why="""\
 A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
 to the failure happen again. After a few attempts it belongs where somebody looks at it.""",
-        bad="""\
-resource "aws_sqs_queue" "orders" {
-  name                       = "orders"
-  visibility_timeout_seconds = 360
-}
-
-resource "aws_lambda_event_source_mapping" "pay" {
-  event_source_arn = aws_sqs_queue.orders.arn
-  function_name    = "pay"
-}
-""",
-        good="""\
-resource "aws_sqs_queue" "orders" {
-  name                       = "orders"
-  visibility_timeout_seconds = 360
-  redrive_policy             = jsonencode({ deadLetterTargetArn = aws_sqs_queue.dead.arn, maxReceiveCount = 5 })
-}
-
-resource "aws_sqs_queue" "dead" {
-  name                      = "orders-dlq"
-  message_retention_seconds = 1209600
-}
-
-resource "aws_lambda_event_source_mapping" "pay" {
-  event_source_arn = aws_sqs_queue.orders.arn
-  function_name    = "pay"
-}
-""",
+        bad=_UNWATCHED + _MAPPED,
+        good=_WATCHED.replace("SECONDS", "360") + _MAPPED,
         modes="Any; the dedup retention has to cover the dead-letter queue and the redrive as well.",
         language="terraform",
     ),

@@ -96,7 +96,7 @@ def refund(message_id, charge):
     stripe.Refund.create(charge=charge, idempotency_key=f"refund:{message_id}")
 """,
         modes="K: `intents.operation` makes the key, logs the call before it is made, and repeats the same key.",
-        fix="Adds `idempotency_key=` where an id of the message is at hand.",
+        fix="Adds `idempotency_key=`, of what is called and an id of the message, where one is at hand.",
     ),
     Rule(
         id="EO304",

@@ -137,4 +137,6 @@ def _with_key(op: Op) -> Fix | None:
     name = next((name for name in effect.names_at_hand if _IDS.search(name)), "")
     if not name or any(keyword.arg in (None, "idempotency_key") for keyword in op.node.keywords):
         return None
-    return with_argument(op, f"idempotency_key={name}", f"add idempotency_key={name}")
+    what = op.text.split(".")[-2].lower() if "." in op.text else op.text  # a refund must not repeat a charge's key
+    argument = f'idempotency_key=f"{what}:{{{name}}}"'
+    return with_argument(op, argument, f"add {argument}")

@@ -24,6 +24,8 @@ _MONGO = words("insert_one insert_many update_one update_many find_one find_one_
 
 def called(walk: Calls, call: Call) -> Val | None:
     tag, name = call.tag, call.name
+    if name in ("append", "add", "appendleft") and call.args:
+        keep_function(walk, call.receiver, call.args[0])
     if call.ref.startswith("django.core.cache.") or tag == "cache":
         return _cache(walk, call, name)
     if tag in ("dynamo.table", "aws.dynamodb") or name in _DYNAMO:
@@ -165,8 +167,25 @@ def _memory(walk: Calls, call: Call, name: str) -> Val | None:
     return None
 
 
-def item_set(walk: Calls, target: ast.Subscript, container: Val, key: Val) -> None:
+def keep_function(walk: Calls, container: Val, value: Val) -> None:
+    """A handler is put into a table that an object holds: `self.handlers.setdefault(topic, []).append(handler)`."""
+    if value.function is None and value.instance is None:
+        return
+    for each in (container, container.base):
+        if each is None or each.home is not None:
+            return
+        if each.tag in ("dict", "list", "set", "deque"):
+            walk.project.changes(each)
+        if each.tag == "dict":
+            each.fields = {**(each.fields or {}), f"<{value.text}>": value}
+        elif each.tag in ("list", "set", "deque"):
+            each.items = (*each.items, value)
+
+
+def item_set(walk: Calls, target: ast.Subscript, container: Val, key: Val, value: Val) -> None:
     """`seen[id] = True`: a record in this process's memory."""
+    if not isinstance(key.literal, str):
+        keep_function(walk, container, value)
     if container.tag == "dict" and walk.outlives(container) and container.text != "{…}":
         walk.emit("mark", target, text=ast.unparse(target), store="memory", location=container.text, key=key)
 

@@ -25,8 +25,10 @@ _ONLY_ASKS = re.compile(
 
 
 def called(walk: Calls, call: Call) -> Val | None:
-    if call.target.function is not None and call.name not in publishing.ENQUEUES:
-        return None
+    function = call.target.function
+    if function is not None and call.name not in publishing.ENQUEUES:
+        says_nothing = function.owner is not None and function.name in function.owner.abstract
+        return _by_verb(walk, call) if says_nothing else None
     for knows in (providers.called, _http, publishing.called, _by_verb):
         found = knows(walk, call)
         if found is not None:
@@ -74,7 +76,7 @@ def _by_verb(walk: Calls, call: Call) -> Val | None:
     """A function that cannot be looked into, and whose name leaves no doubt."""
     if call.tag == "web.socket" or call.receiver.text.rpartition(".")[2] in ("ws", "websocket", "socket", "sio"):
         return None
-    seen = call.target.function is not None or call.target.cls is not None or call.target.instance is not None
+    seen = call.target.cls is not None or call.target.instance is not None
     local = not call.ref and call.target.base is None and walk.scope.find(call.name) is not None
     if seen or local or call.ref.partition(".")[0] in LIBRARIES | {"builtins"}:
         return None

@@ -17,8 +17,12 @@ _DECORATORS = {
     "pubsub": ("Cloud Event function", words("functions_framework.cloud_event")),
     "nameko": ("Nameko event handler", words("nameko.events.event_handler")),
     "taskiq": ("taskiq task", words("taskiq.async_shared_broker.task")),
+    "webhook": (
+        "webhook",
+        words("djstripe.webhooks.handler djstripe.webhooks.handler_all djstripe.event_handlers.djstripe_receiver"),
+    ),
 }
-_BY_REF = {ref: (family, kind) for family, (kind, refs) in _DECORATORS.items() for ref in refs}
+BY_REF = {ref: (family, kind) for family, (kind, refs) in _DECORATORS.items() for ref in refs}
 
 #: (what it is called on, its name): the same for decorators that are methods.
 _BY_METHOD = {
@@ -54,7 +58,7 @@ SIGNED = re.compile(
 
 def by_decorator(target: Val, given: set[str]) -> tuple[str, str]:
     """The family and kind of consumer that a decorator makes, given the names of its arguments; empty if it is none."""
-    if found := _BY_REF.get(target.ref):
+    if found := BY_REF.get(target.ref):
         return found
     base = target.base
     if base is None:
@@ -67,6 +71,8 @@ def by_decorator(target: Val, given: set[str]) -> tuple[str, str]:
     where = f"{base.ref}.{base.text}".lower()
     if target.attr == "task" and ("celery" in where or given & _CELERY_ONLY):
         return "celery", "Celery task"
+    if target.attr == "task" and "procrastinate" in where:
+        return "procrastinate", "Procrastinate task"
     if target.attr == "task" and "broker" in where:
         return "taskiq", "taskiq task"
     if target.attr == "subscriber" and ("broker" in where or "router" in where):

@@ -32,11 +32,16 @@ _RUNS = {
     "threading.Timer": 1,
 }
 _RUN_METHODS = {
-    **dict.fromkeys(words("submit apply_async apply map starmap spawn start_soon run_sync call_soon add_task"), 0),
+    **dict.fromkeys(
+        words("submit apply_async apply map starmap imap imap_unordered spawn start_soon run_sync call_soon add_task"),
+        0,
+    ),
     **dict.fromkeys(words("add_callback_threadsafe call_soon_threadsafe create_task"), 0),
     "run_in_executor": 1,
     "call_later": 1,
 }
+_MAPS = words("map starmap imap imap_unordered")
+"""What calls the function for each of what it is given."""
 _THREADS = words("run_in_executor run_in_threadpool submit start_soon run_sync")
 _RETRYING = words("Retrying AsyncRetrying retry_context RetryingCaller")
 
@@ -47,6 +52,8 @@ def called(walk: Calls, call: Call) -> Val | None:
         return call.args[0]
     if ref in ("threading.Thread", "multiprocessing.Process"):
         return _thread(walk, call)
+    if name == "start" and call.receiver.instance is not None and call.target.function is None:
+        return _started(walk, call)
     if name in ("on_commit", "run_after_commit", "after_commit") and call.args:
         return _after_commit(walk, call)
     if ref.partition(".")[0] in ("tenacity", "stamina") and name in _RETRYING:
@@ -57,7 +64,10 @@ def called(walk: Calls, call: Call) -> Val | None:
     position = _RUNS.get(ref, -1 if own else _RUN_METHODS.get(name, -1))
     function = _function(call, position)
     if function is not None:
-        return walk.invoke(function, call.args[position + 1 :], {}, call.node)
+        given = call.args[position + 1 :]
+        if name in _MAPS:
+            given = tuple(walk.element(each, call.node) for each in given)
+        return walk.invoke(function, given, {}, call.node)
     if 0 <= position < len(call.args) and (call.args[position].ref or call.args[position].base is not None):
         handed = replace(call, target=call.args[position], args=call.args[position + 1 :])  # of a library
         return walk.called(handed) if ref in _RUNS or name in _THREADS else None
@@ -71,6 +81,16 @@ def _function(call: Call, position: int) -> Function | None:
 def _thread(walk: Calls, call: Call) -> Val | None:
     target = call.keywords.get("target", Val()).function
     return walk.invoke(target, call.keywords.get("args", Val()).items, {}, call.node) if target is not None else None
+
+
+def _started(walk: Calls, call: Call) -> Val | None:
+    """An object that is a thread or a process of its own: starting it runs it."""
+    instance = call.receiver.instance
+    assert instance is not None
+    if not {"threading.Thread", "multiprocessing.Process"} & set(walk.ancestry(instance.cls)):
+        return None
+    run = walk.member(call.receiver, instance.cls, "run")
+    return walk.invoke(run.function, (), {}, call.node) if run is not None and run.function is not None else None
 
 
 def _retried(walk: Calls, call: Call) -> Val | None:

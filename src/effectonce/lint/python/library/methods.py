@@ -66,7 +66,7 @@ def _got(walk: Calls, call: Call, text: str) -> Val | None:
     value = walk.item(receiver, asked)
     empty = receiver.tag == "dict" and not receiver.fields and not value.taint and not value.known()
     if empty and len(call.args) > 1:
-        return replace(call.args[1], origin=value.origin)
+        return replace(call.args[1], origin=value.origin, base=receiver)
     return replace(value, text=text)
 
 

@@ -195,6 +195,9 @@ LIBRARIES = frozenset(top for top, _ in TYPES) | {
 }
 
 
+_AWS_TYPES = {"Table": "dynamo.table", "Queue": "sqs.queue", "Topic": "sns.topic"}
+
+
 def tag_of(ref: str) -> str:
     """The tag of what calling ``ref`` gives, or what an annotation ``ref`` means; "" where nobody knows."""
     parts = ref.split(".")
@@ -204,6 +207,8 @@ def tag_of(ref: str) -> str:
     if len(parts) > 1:  # a factory on the class: Redis.from_url(…)
         if last in ("from_url", "connect", "create", "from_env", "from_connection_string", "AsyncClient"):
             return TYPES.get((top, parts[-2]), "")
+        if top.startswith(("mypy_boto3_", "types_boto3_")):
+            return _AWS_TYPES.get(last, f"aws.{top.rpartition('_')[2]}" if last.endswith("Client") else "")
         if top == "faststream" and last.endswith(("Broker", "Router")):
             return "faststream.broker"
         if top.startswith("taskiq") and last.endswith("Broker"):

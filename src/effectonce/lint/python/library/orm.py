@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from effectonce.lint.python.values import Effect, Op, Val
 from effectonce.lint.words import words
 
-from . import rows, sqlalchemy
+from . import django, rows, sqlalchemy
 from .stores import column_grows
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _KEEPS = words(
     "filter exclude all order_by select_related prefetch_related using only defer distinct values values_list"
-    " annotate filter_by where options join outerjoin limit offset execution_options reverse none alias"
+    " annotate filter_by where options join outerjoin limit offset execution_options reverse none alias get_queryset"
 )
 _LOCKS = words("select_for_update with_for_update")
 _ONE = words("get first last latest earliest one one_or_none scalar get_or_none scalar_one scalar_one_or_none")
@@ -41,7 +41,7 @@ def called(walk: Calls, call: Call) -> Val | None:
     found = sqlalchemy.called(walk, call)
     if found is not None:
         return found
-    wanted = _managed_rows(call.receiver)
+    wanted = _managed_rows(call.receiver) if call.target.function is None else None
     return _managed(walk, call, wanted) if wanted is not None else _on_object(walk, call)
 
 
@@ -73,6 +73,8 @@ def _managed(walk: Calls, call: Call, wanted: Val) -> Val | None:
         del common["key"], common["dedup"], common["location"], common["store"], common["text"]
         op = rows.added(walk, call, wanted.text, call.keywords, cls, "creates a", **common)
         claim = op.kind == "claim"
+        if wanted.attr == "objects":
+            django.saved(walk, call, cls, Val(text=wanted.text, tag="orm.new"), created=True)
         return Val(text=wanted.text, tag="orm.entity" if claim else "orm.new", origin=(op,) if claim else ())
     if name == "bulk_create":
         ignore = call.keywords.get("ignore_conflicts") or call.keywords.get("update_conflicts")
@@ -137,6 +139,8 @@ def filtered_by(wanted: Val, row: Val) -> tuple[Op, ...]:
 
 def _on_object(walk: Calls, call: Call) -> Val | None:
     receiver, name = call.receiver, call.name
+    if (found := django.serialized(walk, call)) is not None:
+        return found
     if receiver.tag in ("peewee.insert", "peewee.upsert"):
         return _inserting(walk, call)
     if name in _ON_CLASS and receiver.cls is not None:  # Tortoise, peewee
@@ -146,8 +150,10 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
             kind = "peewee.insert" if name.startswith("insert") else "peewee.upsert"
             return Val(text=receiver.cls.name, tag=kind, base=receiver, fields=dict(call.keywords))
         return _managed(walk, call, rows.query(receiver))
-    if name not in ("save", "asave", "insert", "delete", "adelete") or not rows.is_row(walk, receiver):
+    if name not in ("save", "asave", "insert", "delete", "adelete"):
         return None
+    if not rows.is_row(walk, receiver):
+        return _kept_what_grew(walk, call)
     cls = receiver.instance.cls if receiver.instance is not None else None
     model = cls.name if cls is not None else receiver.text.partition("<")[0].partition("(")[0]
     if name in ("delete", "adelete"):
@@ -156,6 +162,21 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
         fields = receiver.instance.keywords if receiver.instance is not None else (receiver.fields or {})
         auto = "" if any(each.kind == "block" for each in walk.transactions) else f"auto{walk.number()}"
         rows.added(walk, call, model, fields, cls, "saves a new", tx=auto)
+    if name in ("save", "asave"):
+        known = receiver.base.base if receiver.tag == "orm.entity" and receiver.base is not None else None
+        django.saved(
+            walk, call, known.cls if known is not None else cls, receiver, created=receiver.tag != "orm.entity"
+        )
+    return Val(literal=None)
+
+
+def _kept_what_grew(walk: Calls, call: Call) -> Val | None:
+    """`wallet.balance += amount` and `wallet.save()`, whatever kind of object that is: it is kept somewhere."""
+    grown = walk.grown.pop(call.receiver.text, None)
+    if grown is None or call.target.function is not None:
+        return None
+    effect = Effect("increment", f"adds to {ast.unparse(grown.target)}")
+    walk.emit("effect", grown, text=ast.unparse(grown), store="orm", location=call.receiver.text, effect=effect)
     return Val(literal=None)
 
 
@@ -190,7 +211,12 @@ def attribute_set(walk: Calls, target: ast.Attribute, base: Val, value: Val) -> 
 
 
 def augmented(walk: Calls, node: ast.AugAssign, base: Val) -> None:
-    """`account.balance -= amount` on a row that was read."""
+    """`account.balance -= amount` on a row that was read, or on one that it leads to: `order.seller.balance`."""
     row = next((op for op in base.origin if op.store in ("orm", "entity")), None)
-    if base.tag == "orm.entity" and row is not None and isinstance(node.target, ast.Attribute):
+    related = base.base is not None and base.base.tag == "orm.entity" and not base.known()
+    if not isinstance(node.target, ast.Attribute):
+        return
+    if (base.tag == "orm.entity" or related) and row is not None:
         rows.counted(walk, node, row, node.target.attr)
+    elif not base.known():
+        walk.grown[base.text] = node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -119,8 +120,17 @@ def _of_first(walk: Calls, call: Call, text: str) -> Val | None:
         pair = Val(tag="tuple", items=(Val(text="#"), walk.element(first, call.node)), taint=first.taint)
         return Val(text=text, tag="list", items=(pair,), taint=first.taint)
     if ref == "builtins.getattr" and len(call.args) > 1 and call.args[1].string is not None:
-        return walk.attribute(first, call.args[1].string)
+        return _got(walk, first, call.args[1].string)
     return _of_all(call, text)
+
+
+def _got(walk: Calls, base: Val, name: str) -> Val:
+    """`getattr(handlers, f"on_{kind}")`: any method that fits."""
+    if "{}" not in name or base.instance is None:
+        return walk.attribute(base, name)
+    fits = re.compile(".*".join(map(re.escape, name.split("{}"))))
+    found = tuple(walk.attribute(base, each) for each in base.instance.cls.methods if fits.fullmatch(each))
+    return Val(text=walk.text(base.text, ".", name), tag="one of" if found else "", items=found)
 
 
 def _of_all(call: Call, text: str) -> Val | None:

@@ -194,7 +194,7 @@ def _sent(call: Call) -> Effect | None:
         return Effect("message", "sends a push message")
     client = root_of(call.receiver)
     category, methods = _SENDERS.get(client.tag, ("", NOTHING))
-    if call.name in methods:
+    if call.name in methods or (category and call.name.startswith("send_")):
         return Effect(category, _WORDS[category])
     given = call.keywords.keys()
     if client.tag == "aws.sns" and call.name == "publish" and "PhoneNumber" in given:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from effectonce.lint.python.values import Val
 from effectonce.lint.words import words
 
+from .frameworks import BY_REF
+
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
 
@@ -61,6 +63,9 @@ def called(walk: Calls, call: Call) -> Val | None:
             if not takes.on or call.tag in takes.on or unseen:
                 walk.register(takes.family, takes.kind, callback, call, acks=takes.acks, tags=takes.tags)
                 return callback if name == "task" else Val(text=f"{name}()")
+        if call.ref in BY_REF:
+            walk.register(*BY_REF[call.ref], callback, call)
+            return callback
         if name in _ROUTES:
             walk.register_route(call, callback)
             return Val()
@@ -69,8 +74,10 @@ def called(walk: Calls, call: Call) -> Val | None:
         return Val()
     if name == "Consumer" and ("callbacks" in call.keywords or call.ref.startswith("kombu.")):
         return _kombu(walk, call)
-    if name in _ENQUEUES and (call.tag == "rq.queue" or call.ref.startswith(("django_rq.", "rq."))):
-        walk.register("rq", "rq job", call.argument(_ENQUEUES[name], "func", "f") or Val(), call)
+    unseen = name == "enqueue" and not call.tag and "queue" in call.receiver.text and callback is not None
+    if name in _ENQUEUES and (unseen or call.tag == "rq.queue" or call.ref.startswith(("django_rq.", "rq."))):
+        job = call.argument(_ENQUEUES[name], "func", "f") or Val()
+        walk.register("rq", "rq job", walk.by_path(job.string) if job.string is not None else job, call)
         return None  # it is a publish as well
     return _batches(walk, call)
 

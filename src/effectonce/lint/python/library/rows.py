@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Op, Val
+from effectonce.lint.python.values import Effect, Function, Op, Scope, Val
 from effectonce.lint.words import words
 
 from .names import dedupish
@@ -14,7 +14,9 @@ from .stores import claimed
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
     from effectonce.lint.python.modules import Class
+    from effectonce.lint.python.resolve import Names
 
+MANAGERS = ("objects", "query")
 _OWN_KEYS = words("id pk uuid")
 _BASES = words(
     "models.Model django.db.models.Model DeclarativeBase Base SQLModel sqlmodel.SQLModel db.Model"
@@ -109,3 +111,30 @@ def is_row(walk: Calls, value: Val) -> bool:
 
 def is_model(walk: Calls, cls: Class) -> bool:
     return any(each in _BASES or each.endswith((".Model", ".Document")) for each in walk.ancestry(cls))
+
+
+def row_method(walk: Names, row: Val, attr: str) -> Val | None:
+    """A method that the model of a row brings: `product.take(3)`."""
+    model = row.base.base.cls if row.base is not None and row.base.base is not None else None
+    if model is None or attr not in model.methods:
+        return None
+    function = Function(model.methods[attr], model.module, owner=model, receiver=row)
+    return Val(text=walk.text(row.text, ".", attr), base=row, attr=attr, function=function)
+
+
+def manager_method(walk: Names, rows: Val, attr: str) -> Val | None:
+    """A method that a model's own manager or query set brings: `Stock.objects.take(3)`."""
+    model = rows.base.cls if rows.base is not None else None
+    manager = next((model.attributes[name] for name in MANAGERS if name in model.attributes), None) if model else None
+    if model is None or manager is None or manager[0] is None:
+        return None
+    if attr == "model" and rows.tag == "orm.query":
+        return rows.base
+    with walk.quietly(), walk.within(Scope(model.module, owner=model)):
+        classes = [walk.value(each).cls for each in ast.walk(manager[0]) if isinstance(each, ast.Name)]
+    for cls in classes:
+        if cls is not None and attr in cls.methods:
+            query = rows if rows.tag == "orm.query" else Val(model.name, "orm.query", base=rows.base, attr="objects")
+            function = Function(cls.methods[attr], cls.module, owner=cls, receiver=query)
+            return Val(text=walk.text(rows.text, ".", attr), base=rows, attr=attr, function=function)
+    return None

@@ -28,6 +28,7 @@ _OWN_KEYS = words(
     "id uuid guid pk idempotency_key idempotence_key message_id msg_id event_id dedup_id dedup_key dedupe_key"
     " request_id delivery_id webhook_id external_id source_id message_key event_key stripe_event_id"
 )
+_STATEMENTS = words("query sql statement stmt operation command")
 _WHEN = re.compile(r"_(?:at|on|ts|time|date)$|^(?:created|processed|ts|timestamp|time|date|at)$")
 
 
@@ -79,10 +80,10 @@ def _is_database(call: Call) -> bool:
 
 
 def _statement_of(call: Call) -> tuple[sql.Statement, ...] | None:
-    """The SQL that a call runs: its first argument, or the second of a helper that takes the connection first."""
+    """The SQL that a call runs: its first argument, the second of a helper that takes the connection first, by name."""
     if call.target.function is not None:
         return None
-    for each in call.args[:2]:
+    for each in (*call.args[:2], *(call.keywords[name] for name in _STATEMENTS & call.keywords.keys())):
         if isinstance(each.literal, sql.Statement):
             return (each.literal,)
         text = each.string

@@ -1,0 +1,3 @@
+# ruff: noqa
+from databases import Database
+database = Database("postgresql://")

@@ -1,0 +1,5 @@
+# ruff: noqa
+from .base import Gateway
+class ManualGateway(Gateway):
+    def charge(self, customer, cents):
+        return None

@@ -1,0 +1,4 @@
+# ruff: noqa
+from django.db import models
+class Order(models.Model):
+    receipt_sent = models.BooleanField(default=False)

@@ -1,0 +1,3 @@
+# ruff: noqa
+from sqlalchemy import create_engine
+engine = create_engine("x")

@@ -1,0 +1,3 @@
+# ruff: noqa
+from psycopg_pool import AsyncConnectionPool
+pool = AsyncConnectionPool()

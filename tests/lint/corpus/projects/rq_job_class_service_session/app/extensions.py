@@ -1,0 +1,3 @@
+# ruff: noqa
+from flask_sqlalchemy import SQLAlchemy
+db = SQLAlchemy()

@@ -1,0 +1,3 @@
+# ruff: noqa
+from taskiq_aio_pika import AioPikaBroker
+broker = AioPikaBroker("amqp://")
