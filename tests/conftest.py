@@ -4,6 +4,7 @@ Isolate by `unique_name` (table, prefix, scope), not by restarting or flushing. 
 their own with `tests.harness.servers`.
 """
 
+import gc
 import os
 import signal
 import uuid
@@ -21,6 +22,14 @@ from tests.harness.sqs import elasticmq, ministack
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in some containers; hundreds of children would compile us anew
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: a `gc.collect()` in a test, and every one that Python does by itself, need not look
+    through twelve thousand tests and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

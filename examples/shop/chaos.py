@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 KILLED = ("web", "relay", "worker", "provider")
 BUYERS = 8
-LEASE = 4  # seconds: what a killed process had in hand waits so long for the next one
 LOST = 0.05  # of the provider's answers
 
 
@@ -98,7 +97,7 @@ def free_port() -> int:
             return port
 
 
-def chaos(orders: int, every: float, most: int, patience: float, dice: random.Random) -> bool:
+def chaos(orders: int, every: float, most: int, lease: int, patience: float, dice: random.Random) -> bool:
     from books import compare, unfinished  # now that it is said where the databases are
     from orders import Basket
     from run import Shop
@@ -117,7 +116,7 @@ def chaos(orders: int, every: float, most: int, patience: float, dice: random.Ra
                 time.sleep(0.1)
         while unfinished() and time.monotonic() < deadline:
             time.sleep(0.1)
-        time.sleep(2 * LEASE + 1)  # whatever is still to be delivered again
+        time.sleep(2 * lease + 1)  # whatever is still to be delivered again
         if (name := shop.ended()) is not None:
             raise SystemExit(f"{name} has ended by itself: see {Path.cwd()}/shop.log")
         lines = compare(dict(zip(numbers, baskets, strict=True)))
@@ -136,19 +135,20 @@ def main() -> int:
     options.add_argument("--orders", type=int, default=500)
     options.add_argument("--every", type=float, default=1.0, help="seconds between two kills, on average")
     options.add_argument("--kills", type=int, default=1_000, help="of each process, at most")
+    options.add_argument("--lease", type=int, default=4, help="seconds that the work of a killed process waits")
     options.add_argument("--patience", type=float, default=900.0, help="seconds until it is given up")
     options.add_argument(
         "--folder", type=Path, help="where to keep the shop; default: a new one, kept if it goes wrong"
     )
     options.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     given = options.parse_args()
-    os.environ.setdefault("EFFECTONCE_BROKER", f"sqlite:///queue.db?ack_window={2 * LEASE}s")
+    os.environ.setdefault("EFFECTONCE_BROKER", f"sqlite:///queue.db?ack_window={2 * given.lease}s")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends what it has started
-    os.environ["SHOP_LEASE"] = f"{LEASE}s"
+    os.environ["SHOP_LEASE"] = f"{given.lease}s"
     folder = given.folder or Path(tempfile.mkdtemp(prefix="shop-"))
     os.chdir(folder)
     print(f"seed {given.seed}, in {folder}", flush=True)
-    wrong = chaos(given.orders, given.every, given.kills, given.patience, random.Random(given.seed))
+    wrong = chaos(given.orders, given.every, given.kills, given.lease, given.patience, random.Random(given.seed))
     if not wrong and given.folder is None:
         shutil.rmtree(folder)
     return int(wrong)

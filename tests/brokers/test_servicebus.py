@@ -96,7 +96,7 @@ def test_the_contract(
             secret="wrong-canary",
         )
 
-    side_by_side.run((site(patient), site(hasty)), threads=20, parts=parts, quiet=0.3)
+    side_by_side.run((site(patient), site(hasty)), threads=30, parts=parts, quiet=0.3)
 
 
 #: The peer keeps nothing. And to open and close eighteen things takes the SDK twenty seconds.

@@ -84,7 +84,7 @@ def chaos(folder: Path, orders: int, **variables: str) -> None:
     """F01 to F04 and F46 by kill -9, counted where nobody can undo it: in the provider's ledger."""
     command = [sys.executable, str(SHOP / "chaos.py"), "--orders", str(orders), "--every", "0.5", "--kills", "2"]
     done = subprocess.run(
-        [*command, "--patience", "200", "--folder", str(folder)],
+        [*command, "--lease", "2", "--patience", "200", "--folder", str(folder)],
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -60,7 +60,8 @@ class Server:
     """
 
     name = "server"
-    stop_signal = signal.SIGTERM
+    stop_signal = signal.SIGTERM  # of a restart
+    close_signal = signal.SIGKILL  # nobody needs its data again, and an orderly end takes some of them many seconds
 
     def __init__(self) -> None:
         self.port = 0
@@ -120,7 +121,7 @@ class Server:
         return self
 
     def restart(self) -> None:
-        self._terminate()
+        self._terminate(self.stop_signal)
         self._launch()
 
     def kill(self) -> None:
@@ -136,7 +137,7 @@ class Server:
 
     def close(self, failed: bool = False) -> Path | None:
         """Ends the server and removes its directory; after a failure keeps the log and returns its path."""
-        self._terminate()
+        self._terminate(self.close_signal)
         kept = None
         if (failed or keep_logs) and self.log.exists():
             KEPT_LOGS.mkdir(parents=True, exist_ok=True)
@@ -214,16 +215,17 @@ class Server:
             except psutil.NoSuchProcess:  # PostgreSQL's children come and go
                 pass
 
-    def _terminate(self) -> None:
+    def _terminate(self, how: signal.Signals) -> None:
         if self._process is None or not self.alive:
             self._reap()
             return
-        self.resume()  # a frozen process does not hear a signal to end
-        self._process.send_signal(self.stop_signal)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
+        if how != signal.SIGKILL:
+            self.resume()  # a frozen process does not hear a signal to end
+            self._process.send_signal(how)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
         self.kill()
         self._reap()
 

@@ -184,6 +184,7 @@ def _daemon_user() -> pwd.struct_passwd:
 class Postgres(_Unprivileged):
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": does not wait for clients to leave
+    close_signal = signal.SIGQUIT  # "immediate"; killed, it would leave its shared memory behind
 
     def __init__(self, binaries: Path, durable: bool, options: dict[str, str]) -> None:
         super().__init__()

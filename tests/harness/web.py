@@ -14,6 +14,7 @@ class Program(Server):
     """
 
     name = "program"
+    close_signal = Server.stop_signal  # what it does at its end may be looked at
     ready = ""
 
     def __init__(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:

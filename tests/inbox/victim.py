@@ -20,6 +20,7 @@ import psycopg  # noqa: F401  (before the fork)
 import pymysql  # noqa: F401
 
 import effectonce as eo
+import effectonce.public
 from effectonce.connections.callers import base, mysql, sqlite
 from effectonce.connections.callers import psycopg as callers_psycopg
 from tests.inbox.kinds import Place, run_sync

@@ -1,19 +1,22 @@
-"""A worker that charges orders, in a process that dies at a step: `python -m tests.intents.shop URL PROVIDER STEP`.
+"""Processes that charge an order each and die at a step: `python -m tests.intents.shop URL PROVIDER STEP…`.
 
-Its steps are the store's operations, before and after each, and the call to the provider, before and after. Without a
-step it takes the orders on its command line to their end.
+Their steps are the store's operations, before and after each, and the call to the provider, before and after; at step 0
+nobody dies. How each has ended is printed, as JSON. Everything is imported once, and lives are forked from that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from typing import Any
 
 import httpx
+import psycopg  # noqa: F401  (before the fork)
 
 import effectonce as eo
+import effectonce.public  # `effectonce` imports nothing until it is asked for a name
 from effectonce.store import Store, open_backend
 
 STEPS = 8
@@ -72,6 +75,21 @@ def shop(url: str, provider: str, step: int = 0) -> tuple[eo.Intents, Any]:
     return intents, charge
 
 
+def life(url: str, provider: str, step: int) -> int:
+    """The process that charges ``order-STEP``."""
+    child = os.fork()
+    if child == 0:
+        ended = 1
+        try:
+            _, charge = shop(url, provider, step)
+            charge({"order": f"order-{step}", "amount": 4200}, key=f"order-{step}")
+            ended = 0
+        finally:
+            os._exit(ended)
+    return child
+
+
 if __name__ == "__main__":
-    _, charge = shop(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    charge({"order": sys.argv[4], "amount": 4200}, key=sys.argv[4])
+    _, url, provider, *steps = sys.argv
+    lives = [life(url, provider, int(step)) for step in steps]
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in lives]))

@@ -1,6 +1,6 @@
 """Processes that are killed: a consumer in mode T, and a relay. Each tells its parent where it is, and waits there.
 
-Run by `multiprocessing`, which imports this module in every child.
+Run by `multiprocessing`, which forks every child from a process that has imported this module.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import effectonce as eo
+import effectonce.public  # once, and not in every child
 from effectonce.relays.lane import Lane
 from tests.relay.harness import Database
 

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 import effectonce as eo
+import effectonce.public  # once, and not in every child
 
 FORWARD = ("reserve", "charge", "ship", "mail")
 #: Every boundary: before the call goes out, and when it has happened and nothing is written down yet.

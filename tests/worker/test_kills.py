@@ -33,7 +33,7 @@ def test_workers_are_killed_and_nothing_is_lost(
     else:
         store = request.getfixturevalue("redis_url")
         broker = request.getfixturevalue("rabbitmq_url")
-    messages = 4000 if mode == "T-batch" else 400  # fewer would be done before the first kill
+    messages = 2000 if mode == "T-batch" else 400  # fewer would be done before the first kill
     count = Show(mode, broker, store, tmp_path, seed=7, queue=unique_name).run(messages, kills=3)
     print(f"{kind} {mode}: {count}")
     assert count.kills > 0

@@ -127,6 +127,8 @@ async def a_closed_port_leaves_nothing_open(h: Harness) -> None:
         if left < 3:
             return
         await h.sleep(0.05)
+        if h.clock is not None:  # nothing goes on in another thread that it would be worth waiting for
+            break
     raise AssertionError(f"six ports were used and closed, and {left} more files are open than before")
 
 
