@@ -7,6 +7,8 @@ PYTHON ?= python3
 ARGS ?=
 # Test processes side by side; each starts the servers that its tests ask for.
 JOBS ?= 2
+# What is compiled once need not be compiled by every process that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(origin PYTHON),file)
 VENV := .venv
