@@ -8,99 +8,100 @@ import effectonce as eo
     def charge(payment_id: str, amount: int) -> Receipt: ...
 """
 
-# ruff: noqa: F403, F405 - the names are in `public`
+# ruff: noqa: F403 - for checkers of types, the names are in `public`
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "GLOBAL",
-    "Ack",
-    "Again",
-    "AttemptsExhausted",
-    "Block",
-    "Broker",
-    "BrokerUnavailable",
-    "ConfigurationError",
-    "CorruptRecord",
-    "Dead",
-    "DeadLetterQueue",
-    "Done",
-    "EffectOnceError",
-    "Event",
-    "ForgedMessage",
-    "Guarded",
-    "InDoubt",
-    "InProgress",
-    "Inbox",
-    "Intent",
-    "Intents",
-    "InvalidKey",
-    "InvalidOption",
-    "KeyTooLong",
-    "LeaseLost",
-    "Message",
-    "MissingDriver",
-    "MissingKey",
-    "MissingPrincipal",
-    "NotAwaited",
-    "NotExecuted",
-    "NotInDoubt",
-    "NotInTransaction",
-    "Outbox",
-    "Outcome",
-    "OutcomeUnknown",
-    "PayloadMismatch",
-    "PayloadTooLarge",
-    "PermanentFailure",
-    "PostgresStore",
-    "Record",
-    "RedisStore",
-    "Reentered",
-    "Relay",
-    "ResultNotStored",
-    "Retry",
-    "Retryable",
-    "Run",
-    "Saga",
-    "SagaChanged",
-    "SagaFailed",
-    "SchemaMismatch",
-    "SchemaMissing",
-    "ScopeTaken",
-    "Step",
-    "Store",
-    "StoreUnavailable",
-    "TransactionConflict",
-    "Undecodable",
-    "UnknownScheme",
-    "UnsafeStore",
-    "Worker",
-    "WrongColour",
-    "block",
-    "bypass_external_effects",
-    "connect",
-    "connect_broker",
-    "current",
-    "dispatcher",
-    "keys",
-    "once",
-]
+#: Where each public name is: loaded when it is first asked for, and nothing that it does not need.
+_HOMES = {
+    "GLOBAL": "guard",
+    "Ack": "loops",
+    "Again": "loops",
+    "AttemptsExhausted": "errors",
+    "Block": "blocks",
+    "Broker": "broker",
+    "BrokerUnavailable": "errors",
+    "ConfigurationError": "errors",
+    "CorruptRecord": "errors",
+    "Dead": "loops",
+    "DeadLetterQueue": "dlq",
+    "Done": "saga.steps",
+    "EffectOnceError": "errors",
+    "Event": "contracts",
+    "ForgedMessage": "errors",
+    "Guarded": "guard",
+    "InDoubt": "errors",
+    "InProgress": "errors",
+    "Inbox": "inbox",
+    "Intent": "operations",
+    "Intents": "intents",
+    "InvalidKey": "errors",
+    "InvalidOption": "errors",
+    "KeyTooLong": "errors",
+    "LeaseLost": "errors",
+    "Message": "message",
+    "MissingDriver": "errors",
+    "MissingKey": "errors",
+    "MissingPrincipal": "errors",
+    "NotAwaited": "errors",
+    "NotExecuted": "errors",
+    "NotInDoubt": "errors",
+    "NotInTransaction": "errors",
+    "Outbox": "outbox",
+    "Outcome": "guard",
+    "OutcomeUnknown": "errors",
+    "PayloadMismatch": "errors",
+    "PayloadTooLarge": "errors",
+    "PermanentFailure": "errors",
+    "PostgresStore": "store",
+    "Record": "record",
+    "RedisStore": "store",
+    "Reentered": "errors",
+    "Relay": "relay",
+    "ResultNotStored": "errors",
+    "Retry": "core.retry",
+    "Retryable": "errors",
+    "Run": "core.flow",
+    "Saga": "saga",
+    "SagaChanged": "errors",
+    "SagaFailed": "errors",
+    "SchemaMismatch": "errors",
+    "SchemaMissing": "errors",
+    "ScopeTaken": "errors",
+    "Step": "saga.steps",
+    "Store": "store",
+    "StoreUnavailable": "errors",
+    "TransactionConflict": "errors",
+    "Undecodable": "errors",
+    "UnknownScheme": "errors",
+    "UnsafeStore": "errors",
+    "Worker": "worker",
+    "WrongColour": "errors",
+    "block": "blocks",
+    "bypass_external_effects": "dlq",
+    "connect": "store",
+    "connect_broker": "broker",
+    "current": "core.flow",
+    "dispatcher": "loops",
+    "keys": "keys",
+    "once": "guard",
+}
+
+__all__ = list(_HOMES)
 
 if TYPE_CHECKING:
     from .public import *
 else:
 
     def __getattr__(name: str) -> Any:
-        """All public names when the first is asked for, so that the command line starts without them; and a module of
-        ours by its name, as in ``effectonce.errors``."""
-        if name in __all__:
-            from . import public
-
-            globals().update({each: getattr(public, each) for each in __all__})
-            return globals()[name]
+        """A public name, or a module of ours by its name, as in ``effectonce.errors``."""
+        if name in _HOMES:
+            home = import_module(f"{__name__}.{_HOMES[name]}")
+            found = globals()[name] = home if name == "keys" else getattr(home, name)
+            return found
         if not name.startswith("_"):
             try:
                 return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Where the public names are. The package loads it when the first of them is asked for."""
+"""All public names at once: for checkers of types, and for whoever wants everything loaded before a fork."""
 
 # ruff: noqa: I001 - sorted, each name would be a statement of its own
 
