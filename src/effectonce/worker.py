@@ -117,6 +117,8 @@ class Worker:
         self._events = Events()
         #: The queues as they are consumed, while they are.
         self.lines: list[Line] = []
+        #: Whether SIGINT, Ctrl-C, has ended `run`.
+        self.interrupted = False
         self._companions: list[Companion] = []
         if not all(isinstance(each, Recoverable | Resumable) for each in recover):
             raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
@@ -212,11 +214,11 @@ class Worker:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
         with asyncio.Runner() as runner:
-            runner.run(self._run())
+            self.interrupted = runner.run(self._run())
 
-    async def _run(self) -> None:
+    async def _run(self) -> bool:
         try:
-            await serve_until_signalled(self.serve, self.stop)
+            return await serve_until_signalled(self.serve, self.stop)
         finally:
             await self.broker.aclose()
             if self.store is not None:

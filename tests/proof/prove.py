@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from effectonce.cli.terminal import Screen, filled
+from effectonce.testing import explorer
 from tests.harness import servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider
@@ -128,6 +129,7 @@ class Proof:
         self.only = only
         self.told = told if told is not None else lambda done, text: None
         self.rows: list[Row] = []
+        self.crash_points: set[str] = set()  # of the explorer: at which a process was killed
         self.skipped: list[str] = []
         self.failed: list[str] = []
         parts: list[tuple[str, float, Callable[[], object]]] = [
@@ -235,25 +237,22 @@ class Proof:
     # -- the model
 
     def _explorer(self) -> None:
-        from effectonce.testing.explorer import explore_all
-
-        done = 0
+        began, seconds = time.monotonic(), EXPLORER * self.scale
 
         def told(_: object) -> None:
-            nonlocal done
-            done += 1
-            self._tell(min(done / 20, 0.95))
+            self._tell(min((time.monotonic() - began) / seconds, 0.95))
 
-        for found in explore_all(
+        for found in explorer.explore_all(
             "full" if self.scale >= 0.5 else "short",
-            seconds=EXPLORER * self.scale,
+            seconds=seconds,
             schedules=round(20_000 * max(self.scale, 0.05)),
             seed=self.seed,
             progress=told,
         ):
+            self.crash_points |= found.crash_points
             control = found.mode == "naive"
             broken = [found.broken] if found.broken and not control else []
-            if control and not found.lost and not found.doubled:
+            if control and not found.broken:
                 broken = ["the control arm lost and doubled nothing: what is counted here proves nothing"]
             self.rows.append(
                 Row(
@@ -266,7 +265,7 @@ class Proof:
                     doubled=found.doubled,
                     allowed=None if control else found.doubled if found.mode in ("L", "S") else 0,
                     in_doubt=found.in_doubt,
-                    bound=_covered(found.complete) if found.seed is None else bound(found.lost, found.schedules),
+                    bound=_covered(found),
                     seed="-" if found.seed is None else str(found.seed),
                     seconds=found.seconds,
                     broken=broken,
@@ -274,9 +273,10 @@ class Proof:
             )
 
 
-def _covered(complete: bool) -> str:
-    """Of an exhaustive search, which is no sample."""
-    return "all of them" if complete else "cut short"
+def _covered(found: explorer.Row) -> str:
+    """What a search of the model says: an exhaustive one is no sample."""
+    tried = "all" if found.complete else "cut short"
+    return f"{bound(found.lost, found.schedules) if found.seed is not None else tried}; faults ≤ {found.most}"
 
 
 # -- what people see
@@ -385,6 +385,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"of processes, {total['stops']:,} stops, {total['server_kills']:,} kills of servers. In mode L, doubled is of "
         "so many runs that ended without a recorded success."
     )
+    if proof.crash_points:
+        searched = [row for row in rows if row.what == "explorer"]
+        print(
+            f"explorer: {sum(row.messages for row in searched):,} schedules, of which "
+            f"{sum(row.messages for row in searched if row.seed != '-'):,} at random; processes were killed at "
+            f"{len(proof.crash_points)} crash points."
+        )
     if options.json:
         facts: dict[str, Any] = {
             "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from effectonce.testing.explorer import (
     PROMISES,
     RULES,
     SCENARIOS,
+    Finding,
     Report,
     Row,
     explore,
@@ -22,6 +24,7 @@ from effectonce.testing.explorer import (
     scenario,
     shrink,
     stage_for,
+    table,
 )
 from effectonce.testing.explorer.__main__ import main
 from effectonce.testing.explorer.catalogue import LARGE, NAIVE
@@ -49,6 +52,8 @@ POINTS = {
     "outbox-send": f"{TRANSACTION} send lease publish settle",
     "saga-S": "claim call note complete ack",
     "saga-T": "claim call note complete ack wait",
+    "saga-resume": "claim call note complete next",
+    "line-B": "receive claim effect handler complete",
     "redrive": f"{GUARDED} browse fate publish remove",
 }
 
@@ -75,7 +80,7 @@ def kept(report: Report) -> None:
     assert report.finding is None, f"\n{report.finding}"
     assert report.lost == 0
     scenario = SCENARIOS[report.scenario.partition("+")[0]]
-    if scenario.part != "guard" or scenario.at_most_once:
+    if scenario.part not in ("guard", "line") or scenario.at_most_once:
         assert report.doubled == 0
 
 
@@ -87,16 +92,16 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
     """Two workers on one key, every crash point, every fault, every order: DESIGN section 1.
 
     The guard F01 to F04, F07 to F09, F13, F16, F17, F20, F68; the inbox F30, F33; intents F03; outbox and relay F41 to
-    F45; sagas F48 to F50; redrive F51.
+    F45; sagas F48 to F50, and their recovery F07; redrive F51; the worker's line F05, F06, F20, F52, F54, F57, F58.
     """
     faults = SHORT[name]
     report = explore(name, faults)
     kept(report)
     assert report.complete
     elsewhere = set().union(LATER.get(name, ()), *STEPWISE.values())
-    assert points(POINTS.get(name, "")) - elsewhere <= report.crash_points
-    scenario = SCENARIOS[name]
-    if scenario.at_most_once or name in ("intents-K", "intents-I"):
+    base = name.partition("+")[0]
+    assert points(POINTS.get(base, "")) - elsewhere <= report.crash_points
+    if SCENARIOS[base].at_most_once or base in ("intents-K", "intents-I"):
         assert report.in_doubt > 0, "nothing was ever in doubt, so nothing was tried"
     elif name.startswith("guard-") and faults:
         assert report.doubled > 0, "the window that mode L and S name was never hit"
@@ -119,7 +124,7 @@ def test_nothing_goes_wrong_where_nothing_goes_wrong() -> None:
     for name in SHORT:
         report = explore(name, 0)
         kept(report)
-        assert report.doubled == 0 or SCENARIOS[name].seen
+        assert report.doubled == 0 or scenario(name).seen
 
 
 def test_the_table_has_every_mode() -> None:
@@ -129,10 +134,29 @@ def test_the_table_has_every_mode() -> None:
     assert told == rows
     assert {row.mode for row in rows} == {"L", "S", "T", "K", "I", "outbox", "saga", "redrive", "naive"}
     assert {row.scenario for row in rows} >= {*SHORT, *(each.name for each in LARGE)}
-    assert not any(row.broken for row in rows if row.mode != "naive")
+    assert {row.most for row in rows if row.seed == 7} == {6}
+    assert all(bool(row.broken) == (row.mode == "naive") for row in rows)
     assert {row.seed for row in rows} == {None, 7}
-    assert FULL.keys() >= SHORT.keys()
-    assert all(FULL[name] >= SHORT[name] for name in SHORT)
+    assert all(FULL[name.partition("+")[0]] >= faults for name, faults in SHORT.items())
+
+
+def test_time_is_divided_between_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its share, however long the one before could go on; what one leaves is for those that follow."""
+    now, limits = [0.0], list[float]()
+
+    def search(name: str, *bounds: int, limit: float, **options: object) -> Report:
+        limits.append(limit)
+        now[0] += 0.0 if len(limits) == 1 else limit
+        return Report(name, finding=Finding(name, "lost", "", [], []))
+
+    monkeypatch.setattr(table, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(table, "explore", search)
+    monkeypatch.setattr(table, "sample", search)
+    rows = explore_all("full", seconds=60.0)
+    assert len(rows) == len(limits) == len(NAIVE) + len(FULL) + len(LARGE)
+    assert limits[0] == pytest.approx(60.0 / len(rows))
+    assert limits[1:] == pytest.approx([60.0 / (len(rows) - 1)] * (len(rows) - 1))
+    assert {row.most for row in rows if row.scenario == "guard-L"} == {2}
 
 
 # -- the oracle has teeth

@@ -357,6 +357,21 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
     assert shop.calls.count("charge") == 1
 
 
+def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
+    """Nobody knew what came of it, which was written down; and then nobody resumed for longer than the retention."""
+    backend, shop = MortalBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    saga = order_saga(store, shop)
+    shop.at["charge"] = raising(eo.OutcomeUnknown("no answer", 0.0))
+    with pytest.raises(eo.OutcomeUnknown):
+        saga.run("o-1", ORDER)
+    before = shop.calls.count("charge")
+    backend.clock.advance("31d")
+    shop.at.clear()
+    assert saga.resume() == Resumed(in_doubt=1)
+    assert shop.calls.count("charge") == before
+
+
 # -- two sagas of one name
 
 

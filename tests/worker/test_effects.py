@@ -353,6 +353,37 @@ async def test_f36_while_the_store_is_away_nothing_is_acked_and_nothing_is_lost(
     assert len(runs) == 5
 
 
+async def test_f08_a_claim_that_is_asked_for_again_does_not_make_an_old_lease_look_new() -> None:
+    """The reply to a claim was lost, and its lease is over when the store answers again: another may have it then."""
+    clock = ManualClock()
+    bench = Bench(clock, ack_window=300.0)
+    worker = bench.worker()
+    told: list[tuple[bool, bool]] = []
+
+    @worker.handler("orders", lease="30s", fingerprint=False)
+    async def charge(message: eo.Message[Any]) -> None:
+        record = bench.store.get("orders/*/billing", message.id)
+        assert record is not None
+        told.append((eo.current().lease_lost, (record.lease_until or 0) <= clock.now()))
+
+    side = bench.store.engine.async_side()
+    claim, lost = side.claim, [True]
+
+    def lose_one_reply(op: Any) -> Any:
+        answer = claim(op)
+        if lost:
+            lost.pop()
+            clock.advance("40s")
+            raise eo.StoreUnavailable("no answer")
+        return answer
+
+    side.claim = lose_one_reply
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("ack") == 1)
+    assert told == [(False, False)]
+
+
 async def test_a_message_in_doubt_is_parked_with_its_bytes_and_redriven_once_it_is_resolved() -> None:
     bench = Bench()
     worker = bench.worker()

@@ -36,7 +36,7 @@ class Part(Struct, array_like=True):
     began: int = 0
     ended: int = 0
     error: str = ""
-    unknown_since: int = 0  # since when nobody has known whether it happened
+    unknown_since: int = 0  # since when it may have happened without anybody knowing
 
     def begin_anew(self) -> None:
         self.state, self.attempts, self.crashes, self.unknown_since = "pending", 0, 0, 0
@@ -177,14 +177,18 @@ class Course:
         #: Whether whoever had it before ended without a word. The count tells where the store no longer can: its lease
         #: lapsed, and somebody took it and gave it back.
         self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)
-        #: What was done in a step so long ago is no longer remembered by what did it once.
-        self.forgotten = self.now() - self.log.written_at >= run.policy.retention
         if self.interrupted:
             self.log.interrupted()
 
     def now(self) -> int:
         """The store's time, as far as this process can know it without asking."""
         return self._offset + round(self.run.engine.monotonic() * 1e6)
+
+    def forgotten(self, part: Part) -> bool:
+        """Whether ``part``, of which nobody knows what came of it, may have happened so long ago that what did it once
+        no longer remembers it."""
+        since = min(part.unknown_since or self.log.written_at, self.log.written_at)
+        return self.now() - since >= self.run.policy.retention
 
     def end(self, part: Part, state: State, error: str = "") -> None:
         part.state, part.error, part.ended = state, error, self.now()

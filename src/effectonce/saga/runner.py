@@ -107,8 +107,7 @@ class Runner:
         log = self._log
         if log.doubt:  # an operator's word did not get to the log: it still has to be said
             await self._course.doubt(log.part_in_doubt()[0], log.doubt)
-        if self._course.interrupted:
-            await self._count_the_crash()
+        await self._look_back()
         if compensate and log.phase == "running":
             log.fail("", None)
             await self._course.commit()
@@ -225,7 +224,7 @@ class Runner:
             try:
                 await attempt.make(work, args)
             except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
-                part.state = "running"
+                _unknown(part)
                 if await attempt.stop():
                     await course.leave(type(error).__name__)
                 else:  # it still runs, and nobody may run beside it
@@ -235,7 +234,7 @@ class Runner:
             if raised is None:
                 return attempt
             if not isinstance(raised, Exception):
-                part.state = "running"
+                _unknown(part)
                 await course.leave(type(raised).__name__)
                 raise raised
             if isinstance(raised, DOUBTFUL):
@@ -243,7 +242,7 @@ class Runner:
                 await course.doubt(entry, part.error)
             unknown = _is_unknown(raised, part.unknown_since > 0 or part.crashes > 0)
             if unknown:
-                part.unknown_since = part.unknown_since or course.now()
+                part.unknown_since = part.unknown_since or part.began
             delay = work.retry.after(raised, part.attempts)
             if delay is not None:
                 await self._pause(delay, part)
@@ -287,24 +286,27 @@ class Runner:
         finished = (entry.name for entry in entries if entry.do.state == "done")
         return Done(self._saga.steps, finished, results_of(self._log))
 
-    async def _count_the_crash(self) -> None:
-        """F20: the process before this one ended without a word in what comes next. That is written down before it
-        runs again, so that it does not end one process after another."""
-        found = self._next()
+    async def _look_back(self) -> None:
+        """Of what comes next: has it been begun before, and is it safe to call it again?
+
+        F20: the process before this one may have ended in it without a word. That is written down before it runs again,
+        so that it does not end one process after another."""
+        found, interrupted = self._next(), self._course.interrupted
         if found is None:
             return
         entry, part, work = found
-        if part is entry.undo:  # of a step it is in the log by now
+        if interrupted and part is entry.undo:  # of a step it is in the log by now
             part.state = "running"
             part.crashes += 1
-        if part.crashes >= work.retry.max_crashes:
+        if interrupted and part.crashes >= work.retry.max_crashes:
             await self._course.doubt(entry, f"{part.crashes} processes ended in it without a word")
-        if self._course.forgotten:
+        if part.state == "running" and self._course.forgotten(part):
             kept = readable(self._course.run.policy.retention)
             await self._course.doubt(
-                entry, f"a process ended in it without a word, longer ago than what it did is remembered ({kept})"
+                entry, f"nobody knows what came of it, and that is longer ago than what it did is remembered ({kept})"
             )
-        await self._course.commit()
+        if interrupted:
+            await self._course.commit()
 
     def _next(self) -> tuple[Entry, Part, Work] | None:
         """What is to be called next; None: nothing, or an operator has to decide first."""
@@ -314,6 +316,10 @@ class Runner:
         if any(entry.do.state in ("running", "timed_out") for entry in entries):
             return None
         return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)
+
+
+def _unknown(part: Part) -> None:
+    part.state, part.unknown_since = "running", part.unknown_since or part.began
 
 
 def _is_unknown(error: BaseException, again: bool = False) -> bool:

@@ -88,7 +88,7 @@ class Leases:
         self._sends = any(route.to for route in routes)
         self._finished: list[Job] = []  # ended, and to be recorded
         self.ending = 0
-        self._backoff = Backoff(f"queue {line.queue}, {store!r}")
+        self.backoff = Backoff(f"queue {line.queue}, {store!r}")
         self._paused = False
         self._closed = False
         self._starting = False
@@ -153,11 +153,11 @@ class Leases:
         ops: list[Claim | Look] = []
         for job in jobs:
             run = job.run
-            if run is None:
+            # One that was asked for before, and not answered, is asked for again by the same owner: if it was granted,
+            # its lease began then. Where that is over by now, another owner asks.
+            if run is None or run.lease_lost:
                 run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
                 mark(job, run)
-            else:  # it was asked for before, and not answered: the same owner asks again
-                run.sent_at = engine.monotonic()
             ops.append(claim_of(run))
         ends = [slots.ends for slots in self.slots]
         self._claiming += 1
@@ -188,7 +188,7 @@ class Leases:
             if slots.ready:
                 slots.wake()
         if not self._paused:
-            self._backoff.worked()
+            self.backoff.worked()
         self._moved()
 
     def _may_run(self, job: Job, op: Claim | Look, answer: Answer) -> bool:
@@ -280,7 +280,7 @@ class Leases:
     def _pause(self, error: Exception) -> None:
         if not self._paused:
             self._paused = True
-            self._loop.call_later(self._backoff.failed(error), self._resume)
+            self._loop.call_later(self.backoff.failed(error), self._resume)
 
     def _resume(self) -> None:
         self._paused = False
@@ -333,7 +333,7 @@ class Leases:
             if job.suspect:
                 self._isolation.left(job)
         if not self._paused:
-            self._backoff.worked()
+            self.backoff.worked()
         self._complete()
         self._moved()
 

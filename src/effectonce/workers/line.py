@@ -105,6 +105,7 @@ class Line:
         self._received = 0
         self.tracer: HandlerTracer | None = None
         self.events = Events()
+        self.backoff = Backoff(f"queue {queue}")
         self.told = {"acked": 0, "delayed": 0, "dead": 0}  # how many the broker was told so of
         self._unknown = unknown
         self._fail = fail
@@ -143,7 +144,6 @@ class Line:
     # -- receiving
 
     async def _fetch(self) -> None:
-        backoff = Backoff(f"queue {self.queue}")
         enough = max(1, min(self._batch, self._prefetch // 4))
         while not self.stopping:
             room = self._prefetch - len(self.hand) + self.discipline.ending
@@ -156,11 +156,11 @@ class Line:
                 self._receiving = True
                 deliveries = await self._consumer.receive(min(room, self._batch), WAIT)
             except BrokerUnavailable as error:
-                await asyncio.sleep(backoff.failed(error))
+                await asyncio.sleep(self.backoff.failed(error))
                 continue
             finally:
                 self._receiving = False
-            backoff.worked()
+            self.backoff.worked()
             if deliveries:
                 self._take_in(deliveries)
 

@@ -73,6 +73,7 @@ class Slots(Generic[W]):
         self.ready: deque[W] = deque()  # claimed, not started
         self.taken = 0  # claimed or about to be, and not ended
         self.ends = 0  # how many have ended, ever
+        self.turn = TURN
         self._ahead = 0
         self._ended = ended
         self._raised = raised
@@ -115,7 +116,7 @@ class Slots(Generic[W]):
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
-            turn = perf_counter() + TURN
+            turn = perf_counter() + self.turn
             while ready:
                 work = ready.popleft()
                 running.set(work.run)
@@ -144,7 +145,7 @@ class Slots(Generic[W]):
                     return
                 if perf_counter() > turn:
                     await asyncio.sleep(0)
-                    turn = perf_counter() + TURN
+                    turn = perf_counter() + self.turn
             future = self._loop.create_future()
             self._idle.append(future)
             await future

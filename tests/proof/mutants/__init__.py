@@ -4,7 +4,20 @@ The list is data. A mutant names its number in the failure catalogue and where t
 swapping an attribute or two for as long as the search runs. One that survives fails the build.
 """
 
-from . import flow, inbox, intents, redrive, relay, saga, store, worker
+from . import flow, inbox, intents, line, recovery, redrive, relay, saga, store, worker
 from .base import MUTANTS, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "flow", "inbox", "intents", "redrive", "relay", "saga", "store", "worker"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "flow",
+    "inbox",
+    "intents",
+    "line",
+    "recovery",
+    "redrive",
+    "relay",
+    "saga",
+    "store",
+    "worker",
+]

@@ -3,13 +3,14 @@
     python -m effectonce.testing.explorer                        every scenario
     python -m effectonce.testing.explorer --replay guard-L:0,3   one schedule, step by step
 
-Our own code runs unchanged (the guard, inbox, intents, outbox and relay, sagas, redrive: from the decorator down to
-group commit), with real tasks on a loop that only the explorer turns, over the real memory store and a modelled queue,
-database and provider: no thread, no sleep, no clock but the modelled one. Everything that a worker does to the world is
-a request that stops before and after it is executed: those are the crash points (``claim.before``, ``commit.after``,
-``ack.before``, …). `explore` tries every order and every fault at each of them, up to a number of faults; `sample`
-tries larger scenarios at random; `explore_all` does both for every scenario, and gives a table. The oracle counts what
-was lost and what was doubled, and knows what each mode allows; a violation is made short, and told in words.
+Our own code runs unchanged (the guard, the worker's line, inbox, intents, outbox and relay, sagas, recovery, redrive:
+from the decorator down to group commit), with real tasks on a loop that only the explorer turns, over the real memory
+store and a modelled queue, database and provider: no thread, no sleep, no clock but the modelled one. Everything that
+a worker does to the world is a request that stops before and after it is executed: those are the crash points
+(``claim.before``, ``commit.after``, ``ack.before``, …). `explore` tries every order and every fault at each of them, up
+to a number of faults; `sample` tries larger scenarios at random; `explore_all` does both for every scenario, and gives
+a table. The oracle counts what was lost and what was doubled, and knows what each mode allows; a violation is made
+short, and told in words.
 
 Read `catalogue` for what is explored, `oracle` for what is promised, `moves` for what may happen next, and `tools` for
 how each tool is used and what it must come to.

@@ -10,7 +10,7 @@ from .catalogue import SCENARIOS, scenario
 from .oracle import RULES
 from .search import Report, explore, replay, sample
 from .stages import stage_for
-from .table import SHORT
+from .table import FULL, RANDOM, SHORT
 from .world import ENFORCED
 
 
@@ -51,9 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for each in chosen:
         report: Report
         if options.random or each.fine:  # a fine one has too many schedules to try them all
-            report = sample(each, options.random or 2000, seed=options.seed, faults=options.faults or 6, rules=rules)
+            report = sample(
+                each, options.random or 2000, seed=options.seed, faults=options.faults or RANDOM, rules=rules
+            )
         else:
-            faults = SHORT.get(each.name, 1) if options.faults is None else options.faults
+            faults = {**FULL, **SHORT}.get(each.name, 1) if options.faults is None else options.faults
             report = explore(each, faults, limit=options.limit, rules=rules)
         print(report, flush=True)
         if report.finding is not None:

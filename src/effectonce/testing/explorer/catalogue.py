@@ -13,7 +13,7 @@ from .scenario import FAULTS, Scenario, kinds
 
 DOUBT: Final = {"on_error": "doubt", "on_lapse": "doubt"}
 SEEN: Final = {"mode": "seen"}
-FINE: Final = frozenset(FAULTS) - {"decline", "reject", "slow"}
+FINE: Final = frozenset(FAULTS) - {"decline", "reject", "slow", "stop"}
 
 
 def _large(small: Scenario, name: str, about: str, **more: object) -> Scenario:
@@ -109,6 +109,29 @@ SAGA: Final = Scenario(
     copies=1,
     faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse decline redeliver"),
 )
+RECOVER: Final = replace(
+    INTENTS,
+    name="intents-K-recover",
+    about="mode K: nobody delivers again, and recoveries go on with what was begun",
+    part="intents-recovery",
+    patient=True,
+    copies=1,
+)
+RESUME: Final = replace(
+    SAGA,
+    name="saga-resume",
+    about="a saga whose caller is gone, and two processes that resume it",
+    part="saga-recovery",
+    faults=kinds("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
+)
+LINE: Final = Scenario(
+    "line-L",
+    "the worker's own line, mode L: two workers that fetch one message at a time",
+    part="line",
+    worker="line",
+    patient=True,
+    faults=kinds("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
+)
 REDRIVE: Final = Scenario(
     "redrive",
     "dead letters go back to their queue, and are handled",
@@ -156,6 +179,22 @@ TOOLS: Final = (
         about="a step that times out, and comes to an end late or never",
         faults=kinds("crash crash-after cancel lapse decline slow mute"),
     ),
+    LINE,
+    replace(
+        LINE, name="line-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
+    ),
+    replace(LINE, name="line-to", about="what a handler returns is sent on before the ack", options={"to": True}),
+    replace(
+        LINE,
+        name="line-E",
+        about="handlers that outlast the ack window, one behind the other",
+        workers=2,
+        options={"batch": 2, "takes": 100},
+        faults=kinds("crash raise stop"),
+    ),
+    RECOVER,
+    replace(RECOVER, name="intents-I-recover", about="mode I: the same", worker="keyless"),
+    RESUME,
     REDRIVE,
     replace(
         REDRIVE,
@@ -185,6 +224,12 @@ LARGE: Final = (
     _large(OUTBOX, "outbox-relay-3x3", "three relays, two messages of each of three keys, step by step"),
     _large(OUTBOX, "outbox-send-3x3", "handlers and relays, step by step", worker="handler"),
     _large(SAGA, "saga-S-3x3", "three sagas, step by step", beats=True),
+    _large(
+        LINE, "line-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
+    ),
+    _large(RECOVER, "intents-K-recover-3x3", "mode K, three recoveries, step by step", beats=True),
+    _large(RECOVER, "intents-I-recover-3x3", "mode I, three recoveries, step by step", beats=True, worker="keyless"),
+    _large(RESUME, "saga-resume-3x3", "three sagas that are resumed, step by step"),
     _large(REDRIVE, "redrive-3x3", "three dead letters, an operator and workers, step by step"),
 )
 

@@ -9,6 +9,7 @@ transaction has inserted waits for the end of that, as a unique index makes it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -46,6 +47,8 @@ class Database:
 
     def __init__(self) -> None:
         self.inbox: dict[str, bytes | None] = {}
+        self.marks: dict[str, int] = {}  # of each row, which insert has made it
+        self.inserts: dict[str, int] = {}  # of each key, committed or not
         self.starts: dict[str, int] = {}
         self.effects: list[str] = []
         self.on_send: Callable[[int, Row], None] | None = None
@@ -69,6 +72,8 @@ class Database:
         for kind, what in transaction.writes:
             if kind == "inbox":
                 self.inbox.setdefault(what)
+            elif kind == "mark":
+                self.marks[what[0]] = what[1]
             elif kind == "result":
                 self.inbox[what[0]] = what[1]
             elif kind == "start":
@@ -86,7 +91,8 @@ class Database:
 
     def standing(self) -> object:
         return (
-            tuple(sorted(self.inbox)), tuple(sorted(self.starts.items())), tuple(sorted(self.effects)),
+            tuple(sorted(self.inbox)), tuple(sorted(self.marks.items())), tuple(sorted(self.starts.items())),
+            tuple(sorted(self.effects)),
             tuple(tuple(map(repr, each.writes)) for each in self.transactions if each.open),
         )  # fmt: skip
 
@@ -245,8 +251,10 @@ class Session(Caller):
         assert connection.transaction is not None
         if key in connection.database.inbox or connection.transaction.inserts(key):
             return []
+        mark = connection.database.inserts[key] = connection.database.inserts.get(key, 0) + 1
         connection.write("inbox", key)
-        return [(1,)]
+        connection.write("mark", (key, mark))
+        return [(mark,)]
 
     def _count(self, key: str) -> list[Any]:
         connection: Connection = self.connection
@@ -274,7 +282,14 @@ def _store(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]
 
 
 def _ours(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
-    return [(1,)] if key in connection.database.inbox else []
+    database = connection.database
+    return [(1,)] if key in database.inbox and database.marks[key] == params[2] else []
+
+
+def _forget_many(connection: Connection, keys: str, params: Sequence[Any]) -> list[Any]:
+    for key in json.loads(keys):
+        connection.write("forget", key)
+    return []
 
 
 def _uncount(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
@@ -287,6 +302,8 @@ def _refund(connection: Connection, key: str, params: Sequence[Any]) -> list[Any
     return []
 
 
-_STATEMENTS: Final = {"find": _find, "store": _store, "ours": _ours, "uncount": _uncount, "refund": _refund}
+_STATEMENTS: Final = {
+    "find": _find, "store": _store, "ours": _ours, "forget_many": _forget_many, "uncount": _uncount, "refund": _refund,
+}  # fmt: skip
 
 callers._known[Connection] = Session

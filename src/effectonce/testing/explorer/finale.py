@@ -36,7 +36,7 @@ def finish(world: World) -> None:
 
 def _probe(world: World, key: str, states: Collection[str]) -> None:
     for _ in range(4):
-        failure = _deliver(world, key).came_to
+        failure = delivered(world, key).came_to
         if world.violation is not None:
             return
         if isinstance(failure, InProgress):
@@ -62,7 +62,8 @@ def _probe(world: World, key: str, states: Collection[str]) -> None:
     world.fail("wedged", f"{key}: delivered again and again, and it comes to nothing")
 
 
-def _deliver(world: World, key: str) -> Delivery:
+def delivered(world: World, key: str) -> Delivery:
+    """Deliver ``key`` once more, to the first worker, and let that run to its end."""
     entry = world.broker.send(key, probe=True)
     deliver(world, 0, entry.number)
     process = world.processes[0]

@@ -58,7 +58,7 @@ def _commutes(request: Request, slow_handlers: bool) -> bool:
 
 
 def _deliveries(world: World, order: list[Process]) -> list[Move]:
-    ready = world.broker.ready(world.elapsed)
+    ready = [] if world.stage.pulls else world.broker.ready(world.elapsed)
     if not ready:
         return []
     able = [process for process in order if len(process.deliveries) < world.scenario.tasks]
@@ -73,6 +73,8 @@ def _beat_is_due(process: Process) -> bool:
 
 
 def _time(world: World, idle: bool) -> list[Move]:
+    if world.stage.at_rest(world):
+        return []
     if any(process.loop.timers for process in world.processes) and (idle or not world.scenario.patient):
         return [("timer",)]
     if idle and world.broker.next_due() is not None:
@@ -102,6 +104,8 @@ def _faults(world: World, order: list[Process], found: list[Move]) -> None:
                 for each in process.deliveries.values()
                 if each.inside and not each.cancelled
             )
+        if "stop" in allowed and process.deliveries and not process.stopping:
+            found.append(("stop", process.slot))
         if _beat_is_due(process):
             found.extend(("beat_broken", process.slot, how) for how in ("late", "mute") if f"beat-{how}" in allowed)
     if "sweep-fails" in allowed and not world.deaf and any(process.deliveries for process in order):
@@ -133,6 +137,8 @@ def _hit(world: World, process: Process, request: Request) -> list[Move]:
     """The faults that can hit one request, and the process that waits for it."""
     allowed, fine = world.scenario.faults, world.scenario.fine
     number, kind = request.number, request.kind
+    if request.ties.waits():
+        return []
     if request.future.done():  # its caller waits no longer
         return [("crash", process.slot)] if "crash" in allowed else []
     changes = kind != "store" or _changes(world, request)

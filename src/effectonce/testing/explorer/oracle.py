@@ -5,7 +5,7 @@ it never looks into the store. Two kinds of rules:
 
 - **promises** are what a user is told (DESIGN section 1): `lost`, `doubled`, `overlap`, `replay`, `wedged`,
   `starts`, `lease-lie`, `cancel`, `error`, `unexpected`, `order`, `phantom`, `unbalanced`,
-  `silent`;
+  `redelivered`, `silent`;
 - **contract** is how they are kept (sections 2 and 3): `fencing`, `refused`, `token`, `attempts`, `claim`, `abandoned`.
 
 Three more are only looked for where they are asked for by name, since no page promises them: `ghost`, `late-start`,
@@ -39,6 +39,7 @@ RULES: Final = {
     "order": "messages of one ordering key left in another order than they were sent in",
     "phantom": "a message left, or a step was done, that nobody has committed",
     "unbalanced": "a saga that failed left a step standing, or undid what it had not done, or not in reverse order",
+    "redelivered": "a message that was in hand was delivered again, although nothing went wrong",
     "silent": "the sweeper failed, and nobody was told",
     "ghost": "a claim that arrived late was granted to an owner whose call is over",
     "late-start": "a handler was started by one who could know that its lease is over",
@@ -47,7 +48,7 @@ RULES: Final = {
 
 PROMISES: Final = frozenset(
     ("lost", "doubled", "overlap", "replay", "wedged", "starts", "lease-lie", "cancel", "error", "unexpected",
-     "order", "phantom", "unbalanced", "silent")
+     "order", "phantom", "unbalanced", "redelivered", "silent")
 )  # fmt: skip
 CONTRACT: Final = frozenset(("fencing", "refused", "token", "attempts", "claim", "abandoned"))
 

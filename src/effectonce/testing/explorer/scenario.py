@@ -33,6 +33,7 @@ FAULTS: Final = {
     "age": "a lease and a retention pass",
     "jump": "the store's clock jumps, forward or back",
     "redeliver": "the broker delivers a message again that is still being worked on",
+    "stop": "a process is told to stop: it drains, gives back what it has not begun, and ends",
     "sweep-fails": "the sweeper does not reach the store",
     "resolve": "the operator decides a record that is in doubt",
     "forget": "the operator makes the store forget a key",
@@ -58,7 +59,7 @@ class Scenario:
 
     name: str
     about: str
-    part: str = "guard"  # what is explored: "guard", "inbox", "intents", "outbox", "saga", "redrive"
+    part: str = "guard"  # what is explored: see `stages`
     worker: str = "guard"  # how its user calls it: of the guard also "block", or one of the naive arms
     options: Mapping[str, Any] = field(default_factory=dict)  # of `once`, beside lease and retention
     workers: int = 2

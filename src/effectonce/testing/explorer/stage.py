@@ -15,7 +15,7 @@ from effectonce.errors import InDoubt, PayloadMismatch, PermanentFailure, Result
 from effectonce.record import Look
 from effectonce.store import Store, open_backend
 
-from .scenario import Scenario
+from .scenario import SECOND, Scenario
 
 if TYPE_CHECKING:
     from .world import Delivery, Process, World
@@ -87,6 +87,11 @@ class Steady(Retry):
 class Stage:
     """See the module."""
 
+    skew = 3600 * SECOND
+    """By how much the wall clocks of workers are wrong."""
+    pulls = False
+    """Its processes fetch messages themselves; nothing is brought to them."""
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.world: World | None = None
@@ -103,6 +108,17 @@ class Stage:
     def enter(self, process: Process) -> None:
         """``process`` gets a turn."""
         self.store._live = process.engine
+
+    def born(self, world: World, process: Process) -> None:
+        """``process`` is new."""
+
+    def stop(self, world: World, process: Process) -> None:
+        """``process`` is told to come to its end in good order."""
+        raise NotImplementedError
+
+    def at_rest(self, world: World) -> bool:
+        """Whether all is over, although processes have timers that never end."""
+        return False
 
     def died(self, world: World, process: Process) -> None:
         """``process`` was killed: what it was connected to notices."""

@@ -6,7 +6,9 @@ from .scenario import Scenario
 from .stage import Stage
 from .tools.inbox import InboxStage
 from .tools.intents import IntentsStage
+from .tools.line import LineStage
 from .tools.outbox import OutboxStage
+from .tools.recovery import IntentsRecoveryStage, SagaRecoveryStage
 from .tools.redrive import RedriveStage
 from .tools.saga import SagaStage
 from .workers import GuardStage
@@ -14,10 +16,13 @@ from .workers import GuardStage
 STAGES: dict[str, type[Stage]] = {
     "guard": GuardStage,
     "inbox": InboxStage,
+    "line": LineStage,
     "redrive": RedriveStage,
     "saga": SagaStage,
     "outbox": OutboxStage,
     "intents": IntentsStage,
+    "intents-recovery": IntentsRecoveryStage,
+    "saga-recovery": SagaRecoveryStage,
 }
 
 

@@ -248,6 +248,15 @@ def cancel_after(world: World, number: int, delivery: int) -> None:
     cancel(world, process.slot, delivery)
 
 
+def stop(world: World, slot: int) -> None:
+    process = world.processes[slot]
+    process.stopping = True
+    process.log.append("stop")
+    world.tell(f"w{slot} is told to stop")
+    world.stage.stop(world, process)
+    world.turn(process)
+
+
 def throw(world: World, number: int, permanent: bool = False) -> None:
     """The handler raises."""
     request = world.request(number)
@@ -351,6 +360,6 @@ FAULTS: Final[dict[str, Callable[..., Any]]] = {
     step.__name__: step
     for step in (
         lose, late, mute, refuse, crash, crash_after, cancel, cancel_after, throw, reject, slow, elapse, jump,
-        sweep_broken, redeliver, resolve, forget, beat_broken,
+        sweep_broken, redeliver, resolve, forget, beat_broken, stop,
     )
 }  # fmt: skip

@@ -43,6 +43,10 @@ class Ties:
         """Whether it has to wait for another's end (a row that another transaction holds)."""
         return False
 
+    def waits(self) -> bool:
+        """Whether its caller has nothing to do until there is an answer: it waits for work."""
+        return False
+
     def broken(self, retry: bool) -> Exception:
         """It was lost, or its reply was: what its caller is told."""
         return ConnectionLost("reset") if retry else StoreUnavailable("no answer")

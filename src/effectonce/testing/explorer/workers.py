@@ -60,6 +60,8 @@ class GuardStage(Stage):
         assert world is not None
         call = world.enter(key)
         try:
+            if takes := self.scenario.options.get("takes"):
+                await asyncio.sleep(takes)
             if self.scenario.fine:
                 await world.point(call)
             receipt: str = await world.effect(call, "charge")

@@ -41,6 +41,10 @@ class Delivery:
         self.raised: BaseException | None = None  # by the handler
         self.came_to: BaseException | None = None  # what the guarded call raised
 
+    def __repr__(self) -> str:
+        """What a worker can know of it."""
+        return f"{self.entry.key}, delivery {self.entry.deliveries}"
+
 
 class Call:
     """A handler that runs."""
@@ -66,6 +70,7 @@ class Process:
         self.log: list[object] = []  # what it has been told since it was last idle: its state is a function of it
         self.owners: list[bytes] = []  # of the claims that it has sent since
         self.cancelled = False  # one of its tasks, since then
+        self.stopping = False
         self.beat = ""  # how the heartbeat's round trip fares
         self._world = world
         self._engine: Engine | None = None
@@ -73,9 +78,9 @@ class Process:
 
     @property
     def engine(self) -> Engine:
-        """Opened with the first delivery. Its wall clock is wrong by an hour, one way or the other."""
+        """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
         if self._engine is None:
-            skew = (3600, -3600, 0)[self.slot % 3] * SECOND
+            skew = (1, -1, 0)[self.slot % 3] * self._world.stage.skew
             self._wire = Wire(self._world, self, skew)
             self._engine = Engine(self._wire, sweep_every=None)
         return self._engine
@@ -103,7 +108,8 @@ class Process:
 
     @property
     def idle(self) -> bool:
-        return not self.deliveries and not self.requests
+        requests = self.requests.values()
+        return not self.deliveries and (not requests or all(request.ties.waits() for request in requests))
 
     def end(self) -> None:
         """Let go of what refers in a circle, so that a million schedules do not fill the memory."""
@@ -156,8 +162,10 @@ class World:
         self.graveyard: list[Process] = []
         self.strays: list[Stray] = []
         self.last = 0  # the process that had the last turn
-        self._whose: Process = self.processes[0]
+        self.on: Process = self.processes[0]
         stage.open(self)
+        for process in self.processes:
+            stage.born(self, process)
 
     # -- time, verdict, words
 
@@ -210,7 +218,7 @@ class World:
 
     def on_stage(self, process: Process) -> None:
         """It is ``process`` whose code runs from now on."""
-        self._whose = process
+        self.on = process
         self.stage.enter(process)
 
     def look(self) -> None:
@@ -233,10 +241,15 @@ class World:
                 call.grant.running = False
         for delivery in process.deliveries.values():
             delivery.entry.back(delivery.number, self.elapsed)
-        process.loop.closed = True
         self.stage.died(self, process)
+        self.replace(process)
+
+    def replace(self, process: Process) -> None:
+        """``process`` has ended, and a new one takes its place."""
+        process.loop.closed = True
         self.graveyard.append(process)
-        self.processes[process.slot] = Process(self, process.slot)
+        new = self.processes[process.slot] = Process(self, process.slot)
+        self.stage.born(self, new)
 
     def end(self) -> None:
         """Let go of everything: what is unwound from now on is only memory."""
@@ -328,7 +341,7 @@ class World:
 
     def whose(self) -> tuple[Process, Delivery]:
         """The process whose turn it is, and the delivery whose task runs."""
-        process = self._whose
+        process = self.on
         task = asyncio.current_task()
         deliveries = list(process.deliveries.values())
         return process, next((each for each in deliveries if each.task is task), deliveries[0])

@@ -10,6 +10,7 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.core.flow import current
+from effectonce.durations import Duration
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.saga import Saga
@@ -24,10 +25,10 @@ class Stale(Exception):
 
 
 class Fenced(Provider):
-    """Keeps keys for as long as it is looked at, and the highest token of each thing."""
+    """Keeps keys, and the highest token of each thing."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world, RETENTION * 1000)
+    def __init__(self, world: World, window: int) -> None:
+        super().__init__(world, window)
         self.tokens: dict[str, int] = {}
 
     async def send(self, what: str, *, undo: bool) -> None:
@@ -59,9 +60,12 @@ class SagaStage(Stage):
     """Three steps, of which the last cannot be undone: ``reserve``, ``charge`` (which may time out), ``ship``. The
     naive arm ``undo-blindly`` keeps no log: what raises is undone, and a crash begins anew."""
 
+    retention: Duration = "30d"
+    window = RETENTION * 1000  # of the providers: for as long as they are looked at
+
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6)
+        self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6, retention=self.retention)
         timeout: dict[str, Any] = {"timeout": "5s", "grace": "5s"} if "slow" in scenario.faults else {}
 
         @self.saga.step(retry=Steady(1, max_crashes=20))
@@ -85,7 +89,7 @@ class SagaStage(Stage):
             await self.provider.send(f"{key}/ship", undo=False)
 
     def open(self, world: World) -> None:
-        self.provider = Fenced(world)
+        self.provider = Fenced(world, self.window)
 
     async def work(self, world: World, process: Process, delivery: Delivery) -> None:
         key = delivery.entry.key

@@ -1,0 +1,378 @@
+"""The worker's own line: `workers.line` and `workers.leases` as they are, on a modelled queue.
+
+Each process fetches for itself: up to a batch of messages at a time, which it claims in blocks and records in blocks.
+What it acks rides with the next fetch. A delivery is its own for a window, which it extends as long as it has the
+message in hand, started or not; then the queue gives it to another. Requests to the queue get lost as all others do,
+and with the reply to a fetch so do the messages in it, until their window is over. The guard's whole oracle watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from effectonce.broker import Broker as Handle
+from effectonce.contracts import BrokerCapabilities
+from effectonce.contracts import Delivery as Delivered
+from effectonce.core.backoff import Backoff
+from effectonce.errors import BrokerUnavailable
+from effectonce.message import Message
+from effectonce.testing.explorer.broker import Broker, Entry, State
+from effectonce.testing.explorer.moves import moves
+from effectonce.testing.explorer.oracle import Ledger
+from effectonce.testing.explorer.scenario import LEASE, RETENTION, Scenario
+from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
+from effectonce.testing.explorer.steps import perform
+from effectonce.testing.explorer.wire import Ties
+from effectonce.testing.explorer.workers import GuardStage
+from effectonce.testing.explorer.world import Delivery, Process, World
+from effectonce.worker import Worker
+from effectonce.workers.isolation import Isolation
+from effectonce.workers.jobs import read_cause
+from effectonce.workers.leases import Leases
+from effectonce.workers.line import Line
+
+QUEUE = "orders"
+TO = "receipts"
+WINDOW = 2 * LEASE
+DRAIN = 10.0
+
+
+class Windowed(Broker):
+    """The queue: a delivery is its consumer's until its window is over, and a late settlement counts all the same."""
+
+    def __init__(self, keys: int, copies: int) -> None:
+        super().__init__(keys, copies)
+        self.until: dict[int, int] = {}  # by delivery
+
+    def ready(self, now: int) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == "open" and self._free(entry) <= now]
+
+    def _free(self, entry: Entry) -> int:
+        """When it may be delivered (again)."""
+        if entry.ready or not entry.held:
+            return entry.not_before
+        return self.until[entry.held[0]]
+
+    def next_due(self) -> int | None:
+        return min((self._free(entry) for entry in self.entries if entry.state == "open"), default=None)
+
+
+class Even(Backoff):
+    """A `Backoff` that leaves nothing to chance."""
+
+    def failed(self, error: BaseException) -> float:
+        super().failed(error)
+        return 0.1
+
+
+class Books(Ledger):
+    """A worker gives up what has failed for good, and what has had its attempts."""
+
+    most: int | None = None
+
+    def dead(self, key: str) -> None:
+        book = self.book(key)
+        if self.most is None or sum(grant.started for grant in book.grants) < self.most:
+            super().dead(key)
+
+
+class Sent(Ties):
+    def broken(self, retry: bool) -> Exception:
+        return BrokerUnavailable("no answer")
+
+
+class Fetching(Sent):
+    """A fetch is answered when there is a message, or, where acks wait to be sent, after a while without."""
+
+    def __init__(self, consumer: Consumer, carries: bool) -> None:
+        self._consumer = consumer
+        self._carries = carries
+
+    def blocked(self) -> bool:
+        return self.waits()
+
+    def waits(self) -> bool:
+        consumer = self._consumer
+        return not (self._carries or consumer.acks or consumer.queue.ready(consumer.world.elapsed))
+
+
+class Consumer:
+    """`contracts.Consumer` of one process: each call is a request of it."""
+
+    def __init__(self, stage: LineStage, world: World, process: Process) -> None:
+        self.world = world
+        self.queue: Windowed = stage.queue
+        self.acks: list[Delivery] = []  # that ride with the next fetch
+        self.known: dict[str, Delivery] = {}  # the last of each message
+        self._stage = stage
+        self._process = process
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivered]:
+        acks, self.acks = self.acks, []
+
+        def arrive() -> list[Delivery]:
+            self._settle(acks, "acked")
+            return self._take(limit)
+
+        try:
+            taken = await self._ask("receive", arrive, Fetching(self, bool(acks)))
+        except BaseException:
+            self.acks = acks + self.acks  # perhaps sent, perhaps not: an ack may be repeated
+            self._forget_cancelled()
+            raise
+        self._process.deliveries.update((each.number, each) for each in taken)
+        self.known.update((f"m{each.entry.number}", each) for each in taken)
+        return [self._stage.packed(each) for each in taken]
+
+    def _take(self, limit: int) -> list[Delivery]:
+        taken = []
+        for entry in self.queue.ready(self.world.elapsed)[:limit]:
+            delivery = Delivery(self.world.number(), entry)
+            if entry.held and not self.world.faults:
+                self.world.fail("redelivered", f"message {entry.number} ({entry.key}) is in hand, and comes again")
+            entry.held.clear()
+            entry.taken(delivery.number)
+            self.queue.until[delivery.number] = self.world.elapsed + WINDOW
+            taken.append(delivery)
+            self.world.tell(f"    queue: message {entry.number} ({entry.key}), delivery {entry.deliveries}")
+        return taken
+
+    async def ack(self, deliveries: Sequence[Delivered]) -> Sequence[bool]:
+        for each in self._left(deliveries):
+            self.acks.append(each)
+        return [True] * len(deliveries)
+
+    async def flush(self) -> None:
+        acks, self.acks = self.acks, []
+        try:
+            if acks:
+                await self._ask("ack", lambda: self._settle(acks, "acked"), Sent())
+        except BaseException:
+            self.acks = acks + self.acks
+            raise
+
+    async def nack(self, deliveries: Sequence[Delivered], delay: float = 0.0) -> Sequence[bool]:
+        def arrive() -> None:
+            for each in deliveries:
+                each.handle.entry.back(each.handle.number, self.world.elapsed + round(delay * 1e6))
+
+        await self._ask("nack", arrive, Sent())
+        self._left(deliveries)
+        return [True] * len(deliveries)
+
+    async def extend(self, deliveries: Sequence[Delivered], seconds: float) -> Sequence[bool]:
+        def arrive() -> list[bool]:
+            kept = []
+            for each in deliveries:
+                entry, number = each.handle.entry, each.handle.number
+                kept.append(entry.state == "open" and number in entry.held)
+                if kept[-1]:
+                    self.queue.until[number] = self.world.elapsed + round(seconds * 1e6)
+            return kept
+
+        if not deliveries:
+            return []
+        kept: list[bool] = await self._ask("extend", arrive, Sent())
+        self._left([each for each, still in zip(deliveries, kept, strict=True) if not still])
+        return kept
+
+    async def dead_letter(self, delivery: Delivered, headers: Mapping[str, str]) -> bool:
+        said = read_cause(headers)
+        declined = said is not None and said.why == "permanent-failure"
+        await self._ask("dead", lambda: self._settle([delivery.handle], "dead", declined), Sent())
+        self._left([delivery])
+        return True
+
+    async def close(self) -> None:
+        await self.flush()
+        for delivery in list(self._process.deliveries.values()):
+            delivery.entry.back(delivery.number, self.world.elapsed)
+        self._process.deliveries.clear()
+
+    def _left(self, deliveries: Sequence[Delivered]) -> list[Delivery]:
+        """They are in hand no longer."""
+        for each in deliveries:
+            self._process.deliveries.pop(each.handle.number, None)
+        return [each.handle for each in deliveries]
+
+    def _settle(self, deliveries: Sequence[Delivery], state: State, declined: bool = False) -> None:
+        for delivery in deliveries:
+            entry = delivery.entry
+            if entry.state == "open" and state == "acked":
+                self._stage.acked(self.world, entry.key)
+            elif entry.state == "open" and not declined:  # that its handler declines it is told, recorded or not
+                self.world.ledger.dead(entry.key)
+            entry.settle(delivery.number, state)
+            self.world.tell(f"    queue: message {entry.number} ({entry.key}) is {state}")
+
+    async def _ask(self, name: str, apply: Any, ties: Ties) -> Any:
+        return await self.world.ask(self._process, "publish", (name,), apply, ties=ties)
+
+    def _forget_cancelled(self) -> None:
+        requests = self._process.requests
+        for request in [each for each in requests.values() if each.future.cancelled()]:
+            del requests[request.number]
+
+
+class LineStage(GuardStage):
+    """``options``: of the line ``batch`` (messages in a fetch); of the handler ``max_attempts``, ``to`` (it sends on),
+    and ``takes`` (seconds, through which the window has to be extended)."""
+
+    pulls = True
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        options = scenario.options
+        self.capabilities = BrokerCapabilities(
+            name="modelled", batch=options.get("batch", 1), ack_window=WINDOW / 1e6, extends=True, counts_attempts=True
+        )
+        handle = Handle(self)  # type: ignore[arg-type]
+        self._encode = handle.envelope.encode
+        self._worker = worker = Worker(handle, store=self.store)
+
+        @worker.handler(
+            QUEUE,
+            scope=f"{SCOPE}/line",
+            fingerprint=False,
+            concurrency=2,
+            lease=LEASE / 1e6,
+            retention=RETENTION / 1e6,
+            retry=Steady(options.get("max_attempts"), first=1e-6, cap=1e-6, max_crashes=20),
+            permanent=(Declined,),
+            to=TO if options.get("to") else None,
+        )
+        async def handle_order(message: Message[Any]) -> Any:
+            return await self._handle(message)
+
+    def ledger(self, world: World) -> Books:
+        books = Books(world.fail, seen=False, at_most_once=False, retention=RETENTION)
+        books.most = self.scenario.options.get("max_attempts")
+        return books
+
+    def open(self, world: World) -> None:
+        self.queue = world.broker = Windowed(self.scenario.keys, self.scenario.copies)
+        self.lines: dict[Process, Line] = {}
+        self.consumers: dict[Process, Consumer] = {}
+        self.sent: list[str] = []
+
+    def born(self, world: World, process: Process) -> None:
+        process.loop.create_task(self._serve(world, process))
+        world.crank(process)
+
+    async def _serve(self, world: World, process: Process) -> None:
+        """What `Worker.serve` does for each of its queues."""
+
+        def fail(error: BaseException) -> None:
+            world.fail("unexpected", f"w{process.slot}: the worker ends with {error!r}")
+
+        async def publish(queue: str, messages: list[Message[Any]]) -> None:
+            ids = [message.id for message in messages]
+            await world.ask(process, "publish", ("publish",), lambda: self.sent.extend(ids), ties=Sent())
+
+        consumer: Any = Consumer(self, world, process)
+        self.consumers[process] = consumer
+        line = self.lines[process] = Line(
+            QUEUE,
+            "w",
+            consumer,
+            self._worker.intake(QUEUE),
+            prefetch=4,
+            batch=self.capabilities.batch,
+            window=self.capabilities.ack_window,
+            counts=True,
+            unknown="dead",
+            fail=fail,
+        )
+        leases = Leases(line, self._worker.routes, self.store, Isolation(line._loop), publish, fail)
+        line.discipline = leases
+        line.backoff, leases.backoff = Even(QUEUE), Even(QUEUE)
+        for slots in leases.slots:
+            slots.turn = math.inf
+        line.open()
+
+    def stop(self, world: World, process: Process) -> None:
+        async def close() -> None:
+            over = asyncio.Event()
+            process.loop.call_later(DRAIN, over.set)
+            await self.lines[process].close(over)
+            world.tell(f"  w{process.slot}: it has stopped")
+            world.replace(process)
+
+        process.loop.create_task(close())
+
+    def packed(self, delivery: Delivery) -> Delivered:
+        entry = delivery.entry
+        message = Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key)
+        return Delivered(packet=self._encode(message, QUEUE), queue=QUEUE, attempt=entry.deliveries, handle=delivery)
+
+    async def _handle(self, message: Message[Any]) -> Any:
+        assert self.world is not None
+        process = self.world.on
+        delivery = self.consumers[process].known[message.id]
+        lost = delivery.number not in process.deliveries  # it has become another's, and runs all the same
+        process.deliveries[delivery.number] = delivery
+        delivery.task = asyncio.current_task()
+        try:
+            await self._handler(message.key)
+            return Message(data=message.key, type="receipt", id=f"r-{message.key}") if self._sends else None
+        finally:
+            delivery.task = None
+            if lost:
+                process.deliveries.pop(delivery.number, None)
+
+    @property
+    def _sends(self) -> bool:
+        return bool(self.scenario.options.get("to"))
+
+    def acked(self, world: World, key: str) -> None:
+        world.ledger.acked(key)
+        if self._sends and world.ledger.book(key).ever_recorded and f"r-{key}" not in self.sent:
+            world.fail("lost", f"{key}: acked, and what it sends on has never left")
+
+    def at_rest(self, world: World) -> bool:
+        return not world.broker.unsettled() and all(process.idle for process in world.processes)
+
+    def finish(self, world: World) -> None:
+        for entry in world.broker.unsettled():
+            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked nor dead-lettered")
+        for key in sorted({entry.key for entry in world.broker.entries}):
+            book = world.ledger.book(key)
+            lost = not book.effects and any(e.state == "acked" for e in world.broker.entries if e.key == key)
+            if lost:
+                world.fail("lost", f"{key}: acked, and its effect never happened")
+            if not world.faults and book.effects != 1:
+                world.fail(
+                    "doubled" if book.effects else "lost", f"{key}: nothing went wrong, and {book.effects} effects"
+                )
+            world.tally[key] = (lost, book.repeated)
+        if world.violation is None:
+            self._probe(world)
+
+    def _probe(self, world: World) -> None:
+        """One more message of every key comes to its end, too."""
+        done = {key for key, book in world.ledger.books.items() if book.state == "done"}
+        for key in sorted({entry.key for entry in world.broker.entries}):
+            world.broker.send(key, probe=True).not_before = world.elapsed
+        before = {key: book.effects for key, book in world.ledger.books.items()}
+        while world.violation is None and (found := moves(world, 0)):
+            perform(world, found[0])
+        for entry in world.broker.unsettled():
+            world.fail("wedged", f"{entry.key}: delivered after all was over, and it comes to nothing")
+        for key in done:
+            if world.ledger.book(key).effects > before[key]:
+                world.fail("doubled", f"{key}: recorded, and run again by a later delivery")
+
+    def standing(self, world: World, tag: Tag) -> object:
+        queue = self.queue
+        windows = tuple(
+            tuple(sorted(queue.until[each] for each in entry.held if each in queue.until)) for entry in queue.entries
+        )
+        lines = tuple(
+            (tuple(line._tries.items()), tuple(line._spared.items()), line._received, line.backoff._failures,
+             tuple((slots.taken, slots._ahead) for slots in line.discipline.slots))
+            for line in (self.lines[process] for process in world.processes)
+        )  # fmt: skip
+        return windows, lines, tuple(sorted(set(self.sent)))
