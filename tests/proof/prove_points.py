@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import effectonce as eo
-import effectonce.public  # noqa: F401  (before the fork as well)
+import effectonce.public
 from effectonce.record import Claim, Renewal, Settlement
 from effectonce.store import Store, open_backend
 

@@ -372,6 +372,25 @@ def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
     assert shop.calls.count("charge") == before
 
 
+@pytest.mark.parametrize("resumed", [0, 1])
+def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
+    monkeypatch: pytest.MonkeyPatch, resumed: int
+) -> None:
+    """Its clock was a month ahead, and it died in the first step; the second time, so did the one that went on."""
+    backend, shop = MortalBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(type(store.engine), "now", lambda self: backend.clock.now() + 30 * 86_400_000_000)
+        killed_after("reserve", store, backend, shop)
+    if resumed:
+        backend.clock.advance("16d")
+        run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
+        side.claim(claim_of(run))  # and it died at once
+    backend.clock.advance("31d")
+    assert order_saga(store, shop).resume() == Resumed(in_doubt=1)
+    assert shop.calls == ["reserve"]
+
+
 # -- two sagas of one name
 
 

@@ -67,7 +67,7 @@ class Log(Struct, array_like=True):
     doubtful: str = ""  # the step in doubt
     doubt: str = ""  # and why
     settled: int = 0  # the number of the attempt that last wrote this down and let go
-    written_at: int = 0
+    written_at: int = 0  # negative: by the clock of the process that claimed it first, since no other was known (F12)
 
     def interrupted(self) -> None:
         """Whoever had it before ended without a word: the step that came next may have happened."""
@@ -101,7 +101,7 @@ _to_json = msgspec.json.Encoder().encode
 
 def frozen(id: str, version: str, input: bytes, names: Sequence[str], now: int) -> bytes:
     """The note of a saga that is first written down."""
-    return _encode(Log(id, version, input, [Entry(name, name) for name in names], written_at=now))
+    return _encode(Log(id, version, input, [Entry(name, name) for name in names], written_at=-now))
 
 
 def read(stored: bytes | None) -> Log:
@@ -168,12 +168,15 @@ def fit(log: Log, version: str, names: Sequence[str], renames: Mapping[str, Mapp
 class Course:
     """One claimed saga: its log, and the ways that it is committed."""
 
-    def __init__(self, run: Run, side: Side, name: str) -> None:
+    def __init__(self, run: Run, side: Side, name: str, claimed_at: int | None = None) -> None:
+        """``claimed_at``: on the store's clock, when it was first claimed, where that is known."""
         self.run = run
         self.side = side
         self.name = name
         self.log = read(noted(run))
         self._offset = run.token - round(run.engine.monotonic() * 1e6)
+        if self.log.written_at < 0:
+            self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
         #: Whether whoever had it before ended without a word. The count tells where the store no longer can: its lease
         #: lapsed, and somebody took it and gave it back.
         self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)

@@ -263,7 +263,7 @@ class Saga(Generic[In]):
         side = self.store.engine.sync_side()
         came: Counter[str] = Counter()
         for page in self._left_behind(limit):
-            came.update(drive(self._came_to(id, side)) for id in page)
+            came.update(drive(self._came_to(*each, side)) for each in page)
         return Resumed(**came)
 
     async def aresume(self, *, limit: int | None = None) -> Resumed:
@@ -273,12 +273,18 @@ class Saga(Generic[In]):
         pages = self._left_behind(limit)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
-                came.update(await asyncio.gather(*(self._came_to(id, side) for id in page[at : at + AT_ONCE])))
+                came.update(await asyncio.gather(*(self._came_to(*each, side) for each in page[at : at + AT_ONCE])))
         return Resumed(**came)
 
-    def _left_behind(self, limit: int | None) -> Iterator[list[str]]:
+    def _left_behind(self, limit: int | None) -> Iterator[list[tuple[str, int]]]:
+        """By id, and when each was first claimed, or soon after; long before, where that cannot be known."""
         for page in self._leftovers.pages(limit):
-            yield [id for id in map(self._id, page) if id is not None]
+            found = [(self._id(record), record) for record in page]
+            yield [
+                (id, record.changed_at if record.attempts <= 1 else record.created_at)
+                for id, record in found
+                if id is not None
+            ]
 
     def _id(self, record: Record) -> str | None:
         """What a record's saga is known by; with ``private=`` that is not the record's key."""
@@ -288,10 +294,10 @@ class Saga(Generic[In]):
             logger.warning("saga %s %s was not resumed: %s", self.name, show(record.key), error)
             return None
 
-    async def _came_to(self, id: str, side: Side) -> str:
+    async def _came_to(self, id: str, claimed_at: int, side: Side) -> str:
         """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
         try:
-            await through(self, self._run(id), side)
+            await through(self, self._run(id), side, claimed_at=claimed_at)
         except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
             if isinstance(told, InDoubt):
                 return "in_doubt"

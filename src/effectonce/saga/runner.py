@@ -54,10 +54,17 @@ class Definition(Protocol):
         """`SagaChanged` where it reads so no longer."""
 
 
-async def through(saga: Definition, run: Run, side: Side, only: Literal["", "write", "compensate"] = "") -> Done | None:
+async def through(
+    saga: Definition,
+    run: Run,
+    side: Side,
+    only: Literal["", "write", "compensate"] = "",
+    claimed_at: int | None = None,
+) -> Done | None:
     """Run a saga from wherever it is to its end, and give what its steps gave.
 
     ``only="write"``: it is written down and left for others; ``only="compensate"``: what is done is undone.
+    ``claimed_at``: see `Course`.
     """
     runner: Runner | None = None
     try:
@@ -73,7 +80,7 @@ async def through(saga: Definition, run: Run, side: Side, only: Literal["", "wri
         if run.replayed:
             return Done(saga.steps, iter(saga.steps), unpacked(run.value)) if not only else None
         running.set(run)
-        course = Course(run, side, saga.name)
+        course = Course(run, side, saga.name, claimed_at)
         if only == "write":
             await course.give_back()
             return None

@@ -48,12 +48,12 @@ async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, side: A
 
 
 @mutant("F48", Saga, "_came_to", "saga-resume+crash-after+decline/2")
-async def resumed_only_forward(self: Any, id: str, side: Any) -> str:
+async def resumed_only_forward(self: Any, id: str, claimed_at: int, side: Any) -> str:
     """A saga that was on its way back is not gone on with."""
     record = self.store.get(self.scope, id)
     if self.log(record).phase == "compensating":
         return "later"
-    return await _came_to(self, id, side)
+    return await _came_to(self, id, claimed_at, side)
 
 
 @mutant("F25", Course, "forgotten", "saga-resume+crash-after+age/2")

@@ -141,12 +141,8 @@ class IntentsRecoveryStage(RecoveryStage, IntentsStage):
 
 
 class SagaRecoveryStage(RecoveryStage, SagaStage):
-    """What a step did is remembered for as long as the saga's retention, and for what is on its way then.
+    """What a step did is remembered for as long as the saga's retention, and for what is on its way then."""
 
-    Until its first step has ended a saga is dated by the worker that began it, so the clocks are right here: with a
-    retention of minutes, an hour would be all of it."""
-
-    skew = 0
     retention = RETENTION / 2e6
     window = RETENTION // 2 + 2 * LEASE + SECOND
 
