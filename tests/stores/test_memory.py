@@ -172,6 +172,37 @@ def test_what_finds_no_record_under_the_lock_does_not_overwrite_a_claim_that_com
     assert port._backend.scopes["s"]["k"] is rival
 
 
+def test_a_signal_whose_handler_runs_the_same_key_under_the_same_lock_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It claims and finishes a record that is free, on the thread that has just found it free (F01)."""
+    port = MemoryPort(MemoryBackend())
+    first = asked(port, b"first")
+    assert port.settle(Settlement("s", "k", b"first", first.token, "free", 10**12)) is True
+    standing, handled = port._standing, []
+
+    def interrupted(*args: Any) -> Any:
+        answer = standing(*args)
+        if not handled:
+            handled.append(True)
+            token = asked(port, b"handler").token
+            assert port.settle(Settlement("s", "k", b"handler", token, "done", 10**12, b"1")) is True
+        return answer
+
+    monkeypatch.setattr(port, "_standing", interrupted)
+    assert asked(port, b"mine").kind == "done"
+
+
+def test_a_doubt_that_is_completed_keeps_no_error() -> None:
+    port = MemoryPort(MemoryBackend())
+    token = asked(port, b"mine").token
+    assert port.settle(Settlement("s", "k", b"mine", token, "in_doubt", 10**12, None, b"why")) is True
+    assert port.settle(Settlement("s", "k", b"mine", token, "done", 10**12, b"1")) is True
+    record = drive(port.get("s", "k"))
+    assert record is not None
+    assert (record.state, record.result, record.error) == ("done", b"1", None)
+
+
 def test_an_interruption_leaves_the_lock_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it comes inside, or while the lock is another's (F16)."""
     port = MemoryPort(MemoryBackend())

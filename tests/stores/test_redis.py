@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -11,10 +12,12 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from effectonce.connections import redis_socket
 from effectonce.connections.redis import Endpoint, ask
 from effectonce.connections.redis_cluster import slot_of
 from effectonce.connections.redis_socket import AsyncConnection, SyncConnection
@@ -432,6 +435,28 @@ async def test_what_ends_a_coroutine_is_not_a_lost_connection(
         with pytest.raises(what):
             waiting.throw(what())
         assert connection._stream is None  # half a conversation is never reused
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
+    own_redis: servers.Redis, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Ctrl-C, or a time limit thrown into the thread, may come where no `try` is: whenever the clock is read."""
+    connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
+    assert drive(ask(connection, "ECHO", "first")) == b"first"
+    reads = itertools.count(1)
+
+    def monotonic() -> float:
+        if next(reads) == at:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redis_socket, "time", SimpleNamespace(monotonic=monotonic))
+        with pytest.raises(KeyboardInterrupt):
+            drive(ask(connection, "ECHO", b"x" * 300_000))
+    assert drive(ask(connection, "ECHO", "mine")) == b"mine"
+    connection.drop()
 
 
 def test_a_reply_that_takes_several_reads_is_one_reply(own_redis: servers.Redis) -> None:

@@ -112,16 +112,13 @@ class Server(NamedTuple):
     flavour: str
     version: tuple[int, int, int]
     max_packet: int
+    #: The new row of an INSERT may be named in its ON DUPLICATE KEY UPDATE.
+    aliases: bool
 
     @property
     def returning(self) -> bool:
         """INSERT ... RETURNING is there."""
         return self.flavour == "MariaDB"
-
-    @property
-    def aliases(self) -> bool:
-        """The new row of an INSERT may be named in its ON DUPLICATE KEY UPDATE."""
-        return self.flavour == "MySQL" and self.version >= (8, 0, 19)
 
 
 def _server(address: Address, results: list[Rows], tls: bool) -> Server:
@@ -129,11 +126,11 @@ def _server(address: Address, results: list[Rows], tls: bool) -> Server:
     if tls and not (results[3] and results[3][0][1]):
         raise ConfigurationError(f"{address} asks for ssl, and the server does not offer it")
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    server = Server(
-        "MariaDB" if "mariadb" in version.lower() else "MySQL",
-        (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0),
-        int(packet),
-    )
+    number = (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+    flavour = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    # What only speaks as MySQL does has its version, and may not have its syntax.
+    aliases = flavour == "MySQL" and number >= (8, 0, 19) and not re.search("vitess|tidb|dolt", version.lower())
+    server = Server(flavour, number, int(packet), aliases)
     oldest = _OLDEST[server.flavour]
     if server.version < oldest:
         raise UnsafeStore(

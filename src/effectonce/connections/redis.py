@@ -340,7 +340,7 @@ class NodeWire:
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         connection = self._connection
-        if len(keys) == 1:
+        if len(keys) == len(args) == 1:
             (key,), (arg,) = keys, args
             command: bytes = script.lone % (len(key), key, len(arg), arg)
         else:

@@ -22,14 +22,20 @@ class SyncConnection:
         self.endpoint = endpoint
         self._socket: socket.socket | None = None
         self._reader: Any = None
+        # From before the first byte is sent until all replies to it are read. An interruption may come between any two
+        # lines, outside of every `try` as well: whoever finds this set starts on a new connection.
+        self._owed = False
 
     async def ask(self, command: bytes) -> Any:
+        if self._owed:
+            self.drop()
         sock = self._socket
         if sock is None:
             sock = await self._open()
         reader = self._reader
         started = time.monotonic()
         try:
+            self._owed = True
             sock.sendall(command)
             data = sock.recv(_CHUNK)
             if not data:
@@ -38,18 +44,22 @@ class SyncConnection:
             reply = reader.gets()
         except OSError as error:
             raise self._failed(error) from error
-        except BaseException:  # Ctrl-C leaves half a reply behind: never reused
+        except BaseException:
             self.drop()
             raise
         if reply is False:  # there is more of it to come
             (reply,) = await self.receive(1, self.endpoint.timeout - (time.monotonic() - started))
+        self._owed = False
         return reply
 
     async def send(self, data: bytes) -> None:
+        if self._owed:
+            self.drop()
         sock = self._socket
         if sock is None:
             sock = await self._open()
         try:
+            self._owed = True
             sock.sendall(data)
         except OSError as error:
             raise self._failed(error) from error
@@ -78,6 +88,7 @@ class SyncConnection:
                 if len(replies) == count:
                     if changed:
                         sock.settimeout(usual)
+                    self._owed = False
                     return replies
                 # The timeout is per recv: a server that trickles must not stretch it.
                 changed = True
@@ -97,6 +108,7 @@ class SyncConnection:
             raise broken(self.endpoint, None)
         replies: list[Any] = []
         try:
+            self._owed = False  # what is pushed comes in whole or goes on later
             while (reply := reader.gets()) is not False:  # came together with what was waited for before
                 replies.append(reply)
             if replies:
@@ -123,6 +135,7 @@ class SyncConnection:
 
     def drop(self) -> None:
         sock, self._socket, self._reader = self._socket, None, None
+        self._owed = False
         if sock is not None:
             sock.close()
 

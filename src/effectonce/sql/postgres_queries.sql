@@ -248,13 +248,12 @@ WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELE
 -- newest version. No answer: ask `settle`, which also says why.
 UPDATE {records} SET
     state = $5::text, attention = nullif($5::text, 'done'), attempts = attempts - $9::boolean::integer,
-    changed_at = now,
-    expires_at = CASE WHEN $5::text <> 'in_doubt' THEN now + $6::bigint END,
-    expires_minute = CASE WHEN $5::text <> 'in_doubt' THEN (now + $6::bigint) / 60000000 END,
+    changed_at = {now},
+    expires_at = CASE WHEN $5::text <> 'in_doubt' THEN {now} + $6::bigint END,
+    expires_minute = CASE WHEN $5::text <> 'in_doubt' THEN ({now} + $6::bigint) / 60000000 END,
     result = $7::bytea, error = $8::bytea, note = coalesce($10::bytea, note)
-FROM (SELECT {now} AS now) n
 WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
-  AND state = 'claimed' AND NOT awaited AND (expires_at IS NULL OR expires_at > now)
+  AND state = 'claimed' AND NOT awaited AND (expires_at IS NULL OR expires_at > {now})
 RETURNING true
 
 

@@ -218,10 +218,11 @@ class MemoryPort:
             lapsed=live is not None and live.state == "claimed",
             note=op.note if live is None or live.note is None else live.note,
         )
-        if old is not None:
+        # `claim` may have come between, without the lock; or a signal's handler, on this thread, which has it.
+        if rows.setdefault(op.key, row) is not row:
+            if rows[op.key] is not old:
+                return self._claim(op, now)
             rows[op.key] = row
-        elif rows.setdefault(op.key, row) is not row:
-            return self._claim(op, now)  # `claim` came between, without the lock
         return Answer("claimed", row.token, row.attempts, row.generation, lapsed=row.lapsed, note=row.note)
 
     def _settle(self, op: Settlement, now: int) -> bool:
@@ -235,11 +236,9 @@ class MemoryPort:
         if row.state != "claimed" and not (row.state == "in_doubt" and state == "done"):
             return row.state == state
         row.state, row.changed_at, row.result = state, now, op.result
-        row.expires_at = NEVER if state == "in_doubt" else now + op.retention
-        if state != "done":
-            row.error = op.error
-            if op.refund:
-                row.attempts -= 1
+        row.error, row.expires_at = op.error, NEVER if state == "in_doubt" else now + op.retention
+        if op.refund:
+            row.attempts -= 1
         if op.note is not None:
             row.note = op.note
         return True
@@ -273,6 +272,8 @@ class MemoryPort:
                 if answer is not None:
                     return answer.kind == "done"
                 row.attempts, row.generation, row.created_at = old.attempts, old.generation, old.created_at
+            if rows[op.key] is not old:
+                return self._remember(op, now)
             rows[op.key] = row
         return True
 
@@ -299,7 +300,7 @@ class MemoryPort:
         return Page(records, _cursor(*page[-1]) if more else None)
 
     def _all(self, scope: str | None = None) -> Iterator[tuple[str, str, _Row]]:
-        for name, rows in self._scopes.items():
+        for name, rows in list(self._scopes.items()):
             if scope is None or name == scope:
                 for key in list(rows):  # which `claim` may add to meanwhile
                     yield name, key, rows[key]
