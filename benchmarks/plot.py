@@ -16,7 +16,7 @@ def file_name(result: Result) -> str:
 
 
 def svg(result: Result) -> str:
-    """Horizontal bars of the medians with whiskers for the spread; ours in colour, with its ratios."""
+    """Horizontal bars of the medians with whiskers for the spread; ours in colour, its ratios as in the table."""
     top = max(line.high for line in result.lines)
     height = 56 + ROW * len(result.lines)
     parts = [
@@ -29,11 +29,11 @@ def svg(result: Result) -> str:
         y = 42 + ROW * place
         bar, low, high = (LEFT + WIDTH * value / top for value in (line.median, line.low, line.high))
         label = number(line.median)
-        ratios = ", ".join(f"{ratio:.2f} x {other}" for other, ratio in line.ratios.items())
+        ratios = ", ".join(f"{ratio:.2f} x" for ratio in line.ratios.values())
         parts += [
             f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(line.name)}</text>',
             f'<rect class="{"o" if line.ours else "t"}" x="{LEFT}" y="{y}" width="{bar - LEFT:.1f}" height="18"/>',
             f'<path class="w" d="M{low:.1f} {y + 9}H{high:.1f}M{low:.1f} {y + 5}v8M{high:.1f} {y + 5}v8"/>',
-            f'<text x="{high + 8:.1f}" y="{y + 14}">{label}{"  (" + escape(ratios) + ")" if ratios else ""}</text>',
+            f'<text x="{high + 8:.1f}" y="{y + 14}">{label}{"  (" + ratios + ")" if ratios else ""}</text>',
         ]
     return "\n".join([*parts, "</svg>\n"])
