@@ -5,6 +5,7 @@ their own with `tests.harness.servers`.
 """
 
 import gc
+import logging
 import os
 import signal
 import uuid
@@ -149,6 +150,15 @@ def _no_run_of_another_test() -> Iterator[None]:
     """A streamed response that a test does not close leaves its run in this thread: the next test is not inside it."""
     yield
     running.set(None)
+
+
+@pytest.fixture(autouse=True)
+def _no_log_level_of_another_test() -> Iterator[None]:
+    """A Celery worker in a thread of ours takes the root logger for its own."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture

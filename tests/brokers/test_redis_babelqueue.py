@@ -23,6 +23,7 @@ from effectonce.message import BYPASS, REDRIVEN
 from effectonce.testing.suites import Site, broker_suite
 from effectonce.urls import Address
 from tests.harness.proxy import FaultProxy
+from tests.worker.bench import serving, until
 
 URN = "urn:babel:payments:charge"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -163,6 +164,57 @@ async def test_their_duplicate_payment_is_charged_once_by_our_guard(both: Both) 
         for delivery in await both.ours(2):
             charge(BabelQueue().decode(delivery.packet))
     assert charges == ["pay_1"]
+
+
+#: An element as their Go SDK writes it: the data sorted, U+2028 escaped, and HTML not.
+GO = (
+    '{"job":"urn:babel:payments:charge","trace_id":"trace-1",'
+    '"data":{"amount":4200,"note":"a<b & \\u2028 ☕","payment_id":"pay_1"},'
+    '"meta":{"id":"0b6e4ac5-93e0-4a39-8c4c-8e1ab7b2b7f1","queue":"payments","lang":"go",'
+    '"schema_version":1,"created_at":1760000000000},"attempts":0}'
+).encode()
+
+
+def framed_by_go(body: bytes) -> bytes:
+    """Its frame, in which HTML is escaped."""
+    text = json.dumps({"__bq_frame": 1, "headers": {"traceparent": TRACE}, "body": body.decode()}, ensure_ascii=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text.encode()
+
+
+@pytest.mark.parametrize("elements", [[GO, GO], [GO, framed_by_go(GO)]], ids=["bare", "framed"])
+async def test_a_duplicate_payment_as_go_writes_it_is_charged_once_by_our_worker(
+    both: Both, elements: list[bytes]
+) -> None:
+    both.redis.rpush(both.queue, *elements)
+    messages: list[eo.Message[Any]] = []
+    events: list[str] = []
+    with eo.connect("memory://") as store:
+        store.add_hook(lambda event: events.append(event.kind))
+        worker = eo.Worker(both.broker, store=store, name="billing")
+
+        @worker.handler(both.queue, type=URN)
+        async def charge(message: eo.Message[Any]) -> None:
+            messages.append(message)
+
+        async with serving(worker):
+            await until(lambda: {"completed", "replayed"} <= set(events) and both.keys() == set())
+    (message,) = messages
+    assert message.data == {"amount": 4200, "note": "a<b & \u2028 ☕", "payment_id": "pay_1"}
+    assert message.id == message.key == "0b6e4ac5-93e0-4a39-8c4c-8e1ab7b2b7f1"
+
+
+async def test_of_two_equal_elements_a_consumer_without_deadlines_keeps_its_own(both: Both) -> None:
+    """Their Go SDK reserves by BLMOVE alone: what it holds has no deadline, so that we leave it, and settle ours."""
+    both.redis.rpush(both.queue, GO, GO)
+    assert both.redis.lmove(both.queue, f"{both.queue}:processing", "LEFT", "RIGHT") == GO
+    (delivery,) = await both.ours(1)
+    assert list(await both.consumer.ack([delivery])) == [True]
+    assert both.redis.lrange(f"{both.queue}:processing", 0, -1) == [GO]
+    assert await both.consumer.receive(1, 0.05) == []
+    assert both.redis.lrem(f"{both.queue}:processing", 1, GO.decode()) == 1
+    assert both.keys() == set()
 
 
 async def test_what_they_left_reserved_comes_to_us_and_what_we_left_to_them(both: Both) -> None:

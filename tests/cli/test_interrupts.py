@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
@@ -184,12 +185,20 @@ def test_migrate_makes_all_of_its_tables_or_none(postgres_url: str, unique_name:
     assert at_terminal("migrate", url).end() == 0
 
 
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/login").is_success
+    except httpx.TransportError:
+        return False
+
+
 def test_dashboard(store: eo.Store, at_terminal: Open) -> None:
     terminal = at_terminal("dashboard", "--port", "0", "--json", *HERE)
     terminal.until("\n")
     told = json.loads(terminal.shown)
     assert told["store"] == "sqlite:///shop.db"
     assert told["tokens"].keys() == {"operator", "viewer"}
+    until(lambda: answers(told["url"]))  # Python may lose a Ctrl-C while it still imports
     terminal.type(CTRL_C)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.shown

@@ -174,6 +174,8 @@ def test_a_sqlite_file_that_may_only_be_read(tmp_path: Path) -> None:
         folder.chmod(0o755)
     code = "import sys, effectonce as eo; eo.connect(sys.argv[1], sweep_every=None).check()"
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    if subprocess.run([*as_nobody, sys.executable, "-c", "import effectonce"], capture_output=True).returncode:
+        pytest.skip("another user cannot read this checkout: clone it into a folder that is open to others")
     path.chmod(0o444)
     done = subprocess.run(
         [*as_nobody, sys.executable, "-c", code, f"sqlite:///{path}"], capture_output=True, text=True, timeout=60
