@@ -15,8 +15,8 @@ import effectonce as eo
 from effectonce.envelopes import BabelQueue
 from tests.worker.bench import serving, until
 
-URN = "urn:babel:payments:charge"
-TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+from .test_redis_babelqueue import GO, TRACE, URN
+
 PAYMENT = {"payment_id": "pay_1"}
 
 
@@ -118,16 +118,6 @@ async def test_our_key_survives_their_retry(both: Both) -> None:
     assert both.left() == 0
 
 
-def as_go_writes_it(queue: str) -> bytes:
-    """The data sorted, U+2028 escaped, and HTML not: as their SDK sets up Go's encoder."""
-    return (
-        '{"job":"urn:babel:payments:charge","trace_id":"trace-1",'
-        '"data":{"amount":4200,"note":"a<b & \\u2028 ☕","payment_id":"pay_1"},'
-        '"meta":{"id":"0b6e4ac5-93e0-4a39-8c4c-8e1ab7b2b7f1","queue":"' + queue + '","lang":"go",'
-        '"schema_version":1,"created_at":1760000000000},"attempts":0}'
-    ).encode()
-
-
 def send_as_go(both: Both, body: bytes, **properties: Any) -> None:
     both.channel.queue_declare(both.queue, durable=True)
     written = pika.BasicProperties(
@@ -144,8 +134,7 @@ async def test_a_duplicate_payment_as_go_writes_it_is_charged_once_by_our_worker
     headers = {"x-attempts": 0, "x-schema-version": 1, "x-source-lang": "go"}
     id = "0b6e4ac5-93e0-4a39-8c4c-8e1ab7b2b7f1"
     for _ in range(2):
-        body = as_go_writes_it(both.queue)
-        send_as_go(both, body, type=URN, correlation_id="trace-1", message_id=id, headers=headers)
+        send_as_go(both, GO, type=URN, correlation_id="trace-1", message_id=id, headers=headers)
     await both.work("completed", "replayed")
     (message,) = both.messages
     assert message.data == {"amount": 4200, "note": "a<b & \u2028 ☕", "payment_id": "pay_1"}
@@ -162,7 +151,7 @@ async def test_a_duplicate_payment_as_go_writes_it_is_charged_once_by_our_worker
             b'"created_at":0},"attempts":1}',
             {"x-attempts": 1},
         ),
-        (as_go_writes_it("q").replace(b'"schema_version":1', b'"schema_version":2'), {"x-schema-version": 2}),
+        (GO.replace(b'"schema_version":1', b'"schema_version":2'), {"x-schema-version": 2}),
     ],
     ids=["no JSON", "emptied", "another version"],
 )
