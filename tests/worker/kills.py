@@ -95,9 +95,9 @@ class Show:
         killed = 0
         try:
             while killed < kills:
-                victim = self.random.randrange(workers)
                 enough = self.random.randint(1, max(2, messages // (2 * kills)))
-                if not self.worked(running[victim], enough, messages):
+                victim = self.worked(running, enough, messages)
+                if victim is None:
                     break
                 running[victim].kill()
                 running[victim].wait()
@@ -135,17 +135,22 @@ class Show:
     def done(self) -> int:
         return self.count("SELECT count(DISTINCT key) FROM effects")
 
-    def worked(self, process: subprocess.Popen[bytes], enough: int, messages: int) -> bool:
-        """Whether ``process`` has got so far; False when there is nothing left to do."""
-        before = self.count("SELECT count(*) FROM effects WHERE pid = ?", process.pid)
-        self.wait(
-            lambda: (
-                self.count("SELECT count(*) FROM effects WHERE pid = ?", process.pid) >= before + enough
-                or self.done() == messages
-            ),
-            60,
-        )
-        return self.done() < messages
+    def worked(self, running: list[subprocess.Popen[bytes]], enough: int, messages: int) -> int | None:
+        """Which of them is the first to have got so far; None when there is nothing left to do."""
+
+        def effects() -> list[int]:
+            return [self.count("SELECT count(*) FROM effects WHERE pid = ?", each.pid) for each in running]
+
+        before, found = effects(), list[int]()
+
+        def got_there() -> bool:
+            found[:] = [
+                at for at, (then, now) in enumerate(zip(before, effects(), strict=True)) if now >= then + enough
+            ]
+            return bool(found) or self.done() == messages
+
+        self.wait(got_there, 60)
+        return None if self.done() == messages else found[0]
 
     def look_back(self, pid: int) -> None:
         """How many effects of the killed process are not recorded: these may happen again."""

@@ -464,7 +464,17 @@ async def test_having_waited_behind_another_is_no_attempt(sqlite: Database) -> N
     async with serving(worker):
         await sqlite.bench.send_unordered("orders", *(paid(number, ordering_key="k") for number in range(4)))
         await until(lambda: sqlite.bench.count("ack") == 3 and sqlite.bench.count("dead") == 1)
-    assert runs == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert runs[:3] == [0, 0, 0]
+    assert sorted(runs) == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        2,
+        3,
+    ]  # what was given back comes in the order of the broker, which has none
 
 
 async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(postgres: Database) -> None:
