@@ -277,7 +277,7 @@ class Line:
         attempt."""
         delay = round(delay, 2)  # so that many go together
         behind = self._lanes.get(job.lane) or ()
-        if job.message.ordering_key and delay > 0:
+        if job.message.ordering_key:  # with no delay, too: what was given back before it must not come first
             self._hold(job.lane, delay, deque(each.message.id for each in (job, *behind)))
         self._lanes[job.lane] = None
         for at, each in enumerate((job, *behind)):
