@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -179,16 +180,16 @@ store.check()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no such users")
-def test_a_sqlite_file_that_may_only_be_read(tmp_path: Path) -> None:
-    """As another user, since root may write everything."""
-    path = tmp_path / "shop.db"
-    with eo.connect(f"sqlite:///{path}") as store:
-        handled(store, "a")
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(0o755)
-    path.chmod(0o444)
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, f"sqlite:///{path}"], capture_output=True, text=True, timeout=60
-    )
+def test_a_sqlite_file_that_may_only_be_read() -> None:
+    """As another user, since root may write everything; in a folder of its own, since pytest's are closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "shop.db")
+        with eo.connect(f"sqlite:///{path}") as store:
+            handled(store, "a")
+        path.chmod(0o444)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, f"sqlite:///{path}"], capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 1
     assert "give this user write access to the file and to its folder" in done.stderr
