@@ -34,7 +34,7 @@ def chosen(package: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_file_of_the_standard_library() -> None:
-    assert looked_at(STDLIB).files > 1000
+    assert looked_at(STDLIB).files > 500  # Debian leaves out its tests
 
 
 @pytest.mark.slow

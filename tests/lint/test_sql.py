@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effectonce.lint.python.sql import Statement, looks_like_sql, read, unique_columns
+from effectonce.lint.python.sql import Statement, looks_like_sql, read, unique_columns, unique_indexes
 
 
 def one(text: str) -> Statement:
@@ -143,3 +143,20 @@ def test_a_table_says_which_columns_it_keeps_unique() -> None:
     keys = unique_columns(text)
     assert keys["processed"] == [{"id"}, {"tenant", "number"}]
     assert keys["ledger"] == [{"key"}, {"a", "b"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE UNIQUE INDEX IF NOT EXISTS once ON shop.handled (message_id)",
+        'create unique index concurrently "once" on "handled" using btree ("message_id")',
+        "ALTER TABLE handled ADD CONSTRAINT once UNIQUE (message_id)",
+        "ALTER TABLE ONLY handled ADD PRIMARY KEY (message_id)",
+    ],
+)
+def test_what_an_index_keeps_unique_that_comes_later(text: str) -> None:
+    assert unique_indexes(text) == {"handled": [{"message_id"}]}
+
+
+def test_a_plain_index_keeps_nothing_unique() -> None:
+    assert unique_indexes("CREATE INDEX handled_idx ON handled (message_id)") == {}

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 
 from effectonce.lint.findings import Place
+from effectonce.lint.spans import seconds, span
 
-from .model import Design, Queue, Setting, seconds, span
+from .model import Design, Queue, Setting
 from .tree import Node
 
 _EARLY = re.compile(r"^(?:\w*_)?(?:TASK_ACKS_LATE|ACKS_LATE)$", re.IGNORECASE)

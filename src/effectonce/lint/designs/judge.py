@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from effectonce.lint.findings import Finding, Label, Place
 from effectonce.lint.rules import RULES
+from effectonce.lint.spans import seconds, span
 
 from . import model
 from .model import Consumer, Design, Queue
@@ -176,7 +177,7 @@ def _key(consumer: Consumer, text: str, at: Place) -> list[Finding]:
 def _retention(consumer: Consumer) -> list[Finding]:
     if consumer.retention is None or consumer.window is None:
         return []
-    kept, needed = model.seconds(consumer.retention.text), model.seconds(consumer.window.text)
+    kept, needed = seconds(consumer.retention.text), seconds(consumer.window.text)
     if kept is None or needed is None or kept >= needed:
         return []
     return [
@@ -184,8 +185,8 @@ def _retention(consumer: Consumer) -> list[Finding]:
             "EO106",
             consumer.retention.at,
             consumer.name,
-            f"consumer `{consumer.name}` remembers messages for {model.span(kept)}, but they can come back for "
-            f"{model.span(needed)}",
+            f"consumer `{consumer.name}` remembers messages for {span(kept)}, but they can come back for "
+            f"{span(needed)}",
             labels=(Label(consumer.window.at, "so long"),),
             help="keep the record longer than the message can live",
             mode="L",
@@ -204,8 +205,8 @@ def _queue(queue: Queue) -> list[Finding]:
                     "EO501",
                     queue.visibility_at or queue.at,
                     queue.name,
-                    f"queue `{queue.name}` delivers again after {model.span(queue.visibility)}, while `{name}` may run "
-                    f"for {model.span(timeout)}",
+                    f"queue `{queue.name}` delivers again after {span(queue.visibility)}, while `{name}` may run "
+                    f"for {span(timeout)}",
                     labels=(Label(at, "still running then"),),
                     help="visibility timeout above the consumer's timeout; AWS asks for six times",
                     mode="L",

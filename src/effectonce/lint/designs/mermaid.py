@@ -14,7 +14,8 @@ _QUEUE = re.compile(
     re.IGNORECASE,
 )
 _GUARD = re.compile(
-    r"dedup|idempot|inbox|already|seen|duplicate|processed\?|first\?|once|unique|claim|on conflict|\bnx\b|processed",
+    r"dedup|idempot|inbox|already|seen|duplicate(?! deliver)|first\?|(?<!least[ -])(?<!most[ -])once|unique|claim"
+    r"|on conflict|\bnx\b|processed",
     re.IGNORECASE,
 )
 _ACK = re.compile(r"^\s*(?:ack\w*|delete message|commit offset|basic\.ack|basic_ack)\b", re.IGNORECASE)

@@ -20,11 +20,12 @@ _WORDS = (
     b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
     b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
     b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools xack"
-    b" delete_message complete_message enqueue WorkerSettings"
+    b" delete_message complete_message enqueue WorkerSettings faust ConnectionListener"
+    b" include_router register_blueprint"
 ).split()
 _SHAPES = re.compile(
     rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
-    rb"|consumer?)\b|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
+    rb"|consumer?)\b|@(?:post|api_view)\(|\bRoute\(|\bweb\.post\(|\bpath\([^\n]*(?:hook|callback|ipn|notif)|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
     rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin|Handler|Listener|Processor|Subscriber|Poller"
     rb"|Job)\b"
     rb"|\b\w*(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\(|\back\(",

@@ -91,8 +91,8 @@ class Frame:
     conditions: int
     returned: list[Val] = field(default_factory=list)
     yielded: list[Val] = field(default_factory=list)
-    body: Callable[[Val], None] | None = None
-    """Of a context manager: walks the body of the `with`, at the yield."""
+    body: Callable[[Val], bool] | None = None
+    """Of a generator: what its caller does with what it yields; whether that was it."""
 
 
 class Calls(Expressions):
@@ -229,6 +229,14 @@ class Calls(Expressions):
                 wrapped = self.invoke(layer.value.function, (Val(text=function.name, function=inner),), {}, node)
             if wrapped.function is not None and wrapped.function.node is not function.node:
                 return self.invoke(wrapped.function, args, keywords, node)
+        if layer.kind == "object" and layer.value is not None and layer.value.cls is not None:
+            made = self.instance_of(layer.value.cls, (Val(text=function.name, function=inner),), {}, function.name)
+            method = self.member(made, layer.value.cls, "__call__")
+            if method is not None and method.function is not None:
+                return self.invoke(method.function, args, keywords, node)
+        if layer.kind == "dispatch":
+            found = [self.invoke(each, args, keywords, node) for each in layers.dispatched(inner)]
+            return joined([*found, self._through_layers(inner, args, keywords, node)], function.qualname)
         return self._through_layers(inner, args, keywords, node)
 
     def _run(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST) -> Val:
@@ -250,7 +258,7 @@ class Calls(Expressions):
         inside = self.held[frame.held :]
         del self.held[frame.held :]
         # what is held because a duplicate raised holds for the caller too
-        self.held += [Held(each.op, "raise", self.frames[-1]) for each in inside if each.until == "raise"]
+        self.held += [Held(each.op, "raise") for each in inside if each.until == "raise"]
         text = self.text(function.qualname, "(", ",".join(each.text for each in args), ")")
         if frame.yielded:
             given = frame.yielded
@@ -341,6 +349,9 @@ class Calls(Expressions):
     def register_route(self, call: Call, view: Val) -> None:
         """``view`` is made to answer requests here."""
 
+    def register_router(self, call: Call, path: str) -> None:
+        """A router is hung up under ``path`` here."""
+
     # -- in the last part of the walk
 
     @abstractmethod
@@ -356,10 +367,8 @@ class Guarded:
 
     walk: Calls
     op: Op | None
-    before: int = 0
 
     def __enter__(self) -> None:
-        self.before = len(self.walk.held)
         if self.op is not None:
             self.walk.hold((self.op,), "block")
 

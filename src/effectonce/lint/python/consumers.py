@@ -12,6 +12,7 @@ from effectonce.lint.findings import Place
 from .calls import Call
 from .library import brokers, guards
 from .library.frameworks import SIGNED, WEBHOOK, by_ancestry, by_decorator, is_django_webhook, is_lambda, is_route
+from .library.names import snake
 from .modules import Class, Module
 from .project import RECEIVES, Project
 from .registries import imported
@@ -26,11 +27,13 @@ MOST = 120_000
 DEEPEST = 3
 """Calls inside calls that are followed: enough for a helper that opens a channel."""
 
+ENDPOINT = frozenset({"EO401"})
+"""The rules for an endpoint that is no webhook; where it looks for duplicates by itself, those about that as well."""
 _LOOKS = re.compile(
     rb"basic_consume|\bconsume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
     rb"|\.listen\(|get_message|process_partial_response|\.pull\(|\n\s+@|\.task\(|register_task|\.register\(|compensat"
-    rb"|basic_get|\bpath\(|xack|delete_message|complete_message|\.ack\("
+    rb"|\.(?:subscriber|actor)\(|shared_task\(|basic_get|\bpath\(|\bRoute\(|web\.post\(|add_(?:route|post|resource)\(|include_router|register_blueprint|xack|delete_message|complete_message|\.ack\("
     rb"|(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\("
     rb"|\basync for\b"
     rb"|\bfor\s[^\n]*\sin\s[^\n]*(?:consumer|kafka|broker|receiver|messages?|queue|subscri|stream|events?|records|iterator|listen\w*"
@@ -99,12 +102,7 @@ class Scanner(Walker):
             return
 
     def _functions(self) -> list[Function]:
-        out = [
-            Function(binding.node, self.scanned)
-            for bindings in self.scanned.bindings.values()
-            for binding in bindings
-            if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
+        out = _functions_of(self.scanned)
         for cls in self.scanned.classes.values():
             out += [Function(method, self.scanned, owner=cls) for method in cls.methods.values()]
         return out
@@ -134,6 +132,7 @@ class Scanner(Walker):
         self.trace = Trace()
         self.fuel = min(FUEL, self.left)
         self.held, self.conditions, self.transactions = [], [], []
+        self.serial = set()
         self.stack, self.active, self.unique_tries = [], [], []
         self.arms, self.tries, self.handlers, self.loops = (), (), (), ()
         self.frames, self.trail = (0,), ()
@@ -200,9 +199,32 @@ class Scanner(Walker):
         )
 
     def register_route(self, call: Call, view: Val) -> None:
-        path = next((each.string for each in call.args if each.string is not None), "")
-        if view.function is not None and not self.muted and WEBHOOK.search(path or ""):
-            self._endpoint(view.function, path or "")
+        path = "/" + (next((each.string for each in call.args if each.string is not None), "") or "").lstrip("/^")
+        if not self.muted and view.function is not None and WEBHOOK.search(path):
+            self._endpoint(view.function, path)
+
+    def register_router(self, call: Call, path: str) -> None:
+        """Routes of a router that is hung up under ``path`` are routes of webhooks, if that says so."""
+        if self.muted or not call.node.args or not WEBHOOK.search(path):
+            return
+        name, module = self._router(call.node.args[0])
+        for function in _functions_of(module) if module is not None else ():
+            for each in getattr(function.node, "decorator_list", ()):
+                match each:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=router), attr="post" | "put" | "route")):
+                        if router == name:
+                            self._endpoint(function, path)
+
+    def _router(self, node: ast.expr) -> tuple[str, Module | None]:
+        """The name of a router, in the module that makes it."""
+        if isinstance(node, ast.Attribute):
+            return node.attr, self.value(node.value).module
+        name = node.id if isinstance(node, ast.Name) else ""
+        for binding in self.module.bindings.get(name, ()):
+            if binding.kind == "from":
+                found = [self.project.load(path) for path in self.project.sources(self.module, binding)]
+                return binding.name, next((each for each in found if each is not None), None)
+        return name, self.module
 
     # -- by decorator
 
@@ -258,8 +280,8 @@ class Scanner(Walker):
         return Op("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
 
     def _route(self, function: Function, target: Val, call: ast.Call, settings: dict[str, Val]) -> None:
-        if target.attr in ("route", "api_route"):
-            methods = settings.get("methods")
+        if target.attr in ("route", "api_route") or target.ref.endswith(".api_view"):
+            methods = settings.get("methods") or (self.value(call.args[0]) if target.ref and call.args else None)
             names = [each.literal for each in methods.items] if methods is not None else []
             if not any(isinstance(name, str) and name.upper() in ("POST", "PUT", "PATCH") for name in names):
                 return
@@ -270,16 +292,18 @@ class Scanner(Walker):
 
     def _endpoint(self, function: Function, path: str) -> None:
         """A webhook is a consumer. Any other endpoint is none, but its dual writes are as bad."""
-        node, module = function.node, function.module
+        module = function.module
+        node = function.node if function.owner is None else function.owner.node
         segment = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
-        webhook = WEBHOOK.search(path) or WEBHOOK.search(function.qualname) or SIGNED.search(segment)
+        webhook = WEBHOOK.search(path) or WEBHOOK.search(snake(function.qualname)) or SIGNED.search(segment)
         middleware = b"IdempotencyMiddleware" in self.scanned.content + module.content
+        tool = guards.base_guards(self.ancestry(function.owner)) if function.owner is not None else ""
         self._add(
             "webhook" if webhook else "endpoint",
             function,
             family="webhook",
-            guard=self._tool("IdempotencyMiddleware" if middleware else "", node),
-            only=NOTHING if webhook else frozenset({"EO401"}),
+            guard=self._tool("IdempotencyMiddleware" if middleware else tool, node),
+            only=NOTHING if webhook else ENDPOINT,
         )
 
     # -- by class and by shape
@@ -291,7 +315,7 @@ class Scanner(Walker):
             with self.within(Scope(self.scanned, owner=cls)):
                 for method in decorated:
                     self._look_at_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
-        if cls.node.bases and cls.methods.keys() & {"run", "perform", "post"}:
+        if cls.node.bases and cls.methods.keys() & {"run", "perform", "post", "on_message", "create"}:
             self._derived(cls)
         self._inherited(cls)
         functions = cls.attributes.get("functions")
@@ -334,19 +358,21 @@ class Scanner(Walker):
         """A task, an actor or a webhook's view by what it derives from."""
         ancestors = self.ancestry(cls)
         family, kind, name = by_ancestry(ancestors, set(cls.methods))
-        if not family or (
-            family == "webhook" and not (WEBHOOK.search(cls.name) or SIGNED.search(self._source(cls.node)))
-        ):
+        if not family:
+            return
+        receiver = self.instance_of(cls, (), {}, "self")
+        function = Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver)
+        if family == "webhook":
+            self._endpoint(function, "")
             return
         settings = {}
         for key, (value, _) in cls.attributes.items():
             if value is not None:
                 with self.quietly():
                     settings[key] = self.value(value)
-        receiver = self.instance_of(cls, (), {}, "self")
         self._add(
             kind,
-            Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver),
+            function,
             family=family,
             settings=settings,
             guard=self._tool(guards.base_guards(ancestors), cls.node),
@@ -374,6 +400,15 @@ class Scanner(Walker):
             self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
         if b"dempoten" in segment and _RETRIES.search(segment):
             self._add("retried function", function, only=frozenset({"EO304"}))
+
+
+def _functions_of(module: Module) -> list[Function]:
+    return [
+        Function(binding.node, module)
+        for bindings in module.bindings.values()
+        for binding in bindings
+        if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def _made_with(source: Val) -> dict[str, Val]:

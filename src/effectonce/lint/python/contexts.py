@@ -12,7 +12,7 @@ from effectonce.lint.words import words
 from .calls import Calls, Frame, Guarded, InTransaction
 from .library import guards, habits
 from .values import UNKNOWN, Function, Handler, Op, Scope, Val
-from .walk import joined, origins
+from .walk import joined, origins, taints
 
 NEXT = "next"
 _VIOLATIONS = words(
@@ -141,45 +141,80 @@ class Contexts(Calls):
             return self.block(body)
         item, *rest = items
         call = item.context_expr.value if isinstance(item.context_expr, ast.Await) else item.context_expr
-        if isinstance(call, ast.Call):
-            with self.quietly():
-                function = self.value(call.func).function
-            if function is not None and _yields(function.node) and function.node not in self.active:
-                return self._through_generator(item, function, call, lambda: self.under(rest, body))
+        if isinstance(call, ast.Call) and (function := self.generator(call)) is not None:
+            return self._managed(item, function, lambda: self.under(rest, body))
         value = self.value(item.context_expr)
         if value.instance is not None and not value.tag:
             return self._through_object(item, value, lambda: self.under(rest, body))
         return self._through_library(item, value, lambda: self.under(rest, body))
 
-    def _through_generator(
-        self, item: ast.withitem, function: Function, call: ast.Call, inner: Callable[[], str]
-    ) -> str:
+    def _managed(self, item: ast.withitem, function: Function, inner: Callable[[], str]) -> str:
         """A context manager of the project: its code up to the yield, then the body, then the rest."""
-        caller = self.scope
         ends: list[str] = []
 
-        def body(yielded: Val) -> None:
-            with self.within(caller):
-                if item.optional_vars is not None:
-                    self.assign(item.optional_vars, yielded)
-                elif yielded.origin:
-                    self.hold(yielded.origin, "function")
-                self.stack.append(outer or Frame(0, 0))
-                ends.append(inner())
-                self.stack.pop()
+        def body(yielded: Val) -> bool:
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, yielded)
+            elif yielded.origin:
+                self.hold(yielded.origin, "function")
+            ends.append(inner())
+            return True
 
+        self.through_generator(function, body)
+        return ends[0] if ends else NEXT
+
+    def generator(self, node: ast.expr) -> Function | None:
+        """The generator of the project that is called, if it is one, with its arguments: it runs as its caller asks
+        for what it yields. Also that of an object that can be looped over."""
+        if not isinstance(node, ast.Call):
+            with self.quietly():
+                return self._iterates(self.value(node)) if isinstance(node, ast.Name | ast.Attribute) else None
+        with self.quietly():
+            target = self.value(node.func)
+        if target.cls is not None:
+            return self._iterates(self.value(node))
+        if target.function is None or not self._runs(target.function):
+            return None
+        args = tuple(self.value(each) for each in node.args)
+        keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
+        given = target.function
+        return replace(given, bound=(*given.bound, *args), bound_names={**given.bound_names, **keywords})
+
+    def _iterates(self, value: Val) -> Function | None:
+        for name in ("__iter__", "__aiter__") if value.instance is not None and not value.tag else ():
+            assert value.instance is not None
+            method = self.member(value, value.instance.cls, name)
+            if method is not None and method.function is not None and self._runs(method.function):
+                return method.function
+        return None
+
+    def _runs(self, function: Function) -> bool:
+        """Whether it is a generator that can be entered here."""
+        return _yields(function.node) and function.node not in self.active and len(self.active) < self.deepest
+
+    def through_generator(self, function: Function, body: Callable[[Val], bool]) -> Val:
+        """Walk through a generator, and at a yield through ``body``, which is its caller's code; once it says that it
+        has been through, no more. Gives what was yielded."""
+        caller = self.scope
         outer = self.stack[-1] if self.stack else None
-        args = tuple(self.value(each) for each in call.args)
-        keywords = {each.arg: self.value(each.value) for each in call.keywords if each.arg}
+
+        def back_at_caller(yielded: Val) -> bool:
+            with self.within(caller):
+                self.stack.append(outer or Frame(0, 0))
+                done = body(yielded)
+                self.stack.pop()
+            return done
+
+        frame = Frame(len(self.held), len(self.conditions), body=back_at_caller)
         self.active.append(function.node)
-        self.stack.append(Frame(len(self.held), len(self.conditions), body=body))
+        self.stack.append(frame)
         with self.within(Scope(function.module, function.scope, function.owner)):
-            self.parameters(function, args, keywords)
+            self.parameters(function, function.bound, function.bound_names)
             assert not isinstance(function.node, ast.Lambda)
             self.block(function.node.body)
         self.stack.pop()
         self.active.pop()
-        return ends[0] if ends else NEXT
+        return Val(tag="generator", items=tuple(frame.yielded), taint=taints(*frame.yielded))
 
     def _through_object(self, item: ast.withitem, value: Val, inner: Callable[[], str]) -> str:
         """An object of the project as a context manager."""
@@ -211,7 +246,7 @@ class Contexts(Calls):
         if value.tag.startswith("tx") or (not value.tag and guards.transacts_by_name(value)):
             with self.in_transaction("block"):
                 return inner()
-        if value.tag in ("sql.conn", "sql.session") and not isinstance(item.context_expr, ast.Attribute):
+        if value.tag in ("sql.conn", "sql.session"):
             with self.in_transaction("connection"):
                 return inner()
         if value.tag in ("lock", "process.lock") or guards.locks_by_name(value):

@@ -1,4 +1,4 @@
-"""The project's files as modules: what their names are bound to, and which file an import means."""
+"""One file as a module: parsed, what its names are bound to, its classes, and where each node stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -220,12 +220,20 @@ class Module:
     @cached_property
     def unique(self) -> dict[str, list[frozenset[str]]]:
         """Tables that this file creates, and which columns they keep unique."""
-        if b"create table" not in self.lowered:
-            return {}
+        return self._defined(b"create table", sql.unique_columns)
+
+    @cached_property
+    def indexed(self) -> dict[str, list[frozenset[str]]]:
+        """Columns of tables that this file makes unique."""
+        return self._defined(b"unique", sql.unique_indexes)
+
+    def _defined(
+        self, word: bytes, read: Callable[[str], dict[str, list[frozenset[str]]]]
+    ) -> dict[str, list[frozenset[str]]]:
         out: dict[str, list[frozenset[str]]] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "table" in node.value.lower():
-                for table, keys in sql.unique_columns(node.value).items():
+        for node in ast.walk(self.tree) if word in self.lowered else ():
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.decode() in node.value.lower():
+                for table, keys in read(node.value).items():
                     out.setdefault(table, []).extend(keys)
         return out
 
@@ -265,7 +273,7 @@ def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
         elif isinstance(node, ast.ClassDef):
             yield node.name, Binding("class", node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _imports(node)
+            yield from imports_of(node)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _targets(target, node.value, None)
@@ -296,7 +304,8 @@ def _targets(target: ast.expr, value: ast.expr | None, annotation: ast.expr | No
                 yield each.id, Binding("element", each, value, index=index)
 
 
-def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
+def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
+    """The names that an import statement binds."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname:
@@ -310,11 +319,6 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]
             alias.asname or alias.name,
             Binding("from", node, source=node.module or "", name=alias.name, level=node.level),
         )
-
-
-def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
-    """The names that an import statement binds."""
-    return _imports(node)
 
 
 def _declared_global(tree: ast.Module) -> Iterator[tuple[str, Binding]]:

@@ -47,6 +47,15 @@ class Names(Walk):
             return self.global_value(module, name)
         if name in BUILTINS:
             return Val(text=name, ref=f"builtins.{name}")
+        return self._starred(module, name) if "*" in module.bindings else Val(text=name)
+
+    def _starred(self, module: Module, name: str) -> Val:
+        """A name that `from … import *` may bring, where the project's own file has it."""
+        for binding in module.bindings["*"]:
+            for path in self.project.sources(module, replace(binding, name="")):
+                source = self.project.load(path)
+                if source is not None and name in source.bindings:
+                    return self.global_value(source, name)
         return Val(text=name)
 
     def global_value(self, module: Module, name: str) -> Val:
@@ -255,7 +264,7 @@ class Names(Walk):
         return (), {}
 
     def _typed(self, value: ast.expr | None, annotation: ast.expr | None) -> Val | None:
-        found = self.value(value) if value is not None else None
+        found = self.value(_made_by_default(value)) if value is not None else None
         if (found is None or not found.known()) and annotation is not None:
             typed = self.annotated(annotation)
             if typed.known():
@@ -304,7 +313,7 @@ class Names(Walk):
         if base.fields is not None:
             if isinstance(index.literal, str) and index.literal in base.fields:
                 return base.fields[index.literal]
-            functions = tuple(each for each in base.fields.values() if each.function or each.cls)
+            functions = tuple(each for each in base.fields.values() if each.function or each.cls or each.instance)
             if functions and not isinstance(index.literal, str):
                 return Val(text=self.text(base.text, "[", index.text, "]"), items=functions, tag="one of")
         if base.items and isinstance(index.literal, int) and -len(base.items) <= index.literal < len(base.items):
@@ -420,6 +429,15 @@ class Names(Walk):
 
     @abstractmethod
     def entered(self, value: Val) -> Val: ...
+
+
+def _made_by_default(node: ast.expr) -> ast.expr:
+    """Of a dataclass's `field(default_factory=new_key)`: the call that makes the default."""
+    if isinstance(node, ast.Call) and _named(node.func, "field", "Field", "ib"):
+        for each in node.keywords:
+            if each.arg in ("default_factory", "factory"):
+                return ast.copy_location(ast.Call(func=each.value, args=[], keywords=[]), node)
+    return node
 
 
 def _named(node: ast.expr, *names: str) -> bool:

@@ -25,7 +25,6 @@ _MOST_TOKENS = 4_000
 _STABLE = {"coalesce", "ifnull", "nvl", "greatest", "least", "max", "min", "nullif", "lower", "upper", "trim"}
 _GROWING = {"array_append", "array_cat", "array_prepend", "concat", "concat_ws", "list_append", "json_array_append"}
 _ARITHMETIC = {"+", "-", "*", "/", "||"}
-_CLAUSES = {"where", "returning", "from", "on", "order", "limit", "group", "having", "union", ";"}
 
 
 class Statement(Struct, kw_only=True):
@@ -45,7 +44,6 @@ class Statement(Struct, kw_only=True):
     conditional: bool = False
     """It changes a row only from the state that it leaves (compare and set), or inserts only what is not there."""
     locks: bool = False
-    returning: bool = False
 
 
 def words(text: str) -> list[str]:
@@ -168,7 +166,6 @@ def _insert(tokens: list[str]) -> Statement:
         on_conflict=conflict,
         conditional=conditional,
         accumulates=grows,
-        returning="returning" in rest,
     )
 
 
@@ -197,7 +194,6 @@ def _update(tokens: list[str]) -> Statement:
         where=tuple(where),
         accumulates=grows,
         conditional=conditional,
-        returning="returning" in tokens,
     )
 
 
@@ -301,6 +297,13 @@ def _split(tokens: list[str]) -> list[list[str]]:
 
 
 _NUMBERED = ("autoincrement", "auto_increment", "identity")
+_LATER = re.compile(
+    r"create\s+unique\s+index\s+(?:concurrently\s+)?(?:if\s+not\s+exists\s+)?(?:[\w.\"`]+\s+)?on\s+(?:only\s+)?([\w.\"`]+)"
+    r"\s*(?:using\s+\w+\s*)?\(([^)]*)\)"
+    r"|alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?([\w.\"`]+)\s+add\s+(?:constraint\s+\S+\s+)?(?:unique|primary\s+key)"
+    r"\s*(?:key\s+|index\s+)?\(([^)]*)\)",
+    re.IGNORECASE,
+)
 _TABLE = re.compile(r"create\s+table\s+(?:if\s+not\s+exists\s+)?([\w.\"`]+)\s*\(", re.IGNORECASE)
 
 
@@ -322,4 +325,14 @@ def unique_columns(text: str) -> dict[str, list[frozenset[str]]]:
                 keys.append(frozenset(token for token in part[at + 1 : _closing(part, at)] if token != ","))
             elif not any("serial" in token or token in _NUMBERED for token in part):
                 keys.append(frozenset({part[0]}))
+    return out
+
+
+def unique_indexes(text: str) -> dict[str, list[frozenset[str]]]:
+    """Of every ``CREATE UNIQUE INDEX`` and every constraint that is added later: the columns that it keeps unique."""
+    out: dict[str, list[frozenset[str]]] = {}
+    for found in _LATER.finditer(text[:_LONGEST]):
+        table = (found.group(1) or found.group(3)).rpartition(".")[2].strip('"`').lower()
+        columns = found.group(2) or found.group(4) or ""
+        out.setdefault(table, []).append(frozenset(each.strip(' "`').lower() for each in columns.split(",")))
     return out

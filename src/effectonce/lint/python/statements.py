@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .calls import Frame
 from .contexts import NEXT, Contexts, worst
-from .library import brokers, documents, habits, orm, registrations
+from .library import brokers, documents, habits, higher, orm, registrations
 from .modules import Binding, Class, imports_of
 from .registries import registered
 from .values import UNKNOWN, Function, Op, Val
@@ -80,20 +80,35 @@ class Walker(Contexts):
         if isinstance(inner, ast.Yield):
             self._yield(inner)
         elif isinstance(inner, ast.YieldFrom):
-            self.stack[-1].yielded.append(self.value(inner.value)) if self.stack else self.value(inner.value)
+            self._yield_from(inner)
         else:
             self.discarded = inner
+            before = len(self.trace.ops)
             self.value(node)
+            if inner is node and len(self.trace.ops) > before and higher.spawns(inner):
+                for op in self.trace.ops[before:]:
+                    op.spawned = True
 
     def _yield(self, node: ast.Yield) -> None:
-        value = self.value(node.value) if node.value is not None else Val(literal=None)
+        self._give(self.value(node.value) if node.value is not None else Val(literal=None))
+
+    def _yield_from(self, node: ast.YieldFrom) -> None:
+        if (function := self.generator(node.value)) is not None:
+            self.through_generator(function, self._give)
+        else:
+            self._give(self.element(self.value(node.value), node))
+
+    def _give(self, value: Val) -> bool:
+        """Yield ``value``; whether whoever asked for it has had enough."""
         if not self.stack:
-            return
+            return False
         frame = self.stack[-1]
         frame.yielded.append(value)
-        if frame.body is not None:
-            body, frame.body = frame.body, None
-            body(value)
+        if frame.body is None:
+            return False
+        body, frame.body = frame.body, None
+        frame.body = None if body(value) else body
+        return frame.body is None
 
     def yielded(self, node: ast.Yield) -> Val:
         self._yield(node)
@@ -168,7 +183,7 @@ class Walker(Contexts):
 
     def _set_attribute(self, target: ast.Attribute, value: Val) -> None:
         base = self.value(target.value)
-        if base.instance is not None and not self.muted and value.known():
+        if base.instance is not None and not self.muted and (value.known() or value.origin):
             base.instance.attributes[target.attr] = replace(value, text=self.text(base.text, ".", target.attr))
         orm.attribute_set(self, target, base, value)
         registrations.attribute_set(self, target, base, value)
@@ -304,7 +319,9 @@ class Walker(Contexts):
     # -- loops
 
     def _for(self, node: ast.For | ast.AsyncFor) -> str:
-        iterable = self.value(node.iter)
+        iterable = self._generated(node)
+        if iterable is None:
+            return NEXT
         if (
             iterable.tag in ("list", "tuple")
             and 1 < len(iterable.items) <= _UNROLLED
@@ -323,6 +340,26 @@ class Walker(Contexts):
         how = self._loop(node.body, node.orelse, retry)
         self.conditions.pop()
         return how
+
+    def _generated(self, node: ast.For | ast.AsyncFor) -> Val | None:
+        """What a loop goes over; None where it was gone through already, at the yield of a generator of the project."""
+        function = self.generator(node.iter)
+        if function is None:
+            return self.value(node.iter)
+        gone_through = False
+
+        def body(yielded: Val) -> bool:
+            nonlocal gone_through
+            if not gone_through and (
+                yielded.taint or yielded.origin
+            ):  # a message, not `yield None` while there is none
+                gone_through = True
+                self.assign(node.target, yielded)
+                self._loop(node.body, node.orelse, False)
+            return gone_through
+
+        iterable = self.through_generator(function, body)
+        return None if gone_through else iterable
 
     def _while(self, node: ast.While) -> str:
         test = self.value(node.test)
@@ -368,4 +405,4 @@ class Walker(Contexts):
 
 def _holds_functions(value: Val) -> bool:
     parts = (value, *value.items)
-    return any(each.function is not None or each.instance is not None for each in parts)
+    return any(each.function is not None or each.instance is not None or each.module is not None for each in parts)

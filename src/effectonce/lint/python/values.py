@@ -188,6 +188,8 @@ class Op:
     locks: int = 0
     deferred: bool = False
     """Runs after the transaction has committed (`on_commit`)."""
+    spawned: bool = False
+    """Started and not waited for: what comes after it in the code may come before it in time."""
     retrying: bool = False
     """Inside a local retry: a loop around a try, or a function under a retry decorator."""
 

@@ -29,7 +29,6 @@ class Held:
 
     op: Op
     until: str
-    frame: int
 
 
 @dataclass(slots=True)
@@ -58,6 +57,8 @@ class Walk:
         self.epoch = 0
         self.begun = False
         """Between an SQL `BEGIN` and its `COMMIT`: statements do not commit by themselves there."""
+        self.serial: set[str] = set()
+        """Transactions that no other of their kind runs beside: with an advisory lock, or serializable."""
         self.tries: tuple[int, ...] = ()
         self.handlers: tuple[int, ...] = ()
         self.final = False
@@ -121,7 +122,7 @@ class Walk:
         op.handlers = self.handlers
         op.final = self.final
         op.loops = self.loops
-        op.locks = self.locks
+        op.locks = self.locks + (op.tx in self.serial)
         op.retrying = self.retrying > 0
         op.deferred = self.deferred > 0
         op.seq = self.number()
@@ -131,7 +132,7 @@ class Walk:
 
     def hold(self, ops: Sequence[Op], until: str) -> None:
         """From here on, until that ends, nothing happens for a duplicate of what ``ops`` looked up or claimed."""
-        self.held.extend(Held(op, until, self.frames[-1]) for op in ops)
+        self.held.extend(Held(op, until) for op in ops)
 
     def transaction(self) -> str:
         """The name of the transaction that a statement belongs to here; "" where none is to be seen."""

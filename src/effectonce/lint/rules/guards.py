@@ -144,8 +144,8 @@ def credit(message_id, account, amount):
         severity="error",
         summary="The effect comes first and the record that should have stopped it afterwards.",
         why="""\
-By the time the unique constraint refuses the duplicate, the duplicate has had its effect. The record goes first: what
-it refuses never runs.""",
+By the time the unique constraint refuses the duplicate, the duplicate has had its effect; and a crash between the two
+leaves an effect that nothing remembers. The record goes first: what it refuses never runs.""",
         bad="""\
 import psycopg2
 from celery import shared_task
@@ -185,7 +185,8 @@ def notify(message_id, phone):
         summary="The message is marked as done before the work has succeeded, and stays marked if it fails.",
         why="""\
 The work raises, the message is delivered again, the mark says "done", and it is dropped: lost without a trace. A
-claim before the work is right, but it has to be given back on failure, or run out.""",
+claim before the work is right, but it has to be given back on failure, or run out. For rows of a database it belongs
+into their transaction: a mark in Redis outlives a rollback.""",
         bad="""\
 import redis
 import requests

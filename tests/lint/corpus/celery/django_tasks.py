@@ -109,7 +109,7 @@ def credit_without_transaction(message_id, account_id, amount):  # expect: EO102
 
 
 @shared_task
-def credit_after_exists(message_id, account_id, amount):  # expect: EO102
+def credit_after_exists(message_id, account_id, amount):  # expect: EO102, EO103
     if InboxMessage.objects.filter(message_id=message_id).exists():
         return
     Account.objects.filter(pk=account_id).update(balance=F("balance") + amount)
@@ -117,7 +117,7 @@ def credit_after_exists(message_id, account_id, amount):  # expect: EO102
 
 
 @shared_task
-def mail_after_exists(message_id, to):  # expect: EO101
+def mail_after_exists(message_id, to):  # expect: EO101, EO103
     if InboxMessage.objects.filter(message_id=message_id).exists():
         return
     send_mail("Your parcel", "is on its way", None, [to])
@@ -125,7 +125,7 @@ def mail_after_exists(message_id, to):  # expect: EO101
 
 
 @shared_task
-def mail_if_not_sent(order_id):  # expect: EO101
+def mail_if_not_sent(order_id):  # expect: EO101, EO103
     order = Order.objects.get(pk=order_id)
     if order.confirmation_sent:
         return
@@ -162,7 +162,7 @@ def mail_with_cache_add(message_id, to):  # expect: clean
 
 
 @shared_task
-def mail_with_cache_get(message_id, to):  # expect: EO101
+def mail_with_cache_get(message_id, to):  # expect: EO101, EO103
     if cache.get(f"mail:{message_id}"):
         return
     send_mail("Hello", "again", None, [to])

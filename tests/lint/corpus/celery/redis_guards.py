@@ -55,7 +55,7 @@ def sms_get_then_set(message_id, phone):  # expect: EO105
 
 
 @shared_task
-def sms_exists_act_set(message_id, phone):  # expect: EO101
+def sms_exists_act_set(message_id, phone):  # expect: EO101, EO103
     key = f"sms:{message_id}"
     if r.exists(key):
         return

@@ -71,7 +71,7 @@ def select_then_insert_same_transaction(ch, method, properties, body):  # expect
     ch.basic_ack(delivery_tag=method.delivery_tag)
 
 
-def select_then_call(ch, method, properties, body):  # expect: EO101
+def select_then_call(ch, method, properties, body):  # expect: EO101, EO103
     with db.cursor() as cur:
         cur.execute("SELECT 1 FROM processed_messages WHERE message_id = %s", (properties.message_id,))
         if cur.fetchone():
@@ -83,7 +83,7 @@ def select_then_call(ch, method, properties, body):  # expect: EO101
     ch.basic_ack(delivery_tag=method.delivery_tag)
 
 
-def record_in_another_transaction(ch, method, properties, body):  # expect: EO102
+def record_in_another_transaction(ch, method, properties, body):  # expect: EO102, EO103
     order = json.loads(body)
     with db.cursor() as cur:
         cur.execute("SELECT 1 FROM processed_messages WHERE message_id = %s", (properties.message_id,))

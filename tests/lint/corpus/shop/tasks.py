@@ -59,7 +59,7 @@ def pay_first_only(message_id, order):  # expect: clean
 
 
 @queue.task
-def pay_seen(message_id, order):  # expect: EO101, EO303
+def pay_seen(message_id, order):  # expect: EO101, EO103, EO303
     if seen.has(message_id):
         return
     settle(order)

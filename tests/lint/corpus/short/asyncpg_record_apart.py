@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO102
+# expect file: EO102, EO103
 import json, asyncpg
 from aiokafka import AIOKafkaConsumer
 async def run(pool: asyncpg.Pool):

@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO101
+# expect file: EO101, EO103
 import json
 
 import psycopg

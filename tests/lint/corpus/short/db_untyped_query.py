@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO101
+# expect file: EO101, EO103
 from celery import shared_task
 from app.db import SessionLocal
 from app.models import ProcessedEvent

@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO101
+# expect file: EO101, EO103
 from sqlalchemy.orm import Session
 from celery import shared_task
 from app.db import engine

@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO101
+# expect file: EO101, EO103
 from celery import shared_task
 from sqlalchemy import select
 from db import Session

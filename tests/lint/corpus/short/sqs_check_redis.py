@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: EO101, EO303
+# expect file: EO101, EO103, EO303
 import boto3, json, redis, stripe
 r = redis.StrictRedis(host="localhost")
 sqs = boto3.client("sqs")

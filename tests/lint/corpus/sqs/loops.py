@@ -86,7 +86,7 @@ def keyed_by_message_id():  # expect: EO301
             sqs.delete_message(QueueUrl=QUEUE_URL, ReceiptHandle=message["ReceiptHandle"])
 
 
-def get_then_put():  # expect: EO101
+def get_then_put():  # expect: EO101, EO103
     while True:
         response = sqs.receive_message(QueueUrl=QUEUE_URL)
         for message in response.get("Messages", []):

@@ -62,7 +62,7 @@ def deduct_ten_once(channel, method, properties, body):  # expect: clean
 # A quick SELECT before charging; duplicates dropped to zero, for three weeks.
 
 
-def select_before_charging(channel, method, properties, body):  # expect: EO101, EO303
+def select_before_charging(channel, method, properties, body):  # expect: EO101, EO103, EO303
     payment = json.loads(body)
     if db.execute("SELECT 1 FROM processed WHERE msg_id = %s", (payment["msg_id"],)).fetchone():
         channel.basic_ack(method.delivery_tag)

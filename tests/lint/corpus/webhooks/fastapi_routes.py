@@ -56,7 +56,7 @@ async def stripe_webhook_once(request: Request, session: Session):  # expect: cl
 
 
 @router.post("/stripe/checked")
-async def stripe_webhook_checked(request: Request, session: Session):  # expect: EO101
+async def stripe_webhook_checked(request: Request, session: Session):  # expect: EO101, EO103
     event = stripe.Webhook.construct_event(await request.body(), request.headers["stripe-signature"], "whsec")
     known = await session.scalar(select(ProcessedWebhook).where(ProcessedWebhook.event_id == event["id"]))
     if known:

@@ -178,14 +178,16 @@ def _added_ack(case: Case, module: Module) -> Edit | None:
 
 
 def _by_order(case: Case) -> None:
-    """An ack that stands before the work."""
+    """An ack that stands before the work, or beside work that it does not wait for."""
     for ack in (op for op in case.ops if op.kind == "ack"):
         if ack.handlers or ack.final or any(arm in case.trace.exits for arm in ack.arms):
             continue  # acked on the way out
         for op in case.work:
-            if not op.handlers and not op.final and case.trace.precedes(ack, op):
-                if set(ack.loops) - set(op.loops):
-                    continue  # acked in a loop that is over by then
+            if op.handlers or op.final:
+                continue
+            late = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)  # its loop may be over by then
+            beside = op.spawned and not ack.spawned and case.trace.precedes(op, ack)
+            if late or beside:
                 case.found(
                     "EO201",
                     ack.at,

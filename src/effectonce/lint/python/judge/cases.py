@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +12,14 @@ from effectonce.lint.rules import RULES
 
 TOOLS = ("tool", "opaque")
 DATABASE = ("sql", "orm", "entity")
+HOLES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
+"""Rules about a guard that is there."""
+
+
+_OWN_ID = re.compile(
+    r"field:(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
+    re.IGNORECASE,
+).match
 
 
 @dataclass(eq=False)
@@ -38,6 +47,15 @@ class Case:
         """Effects that are not themselves the answer to "is this the first?" (a counter that is compared)."""
         compared = {id(guard) for op in self.ops for guard in op.guards if guard.kind == "effect"}
         return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
+
+    @cached_property
+    def only(self) -> frozenset[str]:
+        """The rules that apply; empty: all. An endpoint that looks for duplicates expects them, and may miss them."""
+        only = self.consumer.only
+        dedups = self.consumer.family == "webhook" and any(
+            _against_duplicates(guard) for op in self.effects for guard in op.guards
+        )
+        return only | HOLES if only and dedups else only
 
     @cached_property
     def work(self) -> list[Op]:
@@ -69,7 +87,7 @@ class Case:
         sure: bool = True,
     ) -> None:
         """Report, unless this rule does not apply to what this is."""
-        if self.consumer.only and rule not in self.consumer.only:
+        if self.only and rule not in self.only:
             return
         self.findings.append(
             Finding(
@@ -98,6 +116,13 @@ class Case:
     def trail_to(self, op: Op) -> tuple[str, ...]:
         """The calls that lead from the consumer to ``op``, where there are any."""
         return (*op.trail, op.text) if len(op.trail) > 1 else ()
+
+
+def _against_duplicates(guard: Op) -> bool:
+    """Whether a guard says that the same request is expected again: by its name, or since it is claimed by its id."""
+    taint = guard.key.taint if guard.key is not None else frozenset()
+    claimed = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache") and any(map(_OWN_ID, taint))
+    return (guard.dedup or claimed) and guard.store not in TOOLS and "message" in taint
 
 
 def given_message(op: Op) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from effectonce.lint.findings import Label
 from effectonce.lint.python.values import Op
 
-from .cases import Case, effect_of
+from .cases import Case, effect_of, stored_in_database
 
 _WHOLE = ("once", "block", "idempotent", "idempotent_function", "QueueOnce", "Singleton")
+
+_DOCUMENTS = ("mongo", "dynamo")
+"""Stores that commit each write by itself."""
 
 
 def judge(case: Case) -> None:
@@ -43,13 +46,19 @@ def _what(op: Op) -> str:
 
 
 def _writes(op: Op) -> bool:
-    if op.store not in ("sql", "orm", "entity"):
+    if op.store in _DOCUMENTS:
+        return op.kind == "claim"  # without one, both are done again
+    if not stored_in_database(op):
         return False
     return op.kind in ("write", "claim", "mark") or (op.effect is not None and op.effect.in_database)
 
 
 def _committed_before(case: Case, write: Op, publish: Op) -> bool:
-    if not case.trace.precedes(write, publish) or write.tx == publish.tx:
+    if not case.trace.precedes(write, publish):
+        return False
+    if write.store in _DOCUMENTS:
+        return write in publish.guards and not write.tx.startswith("tx")
+    if write.tx == publish.tx:
         return False
     if write.tx.startswith("auto"):
         return effect_of(publish).category == "publish"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from effectonce.lint.findings import Label
 from effectonce.lint.python.values import Op, Val
@@ -12,6 +13,9 @@ from .cases import TOOLS, Case, advice, effect_of, same_transaction, stored_in_d
 #: Effects of a handler that tells somebody that things went wrong; nobody minds those twice.
 _ALERTS = ("mail", "message", "publish", "http", "append", "insert", "counter", "enqueue")
 _UNDOES = ("payment", "increment")
+_TAKES_BACK = re.compile(
+    r"(?:^|\.)_*(?:on_|do_|run_|handle_)?(?:compensat\w*|undo|unwind|roll_?back|revert)(?=$|[._A-Z])(?!_on)|\w*Compensat"
+).search
 #: family: settings that have a failed message delivered again. (Celery's max_retries alone does not.)
 _RETRIES = {
     "celery": ("autoretry_for",),
@@ -34,10 +38,9 @@ class Verdict:
     record: Op | None = None
     covered: bool = True
     """Whether some guard holds even if the worker dies between the effect and its record."""
+    late: bool = False
+    """Whether, beside that, a crash between the effect and its record lets a duplicate through (EO103)."""
     note: str = ""
-
-
-FINE = Verdict()
 
 
 def judge(case: Case) -> list[Verdict]:
@@ -53,6 +56,8 @@ def judge(case: Case) -> list[Verdict]:
     for verdict in verdicts:
         if verdict.rule and verdict.rule != "P11":
             _report_hole(case, verdict)
+        if verdict.late:
+            _report_hole(case, replace(verdict, rule="EO103"))
     return verdicts
 
 
@@ -91,7 +96,8 @@ def _claimed(case: Case, op: Op, claims: list[Op]) -> Verdict:
     outcomes = []
     for claim in claims:
         if not stored_in_database(claim):
-            lost = _retried(case) and not _given_back(case, claim, op) and not _followed_up(case, claim, op)
+            again = _retried(case) or (effect.in_database and _comes_back(case))
+            lost = again and not _given_back(case, claim, op) and not _followed_up(case, claim, op)
             outcomes.append(Verdict("EO104", guard=claim) if lost else Verdict())
         elif same_transaction(claim, op):
             outcomes.append(Verdict(covered=effect.in_database))
@@ -116,6 +122,11 @@ def _retried(case: Case) -> bool:
     settings = case.consumer.settings
     words = _RETRIES.get(case.consumer.family, ())
     return any(word in settings and settings[word].literal not in (0, None, False) for word in words)
+
+
+def _comes_back(case: Case) -> bool:
+    """Whether an error of the work, by itself, has the message delivered again."""
+    return case.consumer.acks == "explicit" or case.consumer.family in ("webhook", "lambda")
 
 
 def _given_back(case: Case, claim: Op, op: Op) -> bool:
@@ -176,12 +187,14 @@ def _checked(case: Case, op: Op, check: Op) -> Verdict | None:
         return Verdict("EO101", guard=check, record=op, covered=False)
     record = after[0]
     if effect.in_database and stored_in_database(op) and stored_in_database(record):
-        if record.store == "entity" or record.ignored_conflict or record.kind == "write":
+        if record.store == "entity" or record.kind == "write":
             return Verdict("EO101", guard=check, record=record, covered=False)
-        if same_transaction(op, record):
-            return Verdict()
-        return Verdict("EO102", guard=check, record=record, covered=False)
-    return Verdict("EO101", guard=check, record=record, covered=False)
+        if not same_transaction(op, record):
+            return Verdict("EO102", guard=check, record=record, covered=False, late=True)
+        if record.ignored_conflict or record.kind == "effect":
+            return Verdict("EO101", guard=check, record=record, covered=False)
+        return Verdict()
+    return Verdict("EO101", guard=check, record=record, covered=False, late=True)
 
 
 def _marked_first(case: Case, op: Op, check: Op, record: Op, locked: bool) -> Verdict:
@@ -247,7 +260,7 @@ def made_up(key: Val) -> bool:
 
 def _report_unguarded(case: Case, verdicts: list[Verdict]) -> None:
     consumer = case.consumer
-    undoing = [each for each in verdicts if each.effect is not None and _undoes(case, each.effect)]
+    undoing = [each for each in verdicts if each.effect is not None and undoes(case, each.effect)]
     for verdict in undoing:
         assert verdict.effect is not None
         _report_compensation(case, verdict.effect)
@@ -282,8 +295,9 @@ def _hint(case: Case, op: Op) -> str:
     return ""
 
 
-def _undoes(case: Case, op: Op) -> bool:
-    if case.consumer.family == "saga":
+def undoes(case: Case, op: Op) -> bool:
+    """Whether an effect takes back what a step did: after it failed, or in code that says it is there for that."""
+    if case.consumer.family == "saga" or any(map(_TAKES_BACK, op.trail)):
         return effect_of(op).category in (*_UNDOES, "insert", "http", "counter")
     return bool(op.handlers) and effect_of(op).category in _UNDOES
 

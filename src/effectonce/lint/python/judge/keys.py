@@ -8,14 +8,16 @@ import re
 from effectonce.lint.findings import Fix, Place
 from effectonce.lint.python.values import Op, Val
 
-from .cases import TOOLS, Case, effect_of
-from .dedup import Verdict
+from .cases import TOOLS, Case, effect_of, stored_in_database
+from .dedup import Verdict, undoes
 from .fixing import with_argument
 
 #: Fields that say what is wanted, and fields that say who wants it. Neither says which time it is.
 _WHAT = re.compile(
     r"amount|price|total|sum|quantity|qty|currency|sku|product|item|email|phone|name|body|text|subject|title|address"
-    r"|type|kind|status|date|day|description|message$|content",
+    r"|type|kind|status|date|day|description|message$|content"
+    r"|(?:^|_)(?:cents|pence|money|value|units?|points|credits?|count|weight|litres?|km|kg|kwh|fee|rate|plan|tier|level"
+    r"|size|colou?r|reason|note|memo|comment|template|seats)(?:$|_)",
     re.IGNORECASE,
 )
 _WHO = re.compile(r"customer|user|account|tenant|merchant|client|member|owner|buyer|seller|recipient", re.IGNORECASE)
@@ -33,7 +35,8 @@ def judge(case: Case, verdicts: list[Verdict]) -> None:
 
 def _keys(case: Case, verdicts: list[Verdict]) -> list[tuple[Op, Val, str]]:
     """Every key that something is deduplicated by, once: of the guards, and of the providers' calls."""
-    guards = [guard for op in case.ops for guard in op.guards if _dedups(case, guard)]
+    recorded = {(op.store, op.location) for op in case.ops if op.kind in ("mark", "claim")}
+    guards = [each for each in dict.fromkeys(each for op in case.ops for each in op.guards) if _dedups(each, recorded)]
     guards += [each.record for each in verdicts if each.record is not None]
     guards += [op for op in case.ops if op.kind == "guard"]
     found = [(op, op.key, "the dedup key") for op in guards if op.key is not None]
@@ -47,21 +50,21 @@ def _keys(case: Case, verdicts: list[Verdict]) -> list[tuple[Op, Val, str]]:
     return list(distinct.values())
 
 
-def _dedups(case: Case, guard: Op) -> bool:
+def _dedups(guard: Op, recorded: set[tuple[str, str]]) -> bool:
     """Whether a guard is one against duplicates, rather than a condition of the business."""
     if guard.kind in ("guard", "claim") or guard.dedup or guard.store in TOOLS:
         return True
     if guard.kind == "mark" and guard.atomic:
         return True
-    return guard.kind == "read" and any(
-        op.kind in ("mark", "claim") and op.store == guard.store and op.location == guard.location for op in case.ops
-    )
+    return guard.kind == "read" and (guard.store, guard.location) in recorded
 
 
 def _judge_key(case: Case, op: Op, key: Val, what: str) -> None:
     unstable = sorted(each[9:] for each in key.taint if each.startswith("unstable:"))
     attempt = sorted(each[8:] for each in key.taint if each.startswith("attempt:"))
     fields = sorted(each[6:] for each in key.taint if each.startswith("field:"))
+    if unstable == ["the offset"] and op.kind == "mark" and stored_in_database(op) and not op.ignored_conflict:
+        unstable = []  # how far a partition has been read, moved on in the transaction of the effect
     rule, wrong, help_, mode = "", "", "", ""
     if attempt:
         rule, mode = "EO304", "K"
@@ -116,7 +119,7 @@ def _missing(case: Case, verdict: Verdict) -> None:
     op = verdict.effect
     assert op is not None
     effect = effect_of(op)
-    if not effect.provider or effect.key_given or verdict.covered or op.handlers or case.consumer.family == "saga":
+    if not effect.provider or effect.key_given or verdict.covered or undoes(case, op):
         return
     case.found(
         "EO303",

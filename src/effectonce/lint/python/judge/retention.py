@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from effectonce.lint.findings import Fix, Label, Place
 from effectonce.lint.python.values import Op, Val
+from effectonce.lint.spans import span
 
 from .cases import Case
 from .dedup import Verdict
@@ -11,6 +12,8 @@ from .fixing import with_argument
 
 FIFTEEN_DAYS = 1296000
 _CELERY_RETRIES = 3.0
+_TIMES = ("max_retries", "max_attempts", "max", "retries")
+_APART = ("default_retry_delay", "countdown", "retry_delay", "wait", "min_backoff", "interval")
 _LOOSE = "this dedup key is set without NX, so two deliveries can both find it missing"
 _FOREVER = "this dedup key never expires: Redis fills up, and then evicts what it should keep"
 
@@ -19,6 +22,10 @@ def judge(case: Case, verdicts: list[Verdict]) -> None:
     loose = {id(each.record or each.guard) for each in verdicts if each.rule == "EO105"}
     guards = {id(guard) for op in case.ops for guard in op.guards}
     window = _window(case)
+    if window is not None:
+        for tool in _tools(case):
+            if tool.seconds is not None and tool.seconds < window.seconds:
+                _report_short(case, tool, tool.seconds, window)
     for op in case.ops:
         if op.kind not in ("mark", "effect") or op.store not in ("redis", "cache"):
             continue
@@ -33,6 +40,12 @@ def judge(case: Case, verdicts: list[Verdict]) -> None:
             case.found("EO105", op.at, _FOREVER, help=help_, mode="L", fix=_ex(op))
         if op.seconds is not None and window is not None and op.seconds < window.seconds:
             _report_short(case, op, op.seconds, window)
+
+
+def _tools(case: Case) -> list[Op]:
+    """The tools that guard something here, each once by where it stands."""
+    found = [guard for op in case.ops for guard in (op, *op.guards) if guard.store == "tool"]
+    return list({each.at: each for each in found}.values())
 
 
 def _checked(case: Case, op: Op) -> bool:
@@ -60,7 +73,7 @@ def _report_short(case: Case, op: Op, kept: float, window: _Window) -> None:
     case.found(
         "EO106",
         op.at,
-        f"the dedup record is kept for {_span(kept)}, but the message can come back for {_span(window.seconds)}",
+        f"the dedup record is kept for {span(kept)}, but the message can come back for {span(window.seconds)}",
         labels=(Label(window.at, window.what),) if window.at is not None else (),
         help="keep it longer than retries, visibility timeout, dead-letter queue and redrive together",
         mode="L",
@@ -85,24 +98,41 @@ def _window(case: Case) -> _Window | None:
         at = consumer.registered_in.place(consumer.registration)
     settings = consumer.settings
     found = []
-    retries, delay = _number(settings.get("max_retries")), _number(settings.get("default_retry_delay"))
-    if delay is None:
-        delay = max((each for op in case.ops if (each := _countdown(op)) is not None), default=None)
-        retries = retries if retries is not None or delay is None else _CELERY_RETRIES
-    if retries and delay:
-        found.append(_Window(retries * delay, f"{int(retries)} retries, {_span(delay)} apart", at))
+    if retried := _retried(case):
+        found.append(_Window(*retried, at))
     told = [(settings.get(name), at) for name in ("VisibilityTimeout", "visibility_timeout")]
     if consumer.family == "celery":
         options, place = case.settings.get("broker_transport_options", (Val(), None))
         told.append(((options.fields or {}).get("visibility_timeout"), place))
     kept = _number(_made_queue(settings.get("QueueUrl")).get("MessageRetentionPeriod"))
     if kept is not None:
-        found.append(_Window(kept, f"the queue keeps it for {_span(kept)}", at))
+        found.append(_Window(kept, f"the queue keeps it for {span(kept)}", at))
     for value, place in told:
         seconds = _number(value)
         if seconds is not None:
-            found.append(_Window(seconds, f"visibility timeout of {_span(seconds)}", place))
+            found.append(_Window(seconds, f"visibility timeout of {span(seconds)}", place))
     return max(found, default=None, key=lambda each: each.seconds)
+
+
+def _retried(case: Case) -> tuple[float, str] | None:
+    """For how long a failed message is tried again, and what says so."""
+    settings = dict(case.consumer.settings)
+    for name in ("retry_kwargs", "retry"):  # Celery's; a strategy of procrastinate, rq's Retry
+        settings.update((settings[name].fields or {}) if name in settings else {})
+    retries = next((found for name in _TIMES if (found := _number(settings.get(name))) is not None), None)
+    delay = next((found for name in _APART if (found := _number(settings.get(name))) is not None), None)
+    longest = _number(settings.get("max_backoff"))
+    if steps := settings.get("interval", Val()).items:
+        delay = sum(_number(each) or 0.0 for each in steps) / len(steps)
+    if delay is None:
+        delay = max((each for op in case.ops if (each := _countdown(op)) is not None), default=None)
+        retries = retries if retries is not None or delay is None else _CELERY_RETRIES
+    if not retries or not delay:
+        return None
+    if case.consumer.family == "dramatiq":  # in milliseconds, and doubled each time
+        delays = [min(delay * 2**each, longest or float("inf")) / 1000 for each in range(min(int(retries), 64))]
+        return sum(delays), f"{int(retries)} retries, from {span(delays[0])} to {span(delays[-1])} apart"
+    return retries * delay, f"{int(retries)} retries, {span(delay)} apart"
 
 
 def _made_queue(url: Val | None) -> dict[str, Val]:
@@ -124,11 +154,3 @@ def _number(value: Val | None) -> float | None:
     if isinstance(literal, str) and literal.isdecimal():
         literal = int(literal)
     return float(literal) if isinstance(literal, int | float) and not isinstance(literal, bool) else None
-
-
-def _span(seconds: float) -> str:
-    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size and seconds % size == 0:
-            count = int(seconds // size)
-            return f"{count} {name}{'s' if count != 1 else ''}"
-    return f"{seconds:g} seconds"

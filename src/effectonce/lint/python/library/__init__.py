@@ -1,0 +1,1 @@
+"""What is known of other people's libraries, as tables: which calls receive, ack, claim, record and show outside."""

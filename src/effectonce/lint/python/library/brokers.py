@@ -15,7 +15,6 @@ from .registrations import callback_of
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
 
-_DELIVERED = frozenset({MESSAGE})
 _WHOLE = frozenset({MESSAGE, PAYLOAD})
 
 #: (tag, method): (family, the tag of what it gives). Calling it receives.
@@ -105,11 +104,15 @@ def called(walk: Calls, call: Call) -> Val | None:
         return _received(walk, call, "sqs", "sqs.response")
     if tag == "redis" and name == "pubsub":
         return Val(text="pubsub()", tag="redis.pubsub")
-    if name == "consume" and tag == "pika.channel" and callback_of(call) is None:
+    if name == "consume" and tag == "pika.channel" and callback_of(walk, call) is None:
         return Val(text="consume()", tag="stream:pika.tuple", taint=_WHOLE, fields=dict(call.keywords))
     if name == "iterator" and tag == "aiopika.queue":
         return Val(text="iterator()", tag="stream:aiopika.message", taint=_WHOLE, fields=dict(call.keywords))
-    if tag in ("nats.client", "nats.js") and name in ("subscribe", "pull_subscribe") and callback_of(call) is None:
+    if (
+        tag in ("nats.client", "nats.js")
+        and name in ("subscribe", "pull_subscribe")
+        and callback_of(walk, call) is None
+    ):
         return Val(text=f"{name}()", tag="nats.sub" if name == "subscribe" else "nats.psub", fields=dict(call.keywords))
     if name == "client" and (call.ref == "boto3.client" or tag == "boto.session"):
         return _aws(call, "aws.")

@@ -12,13 +12,14 @@ from effectonce.lint.words import words
 
 from .names import dedupish
 from .redis import seconds_of
-from .rows import stable
+from .rows import stable, unstable
 from .stores import claimed
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
 
 _DYNAMO = words("put_item update_item get_item transact_write_items")
+_EXPIRIES = ("timeout", "expire", "time", "ttl")
 _MONGO = words("insert_one insert_many update_one update_many find_one find_one_and_update")
 
 
@@ -32,7 +33,7 @@ def called(walk: Calls, call: Call) -> Val | None:
         return _dynamo(walk, call, name)
     if name in ("put_object", "upload_file", "upload_fileobj") and tag.startswith("aws."):
         key = call.argument(2, "Key")
-        if key is not None and _made_up(key):
+        if key is not None and unstable(key):
             walk.emit("effect", call.node, text=call.shown, effect=Effect("counter", "stores a new object"))
             return Val(text=f"{name}()")
     if tag == "mongo.collection" or name in _MONGO:
@@ -50,7 +51,7 @@ def _cache(walk: Calls, call: Call, name: str) -> Val | None:
     named = key.string or key.text
     common: dict[str, Any] = {"text": call.shown, "store": "cache", "location": key.text, "key": key}
     common["dedup"] = dedupish(named)
-    kept = {"expires": True, "seconds": seconds_of(call.argument(2, "timeout"))}
+    kept = {"expires": True, "seconds": seconds_of(call.argument(2, *_EXPIRIES))}
     op: Op | None = None
     match name.removeprefix("a") if name not in ("add", "aadd") else "add":
         case "get" | "has_key":
@@ -88,7 +89,7 @@ def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
         op = claimed(walk, walk.emit("claim", call.node, atomic=True, **common))
     elif name in ("get_item", "query"):
         op = walk.emit("read", call.node, **common)
-    elif name == "put_item" and any(_made_up(value) for part, value in (item.fields or {}).items() if _is_key(part)):
+    elif name == "put_item" and any(unstable(value) for part, value in (item.fields or {}).items() if _is_key(part)):
         op = walk.emit("effect", call.node, effect=Effect("counter", f"puts a new item into {location}"), **common)
     elif name == "put_item":
         op = walk.emit("mark" if common["dedup"] else "write", call.node, **common)
@@ -106,10 +107,6 @@ def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
 def _is_key(field: str) -> bool:
     """Whether a field of an item is a part of its key, by its usual names."""
     return field.lower() in ("pk", "sk", "id", "uuid", "key")
-
-
-def _made_up(value: Val) -> bool:
-    return any(each.startswith("unstable:") for each in value.taint)
 
 
 # -- MongoDB

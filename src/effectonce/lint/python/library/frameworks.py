@@ -31,6 +31,7 @@ _BY_METHOD = {
     ("taskiq.broker", "task"): ("taskiq", "taskiq task"),
     ("procrastinate.app", "task"): ("procrastinate", "Procrastinate task"),
     ("huey", "task"): ("huey", "Huey task"),
+    ("faust.app", "agent"): ("faust", "Faust agent"),
     ("eo.worker", "handler"): ("effectonce", "worker's handler"),
     ("babelqueue", "handler"): ("babelqueue", "BabelQueue handler"),
     ("azure.app", "service_bus_queue_trigger"): ("servicebus", "Service Bus function"),
@@ -40,20 +41,26 @@ _BY_METHOD = {
 }
 _CELERY_ONLY = words("bind acks_late autoretry_for max_retries default_retry_delay")
 _ROUTES = words("post put patch route api_route")
+_ROUTE_REFS = words(
+    "litestar.post litestar.put litestar.patch bottle.post bottle.put rest_framework.decorators.api_view"
+)
 _APPS = words("app router api bp blueprint webhooks")
-_VIEWS = words("APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource")
+_VIEWS = words(
+    "APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource RequestHandler HTTPMethodView"
+)
 
 WEBHOOK = re.compile(
-    r"web_?hook|/hooks?(?:/|$)|/callbacks?(?:/|$)|/ipn(?:/|$)|_hook$|^hook_|(?:^|_)ipn(?:_|$)|notif(?:y|ications?)/?$",
+    r"web_?hook|/hooks?(?:/|$)|/callbacks?(?:/|$)|/ipn(?:/|$)|_hook(?:$|\.|_view)|^hook_|(?:^|_)ipn(?:_|$)"
+    r"|notif(?:y|ications?)/?$|(?<!auth)(?<!login)(?<!sso)_callback(?:$|_view)",
     re.IGNORECASE,
 )
 """Paths and names of what a provider calls."""
 SIGNED = re.compile(
     rb"construct_event|svix|X-Hub-Signature|Stripe-Signature|HTTP_STRIPE_SIGNATURE|X-Shopify-Hmac|X-GitHub-Event"
-    rb"|verify_webhook|webhook_signature|X-Twilio-Signature|Paddle-Signature|X-Paystack-Signature|X-Razorpay-Signature",
+    rb"|verify_webhook|webhook_signature|compare_digest|[\"']\w[\w-]*[-_]signature\b|\b(?:verif|check|valid)\w*_signature",
     re.IGNORECASE,
 )
-"""Code that checks a provider's signature."""
+"""Code that checks a sender's signature."""
 
 
 def by_decorator(target: Val, given: set[str]) -> tuple[str, str]:
@@ -86,14 +93,20 @@ def by_ancestry(ancestors: list[str], methods: set[str]) -> tuple[str, str, str]
         return "celery", "Celery task", "run"
     if "perform" in methods and any(each.endswith("GenericActor") for each in ancestors):
         return "dramatiq", "Dramatiq actor", "perform"
+    if "on_message" in methods and any(each.endswith("ConnectionListener") for each in ancestors):
+        return "stomp", "STOMP listener", "on_message"
     if "post" in methods and {each.rpartition(".")[2] for each in ancestors} & _VIEWS:
         return "webhook", "webhook", "post"
+    if "create" in methods and any(each.endswith("ViewSet") for each in ancestors):
+        return "webhook", "webhook", "create"
     return "", "", ""
 
 
 def is_route(target: Val) -> bool:
     """Whether a decorator makes a function answer requests that change something."""
     base = target.base
+    if target.ref in _ROUTE_REFS:
+        return True
     if target.attr not in _ROUTES or base is None:
         return False
     unseen = not base.tag and base.function is None and base.text.rpartition(".")[2] in _APPS

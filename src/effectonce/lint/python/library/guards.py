@@ -10,6 +10,7 @@ from effectonce.lint.python.values import Op, Val
 from effectonce.lint.words import pairs, words
 
 from .names import dedupish, guards_by_name, snake
+from .redis import seconds_of
 
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
@@ -34,6 +35,7 @@ _TRANSPARENT = words(
 _BASES = ("QueueOnce", "Singleton", "Idempotent", "OnceTask", "ExactlyOnce")
 _TRANSACTIONS = words("transaction atomic begin in_transaction unit_of_work uow transaction_scope")
 _ASKS = ("get", "find", "exists", "fetch", "lookup", "has", "is_", "check", "contains", "was", "load")
+_RETENTIONS = words("retention expires_after_seconds ttl ttl_seconds expiry")
 _UNSTABLE = {
     "delivery_tag": "the delivery tag",
     "receipt_handle": "the receipt handle",
@@ -61,7 +63,7 @@ def decorator(walk: Calls, node: ast.expr, target: Val) -> Op | None:
         made_here = base.fields if base is not None and base.tag == "eo.worker" else None
         if made_here is not None and not {"store", "inbox", "**"} & made_here.keys():
             return None  # a worker without either guards nothing
-        return _tool(walk, node, name)
+        return _tool(walk, node, name, base)
     seen = target.function is not None or target.cls is not None
     if seen or target.ref.partition(".")[0] in _TRANSPARENT or not guards_by_name(name):
         return None
@@ -86,9 +88,21 @@ def of_framework(walk: Calls, target: Val, call: ast.Call | None, settings: dict
     return None
 
 
-def _tool(walk: Calls, node: ast.AST, text: str) -> Op:
+def _tool(walk: Calls, node: ast.AST, text: str, base: Val | None = None) -> Op:
     call = node if isinstance(node, ast.Call) else None
-    return walk.emit("guard", node, text=text, store="tool", atomic=True, key=_key(walk, call))
+    kept = _kept(walk, call, base)
+    return walk.emit("guard", node, text=text, store="tool", atomic=True, key=_key(walk, call), seconds=kept)
+
+
+def _kept(walk: Calls, call: ast.Call | None, base: Val | None) -> float | None:
+    """For how long a tool is told to remember: by itself, or by what it is a method of."""
+    given = {each.arg: each.value for each in call.keywords if each.arg} if call is not None else {}
+    for name in _RETENTIONS & given.keys():
+        return seconds_of(walk.value(given[name]))
+    settings = [base.fields or {}] if base is not None else []
+    if "config" in given:  # of powertools
+        settings.insert(0, walk.value(given["config"]).fields or {})
+    return next((seconds_of(each[name]) for each in settings for name in sorted(_RETENTIONS & each.keys())), None)
 
 
 def _key(walk: Calls, call: ast.Call | None) -> Val | None:
@@ -132,7 +146,7 @@ def called(walk: Calls, call: Call) -> Val | None:
         return call.args[0]
     if not is_tool(target) and not is_tool(call.receiver):
         return None
-    op = _tool(walk, call.node, call.name)
+    op = _tool(walk, call.node, call.name, call.receiver)
     if any(each.function is not None for each in call.all()):
         return _wrapped(call, op)
     if call.name in _GIVES_DECORATOR:

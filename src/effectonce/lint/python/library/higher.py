@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ _RUN_METHODS = {
 _MAPS = words("map starmap imap imap_unordered")
 """What calls the function for each of what it is given."""
 _THREADS = words("run_in_executor run_in_threadpool submit start_soon run_sync")
+_SPAWNS = words("create_task ensure_future run_coroutine_threadsafe submit run_in_executor")
 _RETRYING = words("Retrying AsyncRetrying retry_context RetryingCaller")
 
 
@@ -72,6 +74,17 @@ def called(walk: Calls, call: Call) -> Val | None:
         handed = replace(call, target=call.args[position], args=call.args[position + 1 :])  # of a library
         return walk.called(handed) if ref in _RUNS or name in _THREADS else None
     return None
+
+
+def spawns(node: ast.expr) -> bool:
+    """Whether a statement starts something that nobody waits for: `asyncio.create_task(work(message))`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    if node.func.attr in _SPAWNS:
+        return True
+    made = node.func.value  # Thread(target=work).start()
+    thread = isinstance(made, ast.Call) and getattr(made.func, "attr", getattr(made.func, "id", "")) == "Thread"
+    return node.func.attr == "start" and thread
 
 
 def _function(call: Call, position: int) -> Function | None:

@@ -75,7 +75,8 @@ def _form(call: Call, text: str) -> Val | None:
     if name in _ONLY_OF_MESSAGES and not receiver.taint:
         return None
     ours = not receiver.tag or receiver.tag.partition(".")[0] in _MESSAGES or receiver.tag.startswith("redis.")
-    if receiver.ref or receiver.function is not None or not ours:
+    library = receiver.ref and receiver.tag != "web.request"  # that one is an object, not a name of the library's
+    if library or receiver.function is not None or not ours:
         return None
     if call.target.tag:
         return Val(text=text, tag=call.target.tag, taint=call.target.taint, origin=receiver.origin)

@@ -16,6 +16,9 @@ redis               redis:Redis,StrictRedis,RedisCluster,from_url
                     fakeredis:FakeRedis,FakeStrictRedis,FakeAsyncRedis flask_redis:FlaskRedis
                     django_redis:get_redis_connection coredis:Redis,RedisCluster rediscluster:RedisCluster
 redis.sentinel      redis:Sentinel valkey:Sentinel
+cache               flask_caching:Cache pymemcache:Client,PooledClient,HashClient,RetryingClient pylibmc:Client
+                    memcache:Client diskcache:Cache,FanoutCache aiocache:Cache,RedisCache,MemcachedCache
+                    aiomcache:Client
 lock                redis_lock:Lock redlock:Redlock aioredlock:Aioredlock pottery:Redlock
 sql.conn            psycopg2:connect psycopg:connect,Connection,AsyncConnection pymysql:connect,Connection
                     MySQLdb:connect mysql:connect sqlite3:connect,Connection aiosqlite:connect,Connection
@@ -74,6 +77,7 @@ pulsar.consumer     pulsar:Consumer
 mqtt.client         paho:Client aiomqtt:Client
 stomp.connection    stomp:Connection,Connection11,Connection12
 celery.app          celery:Celery,current_app
+faust.app           faust:App
 faststream.broker
                     faststream:KafkaBroker,RabbitBroker,NatsBroker,RedisBroker,ConfluentBroker,MQTTBroker,KafkaRouter
                     faststream:RabbitRouter,NatsRouter,RedisRouter,ConfluentRouter,KafkaRoute
@@ -93,8 +97,8 @@ sendgrid            sendgrid:SendGridAPIClient python_http_client:Client mailjet
 smtp                smtplib:SMTP,SMTP_SSL aiosmtplib:SMTP yagmail:SMTP redmail:EmailSender
 mailer              flask_mail:Mail,Mailer fastapi_mail:FastMail flask_mailman:Mail postmarker:PostmarkClient
                     mailersend:NewEmail,MailerSendClient mailchimp_transactional:Client
-                    sib_api_v3_sdk:TransactionalEmailsApi
-                    azure:EmailClient
+                    sib_api_v3_sdk:TransactionalEmailsApi mandrill:Mandrill sparkpost:SparkPost customerio:APIClient
+                    azure:EmailClient courier:Courier trycourier:Courier loops:LoopsClient
 mail.message        django:EmailMessage,EmailMultiAlternatives flask_mailman:EmailMessage
 chat                slack_sdk:WebClient,AsyncWebClient,WebhookClient slack:WebClient telegram:Bot
                     telebot:TeleBot,AsyncTeleBot aiogram:Bot discord_webhook:DiscordWebhook onesignal_sdk:Client
@@ -105,6 +109,8 @@ square              square:Client,Square,AsyncSquare
 adyen               Adyen:Adyen
 braintree           braintree:BraintreeGateway
 mollie              mollie:Client
+keyed.payment       modern_treasury:ModernTreasury,AsyncModernTreasury increase:Increase,AsyncIncrease lithic:Lithic
+                    xendit:ApiClient,Xendit chargebee:Chargebee
 razorpay            razorpay:Client
 gocardless          gocardless_pro:Client
 checkout            checkout_sdk:CheckoutSdk
@@ -113,6 +119,8 @@ dwolla              dwollav2:Client,Token
 coinbase            coinbase_commerce:Client
 payment             paypalrestsdk:Payment,Payout,Sale,Capture,Authorization iyzipay:Payment mercadopago:SDK
                     authorizenet:createTransactionController paystackapi:Transaction,Transfer
+                    omise:Charge,Transfer,Refund
+                    rave_python:Rave conekta:Order,Charge paddle_billing:Client recurly:Client klarna:Client
 paypal.http         paypalcheckoutsdk:PayPalHttpClient paypalhttp:HttpClient
 thread              threading:Thread,Timer multiprocessing:Process
 executor            concurrent:ThreadPoolExecutor,ProcessPoolExecutor multiprocessing:Pool,ThreadPool

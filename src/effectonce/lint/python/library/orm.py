@@ -10,6 +10,7 @@ from effectonce.lint.python.values import Effect, Op, Val
 from effectonce.lint.words import words
 
 from . import django, rows, sqlalchemy
+from .names import dedupish
 from .stores import column_grows
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ _ON_CLASS = words(
 )
 """What Tortoise and peewee have on the model itself."""
 _MANAGERS = words("objects _default_manager query unscoped")
+_RELATED = words("create acreate bulk_create abulk_create get_or_create update_or_create")
+"""Of the rows that a row leads to: `order.lines.create(…)`."""
+_GROWS = ("inc__", "dec__", "push__", "push_all__", "mul__")
+"""How mongoengine says that a field is added to."""
 
 
 def called(walk: Calls, call: Call) -> Val | None:
@@ -38,14 +43,16 @@ def called(walk: Calls, call: Call) -> Val | None:
         return Val(text="atomic()", tag="tx")
     if call.ref in ("django.shortcuts.get_object_or_404", "django.shortcuts.aget_object_or_404") and call.args:
         return rows.one(walk, call, rows.query(call.args[0]))
+    if call.target.attr == "objects" and call.target.base is not None:  # mongoengine's `Video.objects(slug=slug)`
+        return replace(rows.query(call.target.base), fields=dict(call.keywords))
     found = sqlalchemy.called(walk, call)
     if found is not None:
         return found
-    wanted = _managed_rows(call.receiver) if call.target.function is None else None
+    wanted = _managed_rows(call.receiver, call.name) if call.target.function is None else None
     return _managed(walk, call, wanted) if wanted is not None else _on_object(walk, call)
 
 
-def _managed_rows(receiver: Val) -> Val | None:
+def _managed_rows(receiver: Val, name: str) -> Val | None:
     """The query that a chain like `Order.objects.filter(…)` stands for; Django's say so by their ``attr``."""
     if receiver.tag == "orm.query":
         return receiver
@@ -53,7 +60,8 @@ def _managed_rows(receiver: Val) -> Val | None:
         return replace(rows.query(receiver.base), attr="" if receiver.attr == "query" else "objects")
     if receiver.text.endswith(("_set", ".objects")) and receiver.base is not None:
         return replace(rows.query(receiver), attr="objects")
-    return None
+    related = receiver.base is not None and receiver.base.tag == "orm.entity" and bool(receiver.attr)
+    return replace(rows.query(receiver), attr="objects") if related and name in _RELATED else None
 
 
 def _managed(walk: Calls, call: Call, wanted: Val) -> Val | None:
@@ -87,7 +95,7 @@ def _managed(walk: Calls, call: Call, wanted: Val) -> Val | None:
         row = Val(text=f"{wanted.text}<row>", tag="orm.entity", origin=(op,), base=wanted)
         pair = (row, Val(text="created", origin=(op,)))
         return Val(text=f"{wanted.text}.{name}()", tag="tuple", items=pair, origin=(op,))
-    if name == "update":
+    if name in ("update", "update_one", "modify"):
         return _updated(walk, call, wanted, common)
     if name == "delete":
         return Val(origin=(walk.emit("unmark", call.node, atomic=True, **common),))
@@ -101,6 +109,8 @@ def _updated(walk: Calls, call: Call, wanted: Val, common: dict[str, object]) ->
     for keyword in call.node.keywords:
         if keyword.arg and (call.keywords[keyword.arg].tag == "django.F+" or column_grows(keyword.value, keyword.arg)):
             grows = grows or keyword.arg
+        elif keyword.arg and keyword.arg.startswith(_GROWS):
+            grows = grows or keyword.arg.partition("__")[2]
     for arg in call.args:
         for name, value in (arg.fields or {}).items():
             column = name.rpartition(".")[2].strip("<>'\"")
@@ -141,7 +151,7 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
     receiver, name = call.receiver, call.name
     if (found := django.serialized(walk, call)) is not None:
         return found
-    if receiver.tag in ("peewee.insert", "peewee.upsert"):
+    if receiver.tag in ("peewee.insert", "peewee.upsert", "peewee.ignore"):
         return _inserting(walk, call)
     if name in _ON_CLASS and receiver.cls is not None:  # Tortoise, peewee
         if not rows.is_model(walk, receiver.cls) or name in receiver.cls.methods:
@@ -150,6 +160,8 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
             kind = "peewee.insert" if name.startswith("insert") else "peewee.upsert"
             return Val(text=receiver.cls.name, tag=kind, base=receiver, fields=dict(call.keywords))
         return _managed(walk, call, rows.query(receiver))
+    if name in ("update", "inc") and (found := _operated(walk, call)) is not None:
+        return found
     if name not in ("save", "asave", "insert", "delete", "adelete"):
         return None
     if not rows.is_row(walk, receiver):
@@ -170,6 +182,15 @@ def _on_object(walk: Calls, call: Call) -> Val | None:
     return Val(literal=None)
 
 
+def _operated(walk: Calls, call: Call) -> Val | None:
+    """Beanie's `Video.find_one(…).update(Inc({Video.views: 1}))`."""
+    made = [each.base.ref for each in call.args if each.base is not None]
+    if not any(each.startswith("beanie.") and each.endswith((".Inc", ".Push", ".Mul")) for each in made):
+        return None
+    effect = Effect("counter", "adds to a document")
+    return Val(origin=(walk.emit("effect", call.node, text=call.shown, store="mongo", effect=effect),))
+
+
 def _kept_what_grew(walk: Calls, call: Call) -> Val | None:
     """`wallet.balance += amount` and `wallet.save()`, whatever kind of object that is: it is kept somewhere."""
     grown = walk.grown.pop(call.receiver.text, None)
@@ -184,9 +205,16 @@ def _inserting(walk: Calls, call: Call) -> Val | None:
     """peewee's `Entry.insert(…).on_conflict_ignore().execute()`."""
     receiver = call.receiver
     if call.name.startswith("on_conflict"):
-        return replace(receiver, tag="peewee.upsert")
+        action = call.argument(0, "action")
+        ignores = call.name == "on_conflict_ignore" or (action is not None and action.string in ("ignore", "IGNORE"))
+        return replace(receiver, tag="peewee.ignore" if ignores else "peewee.upsert")
     if call.name != "execute":
         return receiver
+    if receiver.tag == "peewee.ignore":
+        key = next((each for each in (receiver.fields or {}).values() if each.taint), None)
+        common = {"store": "orm", "location": receiver.text, "key": key, "dedup": dedupish(receiver.text)}
+        op = walk.emit("mark", call.node, text=call.shown, atomic=True, ignored_conflict=True, **common)
+        return Val(text=f"{receiver.text}.execute()", origin=(op,))
     if receiver.tag == "peewee.upsert":
         op = walk.emit("write", call.node, text=call.shown, store="orm", location=receiver.text)
         return Val(text=f"{receiver.text}.execute()", origin=(op,))
@@ -213,6 +241,10 @@ def attribute_set(walk: Calls, target: ast.Attribute, base: Val, value: Val) -> 
 def augmented(walk: Calls, node: ast.AugAssign, base: Val) -> None:
     """`account.balance -= amount` on a row that was read, or on one that it leads to: `order.seller.balance`."""
     row = next((op for op in base.origin if op.store in ("orm", "entity")), None)
+    if row is None and base.base is not None and base.base.cls is not None and rows.is_model(walk, base.base.cls):
+        effect = Effect("increment", f"adds to {base.base.cls.name}.{getattr(node.target, 'attr', '')}")  # of pony
+        walk.emit("effect", node, text=ast.unparse(node), store="orm", location=base.base.cls.name, effect=effect)
+        return
     related = base.base is not None and base.base.tag == "orm.entity" and not base.known()
     if not isinstance(node.target, ast.Attribute):
         return

@@ -80,6 +80,10 @@ _SHOWS = (
 def called(walk: Calls, call: Call) -> Val | None:
     if (found := _appended(walk, call)) is not None:
         return found
+    if call.target.tag == "namedtuple":
+        fields = dict(zip(call.target.fields or {}, call.args, strict=False)) | call.keywords
+        text = walk.text(call.target.text, "(", ",".join(each.text for each in call.all()), ")")
+        return Val(text=text, tag="tuple", items=tuple(fields.values()), fields=fields, taint=taints(*call.all()))
     return _function(walk, call) if call.ref else methods.called(walk, call)
 
 
@@ -98,6 +102,8 @@ def _function(walk: Calls, call: Call) -> Val | None:
     if ref in _EXITS:
         walk.emit("raise", call.node)
         return Val()
+    if ref == "collections.namedtuple":
+        return _named_tuple(call, text)
     if ref == "datetime.timedelta":
         return Val(text=text, literal=_timedelta(call))
     if ref == "contextlib.suppress":
@@ -154,6 +160,13 @@ def _of_all(call: Call, text: str) -> Val | None:
 def hashed(taint: frozenset[str]) -> frozenset[str]:
     """Of a hash: a payload goes in whole, a digest comes out."""
     return (taint - {PAYLOAD}) | {"digest"} if PAYLOAD in taint else taint
+
+
+def _named_tuple(call: Call, text: str) -> Val:
+    """`namedtuple("Route", "kind run")`, with what its fields are called."""
+    given = call.argument(1, "field_names") or Val()
+    names = (given.string or "").replace(",", " ").split() or [each.string or "?" for each in given.items]
+    return Val(text=text, tag="namedtuple", fields={name: Val(text=name) for name in names})
 
 
 def _timedelta(call: Call) -> object:

@@ -24,6 +24,7 @@ _MONEY = {
     "plaid": ("Plaid", "idempotency_key"),
     "dwolla": ("Dwolla", "the header Idempotency-Key"),
     "coinbase": ("Coinbase", "idem"),
+    "keyed.payment": ("this API", "idempotency_key"),
     "paypal.http": ("PayPal", "the header PayPal-Request-Id"),
     "razorpay": ("", ""),
     "braintree": ("", ""),

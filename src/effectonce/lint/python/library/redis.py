@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from effectonce.lint.python.values import Effect, Val
+from effectonce.lint.spans import seconds
 from effectonce.lint.words import words
 
 from .names import dedupish
@@ -35,6 +37,8 @@ def called(walk: Calls, call: Call) -> Val | None:
         return _script(walk, call)
     unseen = not tag and not call.ref and call.target.function is None
     if tag == "redis" or (unseen and _is_redis(call)):
+        if name == "execute_command" and call.args and call.args[0].string is not None:
+            return _command(walk, replace(call, args=call.args[1:]), call.args[0].string.lower())
         return _command(walk, call, name)
     return None
 
@@ -105,8 +109,10 @@ def _seconds(call: Call, name: str) -> float | None:
 
 
 def seconds_of(value: Val | None, unit: float = 1.0) -> float | None:
-    """A duration that is written out: seconds, or a timedelta."""
+    """A duration that is written out: seconds, a timedelta, `"30d"`."""
     literal = value.literal if value is not None else None
+    if isinstance(literal, str):
+        literal = seconds(literal)
     return float(literal) * unit if isinstance(literal, int | float) and not isinstance(literal, bool) else None
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from effectonce.lint.python.resolve import Names
 
 MANAGERS = ("objects", "query")
+_TOGETHER = words("UniqueConstraint PrimaryKeyConstraint CompositeKey")
 _OWN_KEYS = words("id pk uuid")
 _BASES = words(
     "models.Model django.db.models.Model DeclarativeBase Base SQLModel sqlmodel.SQLModel db.Model"
@@ -59,11 +60,20 @@ def added(
     walk: Calls, call: Call, model: str, fields: dict[str, Val], cls: Class | None, what: str, **more: object
 ) -> Op:
     """A new row: a claim where its table refuses a second one like it, an effect where it does not."""
-    unique = unique_fields(cls) if cls is not None else []
-    own = [value for name, value in fields.items() if name in _OWN_KEYS or name in unique or dedupish(name)]
+    models = [cls, *_ancestors(walk, cls)] if cls is not None else []
+    declared = {name for each in models for name in each.attributes}
+    unique = [name for each in models for name in unique_fields(each)]
+    own = [
+        value
+        for name, value in fields.items()
+        if name in _OWN_KEYS or name in unique or (dedupish(name) and name not in declared)
+    ]
     key = next((each for each in (*own, *fields.values()) if each.taint), None)
     common = {"text": call.shown, "store": "orm", "location": model, "dedup": dedupish(model), "key": key, **more}
-    if walk.unique_tries or common["dedup"] or any(map(stable, own)):
+    together = [names for each in models for names in unique_together(each)]
+    kept_apart = any(all(name in fields and stable(fields[name]) for name in names) for names in together)
+    trusted = common["dedup"] and not (fields and fields.keys() <= declared)  # what it keeps unique is out of sight
+    if walk.unique_tries or trusted or any(map(stable, own)) or kept_apart:
         return claimed(walk, walk.emit("claim", call.node, atomic=True, **common))
     return walk.emit("effect", call.node, effect=Effect("insert", f"{what} {model} row"), **common)
 
@@ -83,21 +93,57 @@ def counted(walk: Calls, node: ast.AST, row: Op, attribute: str) -> None:
 
 def stable(value: Val) -> bool:
     """Whether a value comes with the message, and is the same for each delivery of it."""
-    return bool(value.taint) and not any(each.startswith("unstable:") for each in value.taint)
+    return bool(value.taint) and not unstable(value)
+
+
+def unstable(value: Val) -> bool:
+    """Whether a value is another one for each delivery."""
+    return any(each.startswith("unstable:") for each in value.taint)
+
+
+def _ancestors(walk: Calls, cls: Class, depth: int = 4) -> list[Class]:
+    found = [base.cls for base in walk.bases(cls) if base.cls is not None] if depth else []
+    return [*found, *(each for one in found for each in _ancestors(walk, one, depth - 1))]
 
 
 def unique_fields(cls: Class) -> list[str]:
     """Fields of a model that its table keeps unique, and that the table does not number by itself."""
     out = []
-    for name, (value, _) in cls.attributes.items():
-        if not isinstance(value, ast.Call):
-            continue
-        on = {each.arg for each in value.keywords if isinstance(each.value, ast.Constant) and each.value.value is True}
-        numbered = isinstance(value.func, ast.Attribute) and "Auto" in value.func.attr
-        filled = any(each.arg in ("default", "default_factory", "server_default") for each in value.keywords)
-        if "unique" in on or ("primary_key" in on and name != "id" and not filled and not numbered):
+    for name, parts in cls.attributes.items():
+        calls = [each for part in parts if part is not None for each in ast.walk(part) if isinstance(each, ast.Call)]
+        given = [each for call in calls for each in call.keywords]
+        on = {each.arg for each in given if isinstance(each.value, ast.Constant) and each.value.value is True}
+        kinds = {getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls}
+        numbered = any("Auto" in kind for kind in kinds)
+        filled = any(each.arg in ("default", "default_factory", "server_default") for each in given)
+        primary = on & {"primary_key", "pk"} and name != "id" and not filled and not numbered
+        if "unique" in on or "OneToOneField" in kinds or primary:
             out.append(name)
     return out
+
+
+def unique_together(cls: Class) -> list[frozenset[str]]:
+    """Sets of fields that a model's table keeps unique: `UniqueConstraint`, Django's `unique_together`."""
+    out = []
+    for node in ast.walk(cls.node):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _TOGETHER:
+                named = [each.value for each in node.keywords if each.arg == "fields"]
+                out.append(_strings(*node.args, *named))
+            case ast.Call(func=ast.Name(id="Index") | ast.Attribute(attr="Index")):
+                if any(each.arg == "unique" for each in node.keywords):
+                    out.append(_strings(*node.args[1:]))
+            case ast.Assign(targets=[ast.Name(id="unique_together")], value=ast.Tuple() | ast.List() as sets):
+                inner = [each for each in sets.elts if isinstance(each, ast.Tuple | ast.List)]
+                out += [_strings(each) for each in inner or [sets]]
+            case ast.Tuple(elts=[ast.Tuple() as names, ast.Constant(value=True)]):  # an index of peewee's
+                out.append(_strings(names))
+    return [names for names in out if names]
+
+
+def _strings(*nodes: ast.expr) -> frozenset[str]:
+    found = [each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return frozenset(each.value for each in found if isinstance(each.value, str))
 
 
 def is_row(walk: Calls, value: Val) -> bool:
@@ -110,7 +156,7 @@ def is_row(walk: Calls, value: Val) -> bool:
 
 
 def is_model(walk: Calls, cls: Class) -> bool:
-    return any(each in _BASES or each.endswith((".Model", ".Document")) for each in walk.ancestry(cls))
+    return any(each in _BASES or each.endswith((".Model", ".Document", "db.Entity")) for each in walk.ancestry(cls))
 
 
 def row_method(walk: Names, row: Val, attr: str) -> Val | None:

@@ -43,7 +43,7 @@ def _maker(call: Call) -> Val | None:
     known = call.target.function is not None or call.target.cls is not None
     if known or not call.ref or call.args or not _SESSION.search(call.name):
         return None
-    if call.ref.partition(".")[0] in ("requests", "aiohttp", "httpx", "boto3", "aiobotocore"):
+    if call.ref.partition(".")[0] in LIBRARIES:
         return None
     return Val(text=f"{call.name}()", tag="sql.session")
 
@@ -90,8 +90,6 @@ def _refined(call: Call) -> Val:
     elif name in ("on_conflict_do_update", "on_duplicate_key_update"):
         statement.verb, statement.on_conflict = "upsert", "update"
         statement.accumulates = _growing_upsert(call)
-    elif name == "returning":
-        statement.returning = True
     elif name == "with_for_update":
         statement.locks = True
     elif name == "select_from" and call.args:

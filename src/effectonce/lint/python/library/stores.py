@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from effectonce.lint.python import sql
+from effectonce.lint.python.registries import imported
 from effectonce.lint.python.values import UNKNOWN, Effect, Op, Val
 from effectonce.lint.words import words
 
@@ -28,7 +29,10 @@ _OWN_KEYS = words(
     "id uuid guid pk idempotency_key idempotence_key message_id msg_id event_id dedup_id dedup_key dedupe_key"
     " request_id delivery_id webhook_id external_id source_id message_key event_key stripe_event_id"
 )
+_COPIES = words("copy copy_from copy_expert copy_records_to_table copy_to_table")
 _STATEMENTS = words("query sql statement stmt operation command")
+_LOCKS = re.compile(r"\s*SELECT\s+(?:PG_ADVISORY_(?:XACT_)?LOCK|GET_LOCK)\b")
+_ALONE = re.compile(r"SERIALIZABLE|IMMEDIATE|EXCLUSIVE")
 _WHEN = re.compile(r"_(?:at|on|ts|time|date)$|^(?:created|processed|ts|timestamp|time|date|at)$")
 
 
@@ -39,6 +43,10 @@ def called(walk: Calls, call: Call) -> Val | None:
         return Val(literal=None)
     if call.name in _EXECUTES and (found := _bounds(walk, call)) is not None:
         return found
+    if call.name in _COPIES and call.tag.startswith("sql.") and not _reads_out(call):
+        effect = Effect("insert", "copies rows into a table")
+        walk.emit("effect", call.node, text=call.shown, store="sql", effect=effect)
+        return Val(text=f"{call.shown}()", taint=call.receiver.taint)
     statement = _statement_of(call)
     if statement is not None:
         return executed(walk, call, statement)
@@ -57,18 +65,26 @@ def called(walk: Calls, call: Call) -> Val | None:
     return None
 
 
+def _reads_out(call: Call) -> bool:
+    """`COPY … TO STDOUT`."""
+    return bool(call.args) and bool(re.search(r"\bTO\s+STDOUT\b", call.args[0].string or "", re.IGNORECASE))
+
+
 def _bounds(walk: Calls, call: Call) -> Val | None:
-    """`execute("BEGIN")` and `execute("COMMIT")`."""
-    first = ((call.args[0].string or "") if call.args else "").split()[:1]
-    word = first[0].rstrip(";").upper() if first else ""
+    """`execute("BEGIN")` and `execute("COMMIT")`, and what keeps a transaction apart from others like it."""
+    text = ((call.args[0].string or "") if call.args else "").upper()
+    word, _, rest = text.strip().partition(" ")
+    word = word.rstrip(";")
     if word in ("BEGIN", "START"):
         walk.begun = True
     elif word in ("COMMIT", "END", "ROLLBACK"):
         walk.emit("rollback" if word == "ROLLBACK" else "commit", call.node, text=call.shown)
         walk.begun = False
         walk.epoch += 1
-    else:
+    elif not (word == "LOCK" or (word == "SET" and "TRANSACTION" in rest) or _LOCKS.search(text)):
         return None
+    if word in ("LOCK", "SELECT") or _ALONE.search(rest):
+        walk.serial.add(walk.transaction())
     return Val(literal=None)
 
 
@@ -140,12 +156,12 @@ def _only_remembers(statement: sql.Statement) -> bool:
 def inserted(walk: Calls, call: Call, statement: sql.Statement, common: dict[str, object]) -> Op:
     """A row is added: a claim where a duplicate of it is refused, an effect where it is not."""
     node = call.node
-    common["key"] = _own_key(call, statement) or common["key"]
+    common["key"] = _own_key(call, statement) or _told_apart_by(call, statement, common)
     if statement.on_conflict == "nothing" or statement.conditional:
         return walk.emit("mark", node, atomic=True, ignored_conflict=True, **common)
     if walk.unique_tries:
         return claimed(walk, walk.emit("claim", node, atomic=True, **common))
-    if common["dedup"] or _keeps_itself_unique(walk, call, statement):
+    if _keeps_itself_unique(walk, call, statement, dedup=bool(common["dedup"])):
         return claimed(walk, walk.emit("claim", node, atomic=True, **common))
     return walk.emit(
         "effect", node, effect=Effect("insert", f"inserts a row into {statement.table or 'a table'}"), **common
@@ -158,15 +174,27 @@ def claimed(walk: Calls, op: Op) -> Op:
     return op
 
 
-def _keeps_itself_unique(walk: Calls, call: Call, statement: sql.Statement) -> bool:
-    """Whether the row carries a key of its own that comes with the message, so that the database refuses it twice."""
+def _keeps_itself_unique(walk: Calls, call: Call, statement: sql.Statement, *, dedup: bool) -> bool:
+    """Whether the database refuses the row twice: as its table says, where that is in sight; else since the row carries
+    a key of its own that comes with the message, or its table is there to dedup."""
     values = _values(call, statement)
-    keys = walk.module.unique.get(statement.table)
+    keys = _unique_in(walk, statement.table)
     if keys is not None:
         return any(
             key and key <= set(statement.columns) and all(_stable(values.get(column)) for column in key) for key in keys
         )
-    return any(column in _OWN_KEYS and _stable(values.get(column), needed=True) for column in statement.columns)
+    return dedup or any(
+        column in _OWN_KEYS and _stable(values.get(column), needed=True) for column in statement.columns
+    )
+
+
+def _unique_in(walk: Calls, table: str) -> list[frozenset[str]] | None:
+    """What a table keeps unique, where it is created by the files at hand: this one, the consumer's, their imports."""
+    modules = dict.fromkeys([walk.module, walk.start, *imported(walk, walk.module), *imported(walk, walk.start)])
+    created = [module.unique[table] for module in modules if table in module.unique]
+    if not created:
+        return None
+    return [key for keys in (*created, *(module.indexed.get(table, []) for module in modules)) for key in keys]
 
 
 def _stable(value: Val | None, *, needed: bool = False) -> bool:
@@ -207,6 +235,13 @@ def _own_key(call: Call, statement: sql.Statement) -> Val | None:
         if (column in _OWN_KEYS or dedupish(column)) and column in values:
             return values[column]
     return None
+
+
+def _told_apart_by(call: Call, statement: sql.Statement, common: dict[str, object]) -> Val | None:
+    """What tells a row that is not there to dedup from others: not the number that it is given by chance."""
+    if common["dedup"]:
+        return _first_value(call)
+    return next((each for each in _values(call, statement).values() if _stable(each, needed=True)), None)
 
 
 def _first_value(call: Call) -> Val | None:

@@ -1,0 +1,6 @@
+# ruff: noqa
+TABLES = """
+CREATE TABLE handled_messages (message_id text NOT NULL, at timestamptz DEFAULT now());
+CREATE UNIQUE INDEX IF NOT EXISTS handled_once ON handled_messages (message_id);
+CREATE TABLE wallets (id text PRIMARY KEY, coins bigint NOT NULL DEFAULT 0);
+"""

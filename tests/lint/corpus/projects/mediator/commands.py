@@ -1,0 +1,8 @@
+# ruff: noqa
+from dataclasses import dataclass
+
+
+@dataclass
+class AddPoints:
+    member: str
+    points: int

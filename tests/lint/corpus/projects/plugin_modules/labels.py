@@ -1,0 +1,7 @@
+# ruff: noqa
+async def show(member: str):
+    print(member)
+
+
+def install(broker):
+    broker.register_task(show, task_name="show")

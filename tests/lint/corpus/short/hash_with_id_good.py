@@ -1,0 +1,15 @@
+# ruff: noqa
+# expect file: clean
+import hashlib
+
+import stripe
+from celery import shared_task
+
+
+def key_of(*parts):
+    return hashlib.sha1("|".join(map(str, parts)).encode()).hexdigest()
+
+
+@shared_task
+def bill(invoice_no, cents, currency):
+    stripe.PaymentIntent.create(amount=cents, currency=currency, idempotency_key=key_of(invoice_no, cents))
