@@ -38,9 +38,11 @@ from effectonce.stores.redis import RedisBackend
 from effectonce.stores.redis_format import Layout
 from effectonce.testing.suites import store_suite
 from effectonce.urls import Address
+from tests.conftest import skip_or_fail
 from tests.harness import servers
-from tests.harness.process import free_port
+from tests.harness.process import ServerFailed, free_port
 from tests.harness.proxy import FaultProxy
+from tests.harness.waiting import until
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -555,7 +557,13 @@ def test_tls(tls_files: Path, unique_name: str, colour: str) -> None:
     cert, key = str(tls_files / "cert.pem"), str(tls_files / "key.pem")
     options = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
     tls_port = free_port()
-    with servers.redis("--tls-port", str(tls_port), *options):
+    try:
+        server = servers.redis("--tls-port", str(tls_port), *options)
+    except ServerFailed as failed:
+        if "TLS support" not in str(failed):
+            raise
+        skip_or_fail("the Valkey inside a package knows no TLS: apt-get install redis-server")
+    with server:
         backend = backend_at(f"rediss://127.0.0.1:{tls_port}", namespace=unique_name, ca_file=cert)
         if colour == "sync":
             assert drive(a_life(backend.sync_port(), "k")) == A_LIFE
@@ -637,8 +645,12 @@ def new_redis() -> Iterator[servers.Redis]:
         yield server
 
 
-def test_a_record_without_result_takes_at_most_320_bytes(new_redis: servers.Redis) -> None:
-    """Everything counted, and just after Redis has doubled its table, when each key costs most."""
+@pytest.mark.parametrize(("state", "count", "alone"), [("done", 15_500, 224), ("claimed", 23_500, 256)])
+def test_a_record_without_result_takes_at_most_320_bytes(
+    new_redis: servers.Redis, state: str, count: int, alone: int
+) -> None:
+    """Everything counted: done ones just after Redis has doubled its table (at 16,384), when each key costs most;
+    claims, which have a lease besides, with the table three quarters full."""
     import redis
 
     port = backend_at(new_redis.url).sync_port()
@@ -649,16 +661,17 @@ def test_a_record_without_result_takes_at_most_320_bytes(new_redis: servers.Redi
             names = [f"pay_{n:032d}" for n in range(at, at + 100)]
             batch = [Claim("charge-card", name, os.urandom(16), 60 * SECOND, 15 * 24 * HOUR) for name in names]
             answers = drive(port.run(batch))
-            drive(port.run([done(claim, answer, None) for claim, answer in zip(batch, answers, strict=True)]))
+            if state == "done":
+                drive(port.run([done(claim, answer, None) for claim, answer in zip(batch, answers, strict=True)]))
 
     with redis.Redis(port=new_redis.port) as client:
         fill(0, 1_000)  # the buffers and scripts that every server has
         before = client.info("memory")["used_memory"]
-        fill(1_000, 15_500)  # just past 16,384
-        each = (client.info("memory")["used_memory"] - before) / 15_500
+        fill(1_000, count)
+        each = (client.info("memory")["used_memory"] - before) / count
         name = Layout("eo").key("charge-card", f"pay_{7:032d}")
         assert each <= 320, f"{each} bytes for each, everything counted"
-        assert client.memory_usage(name) <= 224
+        assert client.memory_usage(name) <= alone
         assert client.object("encoding", name) in (b"listpack", b"ziplist")
         assert client.hget(name, "K") == f"pay_{7:032d}".encode()  # readable, beside the digest
     drive(port.close())
@@ -770,14 +783,13 @@ def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_n
     listed = {record.key: record.state for record in drive(port.list(Query(state="claimed"))).records}
     assert listed == {"lapsed": "claimed", "may be in doubt": "claimed"}
     swept = drive(port.sweep(10))
-    assert (swept.deleted, swept.lapsed, swept.more) == (2, 1, False)
+    assert (swept.deleted, swept.lapsed, swept.more) == (0, 1, False)
     assert drive(port.stats()).counts == {"claimed": 1, "in_doubt": 1, "done": 1, "failed": 0, "free": 0}
     drive(port.close())
 
 
-@pytest.mark.parametrize("state", ["claimed", "in_doubt"])
-def test_a_list_shows_only_the_state_that_was_asked_for(redis_url: str, unique_name: str, state: Any) -> None:
-    """A restore, or a DEL by hand, may leave in an index what has gone on to another state."""
+def test_a_list_shows_only_what_is_in_doubt(redis_url: str, unique_name: str) -> None:
+    """A restore, or a DEL by hand, may leave in the index what has gone on to another state."""
     import redis
 
     port = backend_at(redis_url, namespace=unique_name).sync_port()
@@ -785,10 +797,65 @@ def test_a_list_shows_only_the_state_that_was_asked_for(redis_url: str, unique_n
     one(port, done(claim, answered(port, claim)))
     name = Layout(unique_name).key("scope", "k")
     with redis.Redis.from_url(redis_url) as client:
-        index = name[:-32] + (b"open" if state == "claimed" else b"doubt")
+        index = name[:-32] + b"doubt"
         client.zadd(index, {name[-32:]: 1e17})
-        assert drive(port.list(Query(state=state))).records == []
+        assert drive(port.list(Query(state="in_doubt"))).records == []
         assert client.zcard(index) == 0  # tidied on the way
+    drive(port.close())
+
+
+def test_only_claims_that_end_in_doubt_are_indexed_and_only_while_they_are_open(
+    redis_url: str, unique_name: str
+) -> None:
+    import redis
+
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    name = Layout(unique_name).key("scope", "k")
+    with redis.Redis.from_url(redis_url) as client:
+
+        def indexed() -> list[bytes]:
+            found: list[bytes] = client.zrange(name[:-32] + b"open", 0, -1)
+            return found
+
+        rerun = a_claim()
+        token = answered(port, rerun).token
+        assert one(port, Renewal("scope", "k", rerun.owner, token, HOUR, HOUR)) is True
+        assert indexed() == []
+        assert one(port, Settlement("scope", "k", rerun.owner, token, "free", HOUR)) is True
+        doubt = a_claim(doubt_on_lapse=True)
+        token = answered(port, doubt).token
+        assert one(port, Renewal("scope", "k", doubt.owner, token, HOUR, HOUR)) is True
+        assert indexed() == [name[-32:]]
+        assert one(port, Settlement("scope", "k", doubt.owner, token, "free", HOUR)) is True
+        assert indexed() == []
+        assert answered(port, a_claim(doubt_on_lapse=True, lease=1)).kind == "claimed"
+        assert answered(port, a_claim()).kind == "in_doubt"
+        assert indexed() == []
+    drive(port.close())
+
+
+@pytest.mark.parametrize("now", ["claimed", "lapsed", "done", "deleted"])
+def test_f38_what_an_earlier_release_indexed_is_swept_and_changes_nothing(
+    redis_url: str, unique_name: str, now: str
+) -> None:
+    """It named every claim in the index, with the time that it expires at."""
+    import redis
+
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    claim = a_claim(lease=1 if now == "lapsed" else HOUR)
+    answer = answered(port, claim)
+    name = Layout(unique_name).key("scope", "k")
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(name[:-32] + b"open", {name[-32:]: 1e15})  # long due
+        if now == "done":
+            one(port, done(claim, answer))
+        elif now == "deleted":
+            client.delete(name)
+        before = drive(port.get("scope", "k"))
+        swept = drive(port.sweep(10))
+        assert (swept.lapsed, swept.more) == (0, False)
+        assert drive(port.get("scope", "k")) == before
+        assert client.zcard(name[:-32] + b"open") == 0
     drive(port.close())
 
 
@@ -796,7 +863,8 @@ def test_a_list_shows_only_the_state_that_was_asked_for(redis_url: str, unique_n
 def test_a_page_of_a_rare_scope_is_bounded_work(
     redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    monkeypatch.setattr(redis_store, "LIST_STEPS", 5)
+    monkeypatch.setattr(redis_store, "STEP", 10)
+    monkeypatch.setattr(redis_store, "LIST_STEPS", 1)
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}", lease=1, doubt_on_lapse=state == "in_doubt") for n in range(100)]
     rare = Claim("rare", "k", os.urandom(16), 1, HOUR, doubt_on_lapse=state == "in_doubt")
@@ -820,7 +888,7 @@ def test_stats_say_which_counts_are_cut_short(
     one(port, done(claim, answered(port, claim)))
     assert drive(port.stats()).approximate == ()
     monkeypatch.setattr(redis_store, "STATS_STEPS", 0)
-    assert drive(port.stats()).approximate == ("done", "failed", "free")
+    assert drive(port.stats()).approximate == ("claimed", "done", "failed", "free")
     drive(port.close())
 
 
@@ -852,9 +920,6 @@ def test_redis_keeps_a_record_as_long_as_its_header_says(
     answer = answered(port, claim)
     name = Layout(unique_name).key("scope", "k")
     with redis.Redis.from_url(redis_url) as client:
-        claimed = drive(port.get("scope", "k"))
-        assert claimed is not None
-        assert client.zscore(name[:-32] + b"open", name[-32:]) == claimed.expires_at == answer.token + lease + HOUR
         before = client.execute_command("PTTL", name)
         assert one(port, done(claim, answer)) is True
         after = client.execute_command("PTTL", name)
@@ -1052,13 +1117,6 @@ def kinds(port: Port, what: str) -> list[str]:
     except StoreUnavailable:
         return ["unavailable"]
     return [reply.kind if isinstance(reply, Answer) else "unavailable" for reply in replies]
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.1)
 
 
 def test_the_wrong_kind_of_url_is_named(own_cluster: servers.RedisCluster, own_redis: servers.Redis) -> None:

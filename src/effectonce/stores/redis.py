@@ -37,6 +37,7 @@ from effectonce.urls import Address, flag
 
 from .redis_figures import figures
 from .redis_format import (
+    LETTERS,
     PACK,
     VERSION,
     Layout,
@@ -112,9 +113,7 @@ class RedisBackend:
         self.shown = shown
         self.layout = Layout(namespace)
         self.verified = False  # whether some port of this process has found the server fit, and none has lost it since
-        self.capabilities = Capabilities(
-            name="redis", lanes=3, notifies=True, creates_schema=True, expires_by_itself=True
-        )
+        self.capabilities = Capabilities(name="redis", lanes=3, notifies=True, expires_by_itself=True)
 
     def sync_port(self) -> Port:
         return RedisPort(self, self._wire("sync"))
@@ -248,28 +247,25 @@ class RedisPort:
     # -- many records
 
     async def list(self, query: Query) -> Page:
-        if query.state in ("claimed", "in_doubt"):
-            return await self._list_open(query, "open" if query.state == "claimed" else "doubt")
-        return await self._list_all(query)
+        return await (self._list_doubt(query) if query.state == "in_doubt" else self._list_all(query))
 
-    async def _list_open(self, query: Query, index: str) -> Page:
-        """Bucket after bucket through an index, a bounded number of steps a page. A step is resumed after the last
+    async def _list_doubt(self, query: Query) -> Page:
+        """Bucket after bucket through the index, a bounded number of steps a page. A step is resumed after the last
         digest that was shown."""
         first, cursor, after = "0", "0", b""
         if query.cursor is not None:
             first, cursor, after, _ = uncursor(query.cursor, "i")
         sizes = await self._buckets("sizes")
-        column = 0 if index == "open" else 1
         records: list[Record] = []
         steps = LIST_STEPS
         for number in range(int(first), len(sizes)):
             if number > int(first):
                 cursor, after = "0", b""
-            while sizes[number][column]:
+            while sizes[number][0]:
                 if steps == 0 or len(records) == query.limit:
                     return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
                 steps -= 1
-                arg = msgspec.json.encode(("step", index, cursor, STEP, query.scope or ""))
+                arg = msgspec.json.encode(("step", cursor, STEP, query.scope or ""))
                 following, damaged, *found = (await self._each(INDEXES, [self._layout.indexes()[number]], [arg]))[0]
                 for error in damaged:
                     _skip(translate(ReplyError(error.decode()), self._wire.shown))
@@ -294,10 +290,11 @@ class RedisPort:
             if node not in nodes:
                 raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
             nodes = nodes[nodes.index(node) :]
-        arg = pack_get(query.state, query.scope)
+        letter = LETTERS[query.state] if query.state is not None else ""
+        arg = pack_get(letter, query.scope or "")
         records: list[Record] = []
         for _ in range(LIST_STEPS):
-            following, found = await self._at(nodes[0], "scan", cursor, self._layout.pattern, STEP)
+            following, found = await self._at(nodes[0], "scan", cursor, self._layout.pattern, STEP, letter)
             names = sorted(name for name in set(found) if name > after)
             for at in range(0, len(names), 128):
                 chunk = names[at : at + 128]
@@ -326,12 +323,12 @@ class RedisPort:
         return (await self._sound(await self._wire.batch_at(node, INDEXES, [msgspec.json.encode(words)])))[0]
 
     async def stats(self) -> Stats:
-        """claimed and in_doubt are counted by their indexes; the others by a SCAN that ends at ``cap`` of each, or
-        after a million keys of whatever kind: then what was not counted up to ``cap`` is approximate."""
+        """in_doubt is counted by its index; the others by a SCAN that ends at ``cap`` of each, or after a million keys
+        of whatever kind: then what was not counted up to ``cap`` is approximate."""
         sizes = await self._buckets("sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
-        counts["claimed"], counts["in_doubt"] = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
-        scanned = ("done", "failed", "free")
+        counts["in_doubt"] = sum(s[0] for s in sizes)
+        scanned = ("claimed", "done", "failed", "free")
         steps, cut = STATS_STEPS, False
         for node in await self._wire.nodes():
             cursor = "0"
@@ -346,7 +343,7 @@ class RedisPort:
                 cursor = following.decode()
                 if cursor == "0":
                     break
-        oldest = [int(float(s[2])) for s in sizes if s[2]]
+        oldest = [int(float(s[1])) for s in sizes if s[1]]
         swept = await self._meta("swept_at")
         return Stats(
             counts={state: min(count, CAP) for state, count in counts.items()},
@@ -357,8 +354,9 @@ class RedisPort:
         )
 
     async def sweep(self, limit: int) -> Swept:
-        """``deleted`` counts what Redis had expired and the indexes still named. What cannot be swept (a damaged
-        record, a node that does not answer) is raised after the rest was; a damaged record once only."""
+        """Redis itself deletes what has expired; ``deleted`` counts what was gone, and the index still named. What
+        cannot be swept (a damaged record, a node that does not answer) is raised after the rest was; a damaged record
+        once only."""
         if not self._backend.verified:
             await self.check()
         indexes = self._layout.indexes()
@@ -368,7 +366,7 @@ class RedisPort:
         deleted = lapsed = 0
         left, more = limit, False
         for index, size in zip(indexes, sizes, strict=True):
-            due = 0 if isinstance(size, Exception) else size[3]
+            due = 0 if isinstance(size, Exception) else size[2]
             if not due:
                 continue
             if left <= 0:

@@ -110,8 +110,9 @@ def pack_resolution(word: Resolution) -> bytes:
     return _head(7, flags, 0, 0, word.retention, _SETTLED[word.state], 0, 0, len(result), len(error)) + result + error
 
 
-def pack_get(state: State | None = None, scope: str | None = None) -> bytes:
-    body, note = (_LETTERS[state] if state else "").encode(), (scope or "").encode()
+def pack_get(letter: str = "", scope: str = "") -> bytes:
+    """``letter``, ``scope``: only if it is of this state, of this scope."""
+    body, note = letter.encode(), scope.encode()
     return _head(8, 0, 0, 0, 0, 0, 0, 0, len(body), len(note)) + body + note
 
 
@@ -131,8 +132,8 @@ _KINDS: dict[bytes, Kind] = {
     b"mismatch": "mismatch",
     b"in_doubt": "in_doubt",
 }
-_LETTERS: dict[State, str] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
-_STATES: dict[bytes, State] = {letter.encode(): state for state, letter in _LETTERS.items()}
+LETTERS: Final[dict[State, str]] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
+_STATES: dict[bytes, State] = {letter.encode(): state for state, letter in LETTERS.items()}
 _header = struct.Struct("<cBdddd3s3s").unpack_from  # then of a claim the lease, then the owner
 _HEADER_SIZE = 40
 

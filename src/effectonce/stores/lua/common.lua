@@ -11,10 +11,12 @@
 --      that (hash-max-listpack-value) would cost each record a hash table
 --   S  scope   K  key   p  fingerprint   r  result   e  error      (all but S and K only where there is one)
 --
--- Two sorted sets per bucket find what is open without a SCAN; their members are digests:
---   eo:{<namespace>/<bucket>}:open    claimed records; score: when it expires, or where the end of the lease means
---                                     in doubt (it never expires then), the end of the lease, negative. So what the
---                                     sweeper has to look at is -now to now, and what has expired 0 to now
+-- Two sorted sets per bucket find without a SCAN what the sweeper and operators look for; their members are digests:
+--   eo:{<namespace>/<bucket>}:open    claims the end of whose lease means in doubt; score: the end of the lease,
+--                                     negative. Other claims are in no index: the next claim takes them over, or Redis
+--                                     removes them, and an entry would cost half as much again as the record.
+--                                     (Earlier releases put them here too, with the time they expire at, positive.
+--                                     The sweeper drops those, so it has to look at -now to now)
 --   eo:{<namespace>/<bucket>}:doubt   records in doubt; score: since when
 --
 -- Redis removes expired records itself (PEXPIREAT, never before the header's time); the header decides before that.

@@ -55,37 +55,31 @@ local function blame(problem, key)
   return found.err
 end
 
--- {claimed, in doubt, oldest in doubt, due for the sweeper} of a bucket.
+-- {in doubt, oldest in doubt, due for the sweeper} of a bucket.
 function OPERATIONS.sizes(open)
   local doubt = prefix_of(open) .. 'doubt'
   local oldest = call('ZRANGE', doubt, 0, 0, 'WITHSCORES')
-  local expired = call('ZCOUNT', open, 0, now)
-  return {
-    call('ZCARD', open) - expired, call('ZCARD', doubt), oldest[2] or false, call('ZCOUNT', open, -now, now),
-  }
+  return {call('ZCARD', doubt), oldest[2] or false, call('ZCOUNT', open, -now, now)}
 end
 
--- The fields of a record that an index names, or nil: it is not listed. One that is gone (expired, deleted by hand) or
--- not in the index's state any more (a restore) is dropped from the index on the way.
-local function listed(index, key, letter, scope)
-  local state, expired = read(key)
-  if state ~= letter then
-    if state or not expired then -- an expired one is the sweeper's to delete
-      call('ZREM', index, sub(key, -32))
-    end
+-- The fields of a record in doubt, or nil: it is not listed. One that is gone (deleted by hand) or not in doubt any more
+-- (a restore) is dropped from the index on the way.
+local function listed(doubt, key, scope)
+  if read(key) ~= 'I' then
+    call('ZREM', doubt, sub(key, -32))
     return nil
   end
   return (scope == '' or scope == call('HGET', key, 'S')) and call('HGETALL', key) or nil
 end
 
--- One step through an index: {next cursor, {error, …} for damaged records, digest, fields, digest, fields, …}.
-function OPERATIONS.step(open, index, cursor, count, scope)
+-- One step through what is in doubt: {next cursor, {error, …} for damaged records, digest, fields, digest, fields, …}.
+function OPERATIONS.step(open, cursor, count, scope)
   local prefix, damaged = prefix_of(open), {}
-  local found = call('ZSCAN', prefix .. index, cursor, 'COUNT', count)
+  local found = call('ZSCAN', prefix .. 'doubt', cursor, 'COUNT', count)
   local reply = {found[1], damaged}
   for i = 1, #found[2], 2 do
     local digest = found[2][i]
-    local ok, fields = pcall(listed, prefix .. index, prefix .. digest, index == 'open' and 'C' or 'I', scope)
+    local ok, fields = pcall(listed, prefix .. 'doubt', prefix .. digest, scope)
     if not ok then
       damaged[#damaged + 1] = blame(fields, prefix .. digest)
     elseif fields then
@@ -103,10 +97,10 @@ local function swept(open, digest, key)
     call('DEL', key)
     call('ZREM', open, digest)
     return 1, 0
-  elseif state ~= 'C' then
-    call('ZREM', open, digest) -- not open any more: left behind by a hand or a restore
-  elseif expires > 0 or lease > now then
-    call('ZADD', open, expires > 0 and expires or -lease, digest) -- look again when it ends
+  elseif state ~= 'C' or expires > 0 then
+    call('ZREM', open, digest) -- not to be watched: left behind by a hand, a restore or an earlier release
+  elseif lease > now then
+    call('ZADD', open, -lease, digest) -- look again when it ends
   else
     return 0, to_doubt(key, flags, token, created, attempts, generation, owner)
   end
@@ -130,25 +124,37 @@ function OPERATIONS.sweep(open, limit)
   return {expired, lapsed, #due, damaged}
 end
 
--- One step of SCAN over this node's records: {next cursor, {key, key, …}}.
-function OPERATIONS.scan(_, cursor, pattern, count)
-  return call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
+-- One step of SCAN over this node's records: {next cursor, {key, key, …}}. Where a state is asked for (its letter),
+-- those of other states are left out.
+function OPERATIONS.scan(_, cursor, pattern, count, letter)
+  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
+  if letter == '' then
+    return found
+  end
+  local keys = {}
+  for _, key in ipairs(found[2]) do
+    local h = redis.pcall('HGET', key, 'h') -- what cannot be read, or moves to another node, is for the caller to see
+    if type(h) ~= 'string' or #h < struct.size(CLOSED) or sub(h, 1, 1) == letter then
+      keys[#keys + 1] = key
+    end
+  end
+  return {found[1], keys}
 end
 
--- The same, but counted: {next cursor, done, failed, free}.
+-- The same, but counted: {next cursor, claimed, done, failed, free}.
 function OPERATIONS.count(_, cursor, pattern, count)
   local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
-  local counts = {D = 0, F = 0, R = 0}
+  local counts = {C = 0, D = 0, F = 0, R = 0}
   for _, key in ipairs(found[2]) do
     local h = redis.pcall('HGET', key, 'h') -- a key that moves to another node is not ours to count
     if type(h) == 'string' and #h >= struct.size(CLOSED) then
       local state, _, _, _, _, expires = unpack(CLOSED, h)
-      if counts[state] and expires > now then
+      if counts[state] and (expires > now or expires == 0) then
         counts[state] = counts[state] + 1
       end
     end
   end
-  return {found[1], counts.D, counts.F, counts.R}
+  return {found[1], counts.C, counts.D, counts.F, counts.R}
 end
 
 local replies = {}

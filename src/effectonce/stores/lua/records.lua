@@ -11,8 +11,13 @@
 local SLACK = 60000000 -- how much longer than its header says Redis may keep a record
 local ceil = math.ceil
 local made, rest
--- Of the last new claim: its header, its score among the open ones, when it expires. The next one's are often the same.
-local new, new_doubt, new_lease, new_retention, new_score, new_expires
+-- Of the last new claim: its header, when it expires. The next one's are often the same.
+local new, new_doubt, new_lease, new_retention, new_expires
+
+-- Where the sweeper finds a claim that ends in doubt.
+local function watch(key, ends)
+  call('ZADD', sub(key, 1, -33) .. 'open', -ends, sub(key, -32))
+end
 
 local function expire(key, at)
   call('PEXPIREAT', key, ceil(at / 1000))
@@ -33,7 +38,9 @@ local function close(
     call('HSET', key, 'e', err)
   end
   if was == 'C' then
-    call('ZREM', sub(key, 1, -33) .. 'open', sub(key, -32))
+    if flags % 2 == 1 then
+      call('ZREM', sub(key, 1, -33) .. 'open', sub(key, -32))
+    end
   else -- only a claim has neither result nor error
     if not result then call('HDEL', key, 'r') end
     if not err then call('HDEL', key, 'e') end
@@ -41,11 +48,11 @@ local function close(
       call('ZREM', sub(key, 1, -33) .. 'doubt', sub(key, -32))
     end
   end
-  if ttl < expires or ttl > expires + SLACK then -- a claim's own is later than this by what is left of the lease
-    expire(key, expires)
-  end
   if flags >= 4 then
     wake(key)
+  end
+  if ttl < expires or ttl > expires + SLACK then -- a claim's own is later than this by what is left of the lease
+    expire(key, expires) -- last, since a time that has passed deletes it at once
   end
   return 1
 end
@@ -65,7 +72,6 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     if doubt ~= new_doubt or lease ~= new_lease or retention ~= new_retention then
       new = pack(CLAIMED, 'C', doubt, now, now, now, expires, 1, 0, ends)
       new_doubt, new_lease, new_retention = doubt, lease, retention
-      new_score = format('%.0f', doubt == 1 and -ends or expires)
       new_expires = format('%.0f', ceil(expires / 1000))
     end
     if prints == '' then
@@ -75,8 +81,9 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     end
     if doubt == 0 then
       call('PEXPIREAT', key, new_expires)
+    else
+      watch(key, ends)
     end
-    call('ZADD', sub(key, 1, -33) .. 'open', new_score, sub(key, -32))
     return now
   end
   made = made or rest()
@@ -111,13 +118,12 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
   if prints ~= '' then
     call('HSET', key, 'p', sub(prints, 1, 33))
   end
-  if doubt == 1 then
-    call('PERSIST', key)
-  end
   if doubt == 0 then
     expire(key, expires)
+  else
+    call('PERSIST', key)
+    watch(key, ends)
   end
-  call('ZADD', sub(key, 1, -33) .. 'open', doubt == 1 and -ends or expires, sub(key, -32))
   return {'claimed', token, attempts, generation, lapsed}
 end
 
@@ -186,10 +192,11 @@ function rest()
     if flags % 2 == 0 then
       expires = ends + retention
       expire(key, expires)
+    else
+      watch(key, ends)
     end
     call('HSET', key, 'h',
       pack(CLAIMED, 'C', flags, token, changed, created, expires, attempts, generation, ends) .. owner)
-    call('ZADD', sub(key, 1, -33) .. 'open', flags % 2 == 1 and -ends or expires, sub(key, -32))
     return 1
   end
 
@@ -213,7 +220,6 @@ function rest()
         wake(key)
       end
     end
-    call('ZREM', sub(key, 1, -33) .. 'open', sub(key, -32)) -- an expired claim is still named there
     call('DEL', key)
     local h = pack(CLOSED, 'D', 0, token, now, made_at, now + retention, attempts, generation)
     call('HSET', key, 'h', h, 'S', scope, 'K', name)
