@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -14,10 +15,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from effectonce.connections.sqlite import Connection
 from effectonce.contracts import Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
@@ -345,6 +349,58 @@ class TestTheLock:
         assert len(os.listdir("/proc/self/fd")) <= first - 4
 
 
+class Interruption(BaseException):
+    """As Ctrl-C."""
+
+
+class TestInterruptions:
+    @pytest.mark.parametrize("inside", [False, True], ids=["once", "and again in what follows"])
+    def test_f16_wherever_a_batch_is_interrupted_no_transaction_is_left_open(
+        self, path: Path, other: sqlite3.Connection, inside: bool
+    ) -> None:
+        """What is answered afterwards would never be committed, and everybody else locked out."""
+
+        def attempt(at: int) -> bool:
+            """Interrupt it at its ``at``-th line; whether there was one."""
+            port = SQLiteBackend(Address(f"sqlite:///{path}")).sync_port()
+            assert isinstance(port, SQLitePort)
+            cursor_of(port)
+            file, left, traced = Connection.transaction.__code__.co_filename, [at], sys.gettrace()
+
+            def trace(frame: FrameType, event: str, _: object) -> Any:
+                if frame.f_code.co_filename != file:
+                    return None
+                if event == "line":
+                    left[0] -= 1
+                    if left[0] == 0:
+                        raise Interruption
+                return trace
+
+            def work(cursor: sqlite3.Cursor) -> None:
+                cursor.execute("UPDATE effectonce_meta SET value = value")
+                if inside:
+                    sys.settrace(trace)
+                    sys._getframe(1).f_trace = trace
+                    raise Interruption
+
+            if not inside:
+                sys.settrace(trace)
+            try:
+                with contextlib.suppress(Interruption):
+                    port._db.transaction(work)
+            finally:
+                sys.settrace(traced)
+            assert take(port, claim(f"{inside} {at}")).kind == "claimed"
+            assert f"{inside} {at}" in keys(other)
+            drive(port.close())
+            return left[0] <= 0
+
+        tried = 1
+        while attempt(tried):
+            tried += 1
+        assert tried > 4
+
+
 class TestBrokenFiles:
     def test_a_missing_folder(self, tmp_path: Path) -> None:
         port = SQLiteBackend(Address(f"sqlite:///{tmp_path}/no/such/eo.db")).sync_port()
@@ -601,8 +657,9 @@ for batch in range(100_000):
 
 
 def start(script: str, path: Path) -> subprocess.Popen[str]:
+    """With patience: on a busy machine whoever has the file's lock may not get a processor for seconds."""
     return subprocess.Popen(
-        [sys.executable, "-c", script, f"sqlite:///{path}"],
+        [sys.executable, "-c", script, f"sqlite:///{path}?timeout=60"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -612,7 +669,7 @@ def start(script: str, path: Path) -> subprocess.Popen[str]:
 class TestProcesses:
     def test_f14_four_processes_grant_each_key_once_per_generation(self, path: Path) -> None:
         processes = [start(HAMMER, path) for _ in range(4)]
-        port = SQLiteBackend(Address(f"sqlite:///{path}")).sync_port()
+        port = SQLiteBackend(Address(f"sqlite:///{path}?timeout=60")).sync_port()
         grants: Counter[tuple[str, int]] = Counter()
         try:
             for _ in range(3):

@@ -49,41 +49,45 @@ class Connection:
     def __init__(self, file: File, prepare: Callable[[sqlite3.Cursor], None]) -> None:
         self._file = file
         self._prepare = prepare
-        self._cursor: sqlite3.Cursor | None = None
+        self.cursor: sqlite3.Cursor | None = None  # of the open connection, but while it is in a transaction:
+        self._begun: sqlite3.Cursor | None = None
 
     def step(self, do: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
         """What ``do(cursor, …)`` returns. Each of its statements is a transaction of its own."""
         try:
-            return do(self._cursor or self._open(), *args)
+            return do(self.cursor or self.open(), *args)
         except (sqlite3.Error, Contention) as error:
-            return self._insist(error, do, *args)
+            return self.insist(error, do, *args)
 
     def transaction(self, do: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
         """What ``do(cursor, …)`` returns, all of it or nothing, with the write lock held from the start."""
 
         def within(cursor: sqlite3.Cursor) -> T:
+            # Left in a transaction, by an interruption even while it is rolled back, it would answer for what it never
+            # commits. So nobody finds it there, and whoever needs another closes it.
+            self.cursor, self._begun = None, cursor
             try:
                 cursor.execute("BEGIN IMMEDIATE")
                 answer = do(cursor, *args)
                 cursor.execute("COMMIT")
             except BaseException:
-                self._undo()
+                self._undo(cursor)
                 raise
+            self.cursor, self._begun = cursor, None
             return answer
 
         return self.step(within)
 
-    def _undo(self) -> None:
+    def _undo(self, cursor: sqlite3.Cursor) -> None:
         """Roll back; a connection that cannot is closed, which does the same."""
-        cursor = self._cursor
-        if cursor is None or not cursor.connection.in_transaction:
-            return
         try:
-            cursor.execute("ROLLBACK")
+            if cursor.connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            self.cursor, self._begun = cursor, None
         except sqlite3.Error:
             self.close()
 
-    def _insist(
+    def insist(
         self,
         error: sqlite3.Error | Contention,
         do: Callable[[sqlite3.Cursor, *Args], T],
@@ -106,11 +110,13 @@ class Connection:
             time.sleep(min(left, random.uniform(0, pause)))
             pause = min(pause * 2, _LONGEST_PAUSE)
             try:
-                return do(self._cursor or self._open(), *args)
+                return do(self.cursor or self.open(), *args)
             except (sqlite3.Error, Contention) as again:
                 error = again
 
-    def _open(self) -> sqlite3.Cursor:
+    def open(self) -> sqlite3.Cursor:
+        """A cursor of a new connection, which is the one to use from now on."""
+        self.close()
         opened = self._file.open()
         try:
             cursor = opened.cursor()
@@ -118,12 +124,12 @@ class Connection:
         except BaseException:
             opened.close()
             raise
-        self._cursor = cursor
+        self.cursor = cursor
         return cursor
 
     def close(self) -> None:
         """Close it; the next step opens another."""
-        cursor, self._cursor = self._cursor, None
+        cursor, self.cursor, self._begun = self.cursor or self._begun, None, None
         if cursor is not None:
             try:
                 cursor.connection.close()

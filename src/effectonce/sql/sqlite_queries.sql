@@ -192,5 +192,9 @@ UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ? WHER
 -- name: read_meta
 SELECT value FROM {meta} WHERE name = ?;
 
+-- name: touch_meta
+-- Writes nothing, and fails where nothing can be written; BEGIN IMMEDIATE alone does not.
+UPDATE {meta} SET value = value WHERE 0;
+
 -- name: write_meta
 INSERT INTO {meta} (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -69,7 +69,7 @@ class SQLiteBackend:
     the last ones, though never through the death of a process. ``timeout``: how long to wait for the write lock.
     """
 
-    capabilities = Capabilities(name="sqlite", lanes=1, creates_schema=True, notes=True, ordered=True)
+    capabilities = Capabilities(name="sqlite", lanes=1, notes=True, ordered=True)
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.file = File(address)
@@ -166,7 +166,11 @@ class SQLitePort:
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if len(batch) == 1:
-            return (self._db.step(self._apply, batch[0]),)
+            db, op = self._db, batch[0]
+            try:  # as `step` does, without the call: this is all that a lone caller waits for
+                return (self._apply(db.cursor or db.open(), op),)
+            except (sqlite3.Error, Contention) as error:
+                return (db.insist(error, self._apply, op),)
         if all(type(op) is Look for op in batch):
             return self._db.step(self._apply_all, batch)
         return self._db.transaction(self._apply_all, batch)
@@ -402,8 +406,8 @@ class SQLitePort:
         return self._now()
 
     async def check(self) -> None:
-        """Open the file, and take its write lock for a moment: a file that can only be read is no store."""
-        self._db.transaction(self._meta, "schema")
+        """Open the file, and begin to write: a file that can only be read is no store."""
+        self._db.transaction(sqlite3.Cursor.execute, self._sql["touch_meta"])
 
     async def migrate(self) -> None:
         self._db.close()
