@@ -459,7 +459,7 @@ def test_a_count_that_stopped_before_the_end_is_called_approximate(
         assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
     stats = drive(port.stats())
     assert (stats.counts["done"], stats.approximate) == (4, ())
-    monkeypatch.setattr("effectonce.stores.dynamodb.port.COUNTS", 1)
+    monkeypatch.setattr("effectonce.stores.dynamodb_port.COUNTS", 1)
     stats = drive(port.stats())
     assert 0 < stats.counts["done"] < 4
     assert stats.approximate == ("done",)

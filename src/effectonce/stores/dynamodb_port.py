@@ -1,4 +1,4 @@
-"""What people ask of the store, the sweep, and the schema."""
+"""The port of DynamoDB: what people ask of the store, the sweep, and the schema, over its operations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.keys import digest
+from effectonce.identity import digest
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, Swept
 
-from .operations import META, SCHEMA, WORDS, Operations
-from .records import SHARDS, Row, Value, bucket, decode, expressions, forget, live, resolve, wrap
+from .dynamodb_operations import META, SCHEMA, WORDS, Operations
+from .dynamodb_records import SHARDS, Row, Value, bucket, decode, expressions, forget, live, resolve, wrap
 
 INDEX = "by_state"
 CAP = 100_000

@@ -26,9 +26,9 @@ from effectonce.connections.dynamodb_clock import ServerClock
 from effectonce.contracts import Capabilities, Port
 from effectonce.urls import Address
 
-from .operations import META, SCHEMA
-from .port import TABLE, TTL, DynamoDBPort
-from .records import wrap
+from .dynamodb_operations import META, SCHEMA
+from .dynamodb_port import TABLE, TTL, DynamoDBPort
+from .dynamodb_records import wrap
 
 __all__ = ["DynamoDBBackend"]
 

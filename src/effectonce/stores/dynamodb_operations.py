@@ -1,4 +1,4 @@
-"""Claims, settlements, renewals and looks: the conditional writes, and the time they are made at."""
+"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the time they are made at."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.keys import digest
+from effectonce.identity import digest
 from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
 
-from .records import (
+from .dynamodb_records import (
     FAR,
     Decision,
     Row,

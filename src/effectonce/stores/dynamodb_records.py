@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from effectonce.connections.dynamodb import Item
 from effectonce.connections.dynamodb_clock import Time
 from effectonce.errors import CorruptRecord
-from effectonce.keys import digest
+from effectonce.identity import digest
 from effectonce.record import EXHAUSTED, Answer, Claim, Record, Remember, Reply, Resolution
 
 SHARDS = 8
