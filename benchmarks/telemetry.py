@@ -130,7 +130,8 @@ def without_telemetry(folder: Path) -> Any:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes out ``if engine.hooks: …``, ``if engine.tracer …``, ``run.tell(…)`` and their fields; renames imports."""
+    """Takes out ``if watched: …``, ``if engine.hooks: …``, ``if engine.tracer …``, ``run.tell(…)`` and their fields;
+    renames imports."""
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
         for each in node.names:
@@ -149,8 +150,11 @@ class _Bare(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> Any:
         self.generic_visit(node)
-        test = node.test.left if isinstance(node.test, ast.Compare) else node.test
-        if isinstance(test, ast.Attribute) and test.attr in ("hooks", "tracer"):
+        test = node.test.values[0] if isinstance(node.test, ast.BoolOp) else node.test
+        test = test.left if isinstance(test, ast.Compare) else test
+        if isinstance(test, ast.Attribute) and test.attr in ("watched", "hooks", "tracer"):
+            return node.orelse or ast.Pass()
+        if isinstance(test, ast.Name) and test.id == "watched":
             return node.orelse or ast.Pass()
         return node
 
@@ -163,6 +167,8 @@ class _Bare(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.generic_visit(node)
         target = node.targets[0]
+        if isinstance(target, ast.Name) and target.id == "watched":
+            return ast.Pass()
         return ast.Pass() if isinstance(target, ast.Attribute) and target.attr in FIELDS else node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effectonce import keys
+from effectonce import identity
 from effectonce.errors import ConfigurationError, InvalidKey, KeyTooLong, MissingKey
 from effectonce.fingerprint import fingerprint
 from effectonce.keys import (
@@ -172,7 +172,7 @@ def test_a_cached_scope_gives_the_same_digest_as_a_new_one() -> None:
     for number in range(2000):
         digest(f"scope-{number}", "k")
     assert digest("s", "k") == first == digest("s", "k")
-    assert keys._scope_state.cache_info().currsize <= 1024
+    assert identity._scope_state.cache_info().currsize <= 1024
 
 
 @pytest.mark.parametrize(("scope", "key"), [("\ud800", "k"), ("s", "\ud800")], ids=["scope", "key"])

@@ -14,7 +14,7 @@ from .core.flow import Policy, Run, abort, begin, finish, prepare, running
 from .durations import Duration
 from .errors import ConfigurationError, ResultNotStored, WrongColour
 from .fingerprint import fingerprints
-from .keys import Key, encode_key
+from .identity import Key, encode_key
 from .policies import check_scope, policy_options
 from .store import DEFAULT_RETENTION, Store
 

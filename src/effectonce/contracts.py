@@ -56,8 +56,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     durable: bool = True
     #: Several processes share the records.
     shared: bool = True
-    #: `migrate` is run by first use; others raise `SchemaMissing` until someone runs it.
-    creates_schema: bool = False
     #: The store removes expired records by itself; a sweep still ends lapsed leases.
     expires_by_itself: bool = False
     #: The store has no clock of its own to ask (DynamoDB): its time is estimated from its replies.

@@ -29,8 +29,9 @@ from .handlers import (
     refuse_unguardable,
     return_type,
 )
-from .keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
+from .keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor, position
 from .policies import check_scope, choice, policy_options
+from .record import Look
 from .store import DEFAULT_RETENTION, Store
 
 P = ParamSpec("P")
@@ -64,6 +65,7 @@ class _Plan(Struct, kw_only=True):
     settings: dict[str, Any]
     returns: Any
     extract: Extract
+    key_at: int  # where the argument stands that is the key itself, where there is one; else far out
     fingerprint: Extract | None
     run_without_key: bool
     default_scope: bool
@@ -87,14 +89,14 @@ class _Plan(Struct, kw_only=True):
         policy = self.policy or self.settled()
         engine = self.store._live or self.store.engine
         try:
-            extract = self.extract  # in a name of its own, here and below: 3.11 calls what an attribute holds slowly
-            key = extract(args, kwargs)
+            at = self.key_at
+            key = args[at] if len(args) > at else self.extract(args, kwargs)
             if type(key) is not str or not key or len(key) > 200 or not key.isascii() or "\0" in key:
                 key = encode_key(key)
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = Run(engine, policy, policy.scope, "", "", b"", running.get())
+            run = Run(engine, policy, "", Look(policy.scope, ""), running.get())
             unprotected(run, "missing_key", str(error))
             return run
         fingerprint = self.fingerprint
@@ -109,13 +111,14 @@ class Guarded(Generic[P, R_co]):
 
     __name__: str
     __qualname__: str
-    __slots__ = ("__dict__", "__weakref__", "_plan", "_receiver")  # the last two are read on every call
+    __slots__ = ("__dict__", "__weakref__", "_give", "_plan", "_receiver")  # the last three are read on every call
 
     def __init__(self, plan: _Plan) -> None:
         function = plan.function
         functools.update_wrapper(self, function)
         self._plan = plan
         self._receiver: tuple[Any, ...] = ()
+        self._give: Callable[[Run, Any], Any] | None = None  # makes of a run and its value what is returned
         # What `inspect` and `typing` read off a function: without it `iscoroutinefunction` would lie.
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__"):
             if hasattr(function, name):
@@ -128,7 +131,7 @@ class Guarded(Generic[P, R_co]):
             signature = inspect.signature(plan.function)
             plan.bound_signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         bound: Guarded[..., Any] = object.__new__(type(self))
-        bound._plan, bound._receiver = plan, (receiver,)
+        bound._plan, bound._receiver, bound._give = plan, (receiver,), None
         names = bound.__dict__
         names.update(self.__dict__)
         names.pop("__wrapped__", None)
@@ -169,7 +172,9 @@ class Guarded(Generic[P, R_co]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """As calling it, but gives an `Outcome` (to be awaited where the function is ``async def``)."""
-        raise NotImplementedError
+        telling: Guarded[..., Any] = object.__new__(type(self))
+        telling._plan, telling._receiver, telling._give = self._plan, self._receiver, _outcome
+        return telling(*args, **kwargs)
 
     @overload
     def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R_co]: ...
@@ -202,20 +207,10 @@ class Guarded(Generic[P, R_co]):
 
 class _Sync(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, None)
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, _outcome)
-
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any] | None) -> Any:
-        args = self._receiver + args
-        plan = self._plan
+        if self._receiver:
+            args = self._receiver + args
+        plan, give = self._plan, self._give
         run = plan.run(args, kwargs)
-        if run.policy.wait is not None and asyncio._get_running_loop() is not None:
-            raise WrongColour(
-                f"{name_of(plan.function)} has wait= and was called inside a running event loop, which it would block; "
-                "make it `async def`, or call it in a thread (asyncio.to_thread)"
-            )
         side = run.engine.sync or run.engine.sync_side()
         try:
             if run.protected:
@@ -224,11 +219,10 @@ class _Sync(Guarded[P, R]):
                     run_through(pending)
                 if run.replayed:
                     return run.value if give is None else give(run, run.value)
-            set_running(run)
             try:
+                set_running(run)
                 value = plan.function(*args, **kwargs) if kwargs else plan.function(*args)
-                kind = type(value)
-                if kind not in NATIVE and (kind in LAZY or hasattr(value, "__await__")):
+                if type(value) not in NATIVE and (type(value) in LAZY or hasattr(value, "__await__")):
                     refuse_lazy(plan.function, value)
             except BaseException as error:
                 run_through(abort(run, side, error))
@@ -241,6 +235,18 @@ class _Sync(Guarded[P, R]):
             run.ended()
 
 
+class _Waiting(_Sync[P, R]):
+    """A sync function with ``wait=``, which must not be called where that would block an event loop."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if asyncio._get_running_loop() is not None:
+            raise WrongColour(
+                f"{name_of(self._plan.function)} has wait= and was called inside a running event loop, which it would "
+                "block; make it `async def`, or call it in a thread (asyncio.to_thread)"
+            )
+        return super().__call__(*args, **kwargs)
+
+
 class _Async(Guarded[P, Any]):
     def __init__(self, plan: _Plan) -> None:
         super().__init__(plan)
@@ -250,19 +256,14 @@ class _Async(Guarded[P, Any]):
             inspect.markcoroutinefunction(self)
         else:  # of a partial or an object; 3.11 knows no mark, but believes whatever has the names of a function
             self.__name__, self.__defaults__, self.__kwdefaults__ = name_of(plan.function), None, None
-            self.__code__ = _Async._run.__code__
+            self.__code__ = _Async.__call__.__code__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, None)
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs, _outcome)
-
-    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], give: Callable[[Run, Any], Any] | None) -> Any:
-        args = self._receiver + args
-        plan = self._plan
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._receiver:
+            args = self._receiver + args
+        plan, give = self._plan, self._give
         run = plan.run(args, kwargs)
-        side = run.engine.async_side()
+        side = run.engine.any_loop or run.engine.async_side()
         try:
             if run.protected:
                 pending = begin(run, side)
@@ -270,9 +271,9 @@ class _Async(Guarded[P, Any]):
                     await pending
                 if run.replayed:
                     return run.value if give is None else give(run, run.value)
-            set_running(run)
             try:
-                value = await plan.function(*args, **kwargs)
+                set_running(run)
+                value = await (plan.function(*args, **kwargs) if kwargs else plan.function(*args))
             except BaseException as error:
                 await abort(run, side, error)
                 raise
@@ -311,6 +312,7 @@ class Once:
             settings={"scope": scope, **options},
             returns=returns,
             extract=message_key(function) if self._key is None else extractor(self._key, function),
+            key_at=sys.maxsize if self._key is None else position(self._key, function),
             fingerprint=fingerprint_of(self._fingerprint, function),
             run_without_key=run_without_key,
             default_scope=self._scope is None,
@@ -322,7 +324,9 @@ class Once:
                 raise
         if scope != GLOBAL:
             self._store.take_scope(scope, function)
-        return (_Async if is_async(function) else _Sync)(plan)
+        if is_async(function):
+            return _Async(plan)
+        return (_Sync if plan.settings["wait"] is None else _Waiting)(plan)
 
 
 def once(

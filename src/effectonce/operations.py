@@ -30,8 +30,8 @@ from .errors import (
 from .fingerprint import fingerprints
 from .guard import Outcome
 from .handlers import LAZY, is_async, name_of, refuse_lazy
+from .identity import Key, encode_key
 from .joined import Sent
-from .keys import Key, encode_key
 from .providers import Provider, Verdict, classify
 from .store import Store
 

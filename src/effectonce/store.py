@@ -17,7 +17,7 @@ from .core.privacy import VERSION as SEALED
 from .core.privacy import Privacy
 from .durations import Duration, micros
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
-from .keys import Key, encode_key
+from .identity import Key, encode_key
 from .loading import load, url_in_environment
 from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
 

@@ -17,6 +17,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
+from effectonce.core import thread_group
 from effectonce.core.batching import AsyncGroup, exchange, pause_thread
 from effectonce.core.drive import drive
 from effectonce.core.thread_group import ThreadGroup
@@ -160,14 +161,15 @@ async def test_the_flusher_carries_no_callers_context() -> None:
     assert seen == ["none"]
 
 
-def test_threads_share_round_trips_and_each_gets_its_own_reply() -> None:
+def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_group, "PATIENCE", 60.0)  # each is woken, nobody has to look
     backend = GroupedBackend(latency=0.005)
     group = ThreadGroup(backend.sync_port(), 128, nobody)
     answers: dict[int, Answer] = {}
 
     def work(number: int) -> None:
         for turn in range(5):
-            answers[number * 10 + turn] = drive(group.submit(claim(f"k{number}-{turn}")))
+            answers[number * 10 + turn] = group.submit(claim(f"k{number}-{turn}"))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
     for thread in threads:
@@ -203,7 +205,7 @@ def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:
 
     def work(key: str) -> None:
         try:
-            drive(group.submit(claim(key)))
+            group.submit(claim(key))
             results.append("answered")
         except KeyboardInterrupt:
             results.append("interrupted")
@@ -336,7 +338,7 @@ def interrupted_soon() -> Iterator[None]:
 def held_group() -> tuple[Held, ThreadGroup, list[str], threading.Thread]:
     port, orphans = Held(), []
     group = ThreadGroup(port, 128, lambda op, answer: orphans.append(op.key))  # type: ignore[arg-type]
-    leader = threading.Thread(target=lambda: drive(group.submit(claim("first"))))
+    leader = threading.Thread(target=lambda: group.submit(claim("first")))
     leader.start()
     port.entered.wait(10)
     return port, group, orphans, leader
@@ -347,33 +349,36 @@ def test_an_interrupted_thread_still_sends_its_settlement() -> None:
     port, group, _, leader = held_group()
     threading.Timer(0.6, port.go.set).start()
     with interrupted_soon(), pytest.raises(Interruption):
-        drive(group.submit(Settlement("s", "done", b"", 1, "done", 1)))
+        group.submit(Settlement("s", "done", b"", 1, "done", 1))
     leader.join(10)
     assert port.sent == ["first", "done"]
 
 
 @pytest.mark.parametrize("key", ["other", "first"])
-def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str) -> None:
+def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it waits behind another claim of its key: it must not come to lead when nobody is there."""
+    monkeypatch.setattr(thread_group, "PATIENCE", 60.0)  # those who were answered with it are woken all the same
     port, group, orphans, leader = held_group()
-    behind = threading.Thread(target=lambda: drive(group.submit(claim("last"))))
+    behind = threading.Thread(target=lambda: group.submit(claim("last")))
     behind.start()
     with interrupted_soon(), pytest.raises(Interruption):
-        drive(group.submit(claim(key, "main")))
+        group.submit(claim(key, "main"))
     port.go.set()
     for thread in (leader, behind):
         thread.join(10)
         assert not thread.is_alive()
-    assert drive(group.submit(claim("later"))).kind == "claimed"
+    assert group.submit(claim("later")).kind == "claimed"
     assert orphans == [] or key in orphans
 
 
-def test_no_line_of_a_leader_can_be_interrupted_so_that_others_hang() -> None:
+@pytest.mark.parametrize("part", ["lone leader", "leader of others", "follower"])
+def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception at every line in turn, as a worker's time limit throws it: the others are all answered."""
+    monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
     file = ThreadGroup.submit.__code__.co_filename
 
     def attempt(at: int) -> bool:
-        """Interrupt the leader at its ``at``-th line; whether there was one."""
+        """Interrupt the thread at its ``at``-th line; whether there was one."""
         port = Held()
         group = ThreadGroup(port, 128, lambda op, answer: None)  # type: ignore[arg-type]
         reached, lines = [], [0]
@@ -388,21 +393,33 @@ def test_no_line_of_a_leader_can_be_interrupted_so_that_others_hang() -> None:
                     raise Interruption
             return trace
 
-        def lead() -> None:
+        def interrupted() -> None:
             sys.settrace(trace)
             with contextlib.suppress(Interruption):
-                drive(group.submit(claim("leader")))
+                group.submit(claim("interrupted"))
             sys.settrace(None)
 
-        port.go.set()
-        leader = threading.Thread(target=lead)
-        followers = [threading.Thread(target=lambda n=n: drive(group.submit(claim(f"f{n}")))) for n in range(2)]
-        for thread in (leader, *followers):
-            thread.start()
-        for thread in (leader, *followers):
+        victim = threading.Thread(target=interrupted)
+        others = [threading.Thread(target=lambda n=n: group.submit(claim(f"f{n}"))) for n in range(2)]
+        threads = [*others, victim] if part == "follower" else [victim, *others]
+        if part == "lone leader":
+            port.go.set()
+            for thread in threads:
+                thread.start()
+        else:  # they queue, in this order, behind one that is held up; who is first there leads the others
+            first = threading.Thread(target=lambda: group.submit(claim("first")))
+            first.start()
+            port.entered.wait(10)
+            for thread in threads:
+                waiting = len(group._queue)
+                thread.start()
+                while len(group._queue) == waiting and thread.is_alive():
+                    pass
+            port.go.set()
+        for thread in threads:
             thread.join(20)
             assert not thread.is_alive(), f"hung after line {reached}"
-        assert drive(group.submit(claim("later"))).kind == "claimed", f"wedged after line {reached}"
+        assert group.submit(claim("later")).kind == "claimed", f"wedged after line {reached}"
         return bool(reached)
 
     tried = 0

@@ -604,3 +604,38 @@ async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
     await asyncio.wait_for(store.aclose(), 5)
     stop.set()
     await asyncio.gather(*callers)
+
+
+# -- who watches
+
+
+def test_a_hook_that_comes_while_a_handler_runs_is_told_no_time_that_nobody_took(colour: Colour) -> None:
+    store, events = eo.Store(MemoryBackend(), sweep_every=None), list[eo.Event]()
+    charge = colour.once(store, scope="charge", key="k")(lambda k: store.add_hook(events.append))
+    charge("p1")
+    assert [(event.kind, event.seconds) for event in events] == [("completed", 0.0)]
+
+
+def test_a_hook_that_comes_while_others_are_asked_what_they_want_is_told_from_then_on() -> None:
+    asked, added = threading.Event(), threading.Event()
+
+    class Counts:
+        def wants(self, kind: str, scope: str) -> Any:
+            asked.set()
+            added.wait(10)
+            return lambda seconds: None
+
+        def __call__(self, event: eo.Event) -> None: ...
+
+    seen: list[str] = []
+    store = eo.Store(MemoryBackend(), hooks=[Counts()], sweep_every=None)
+    charge = eo.once(store, scope="charge", key="k")(lambda k: None)
+    first = threading.Thread(target=charge, args=("p1",))
+    first.start()
+    assert asked.wait(10)
+    store.add_hook(lambda event: seen.append(event.kind))
+    added.set()
+    first.join()
+    seen.clear()
+    charge("p2")
+    assert seen == ["claimed", "completed"]

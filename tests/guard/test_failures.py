@@ -8,10 +8,12 @@ import inspect
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import ConnectionLost
 from effectonce.core.drive import Pending, drive
+from effectonce.core.flow import Run, running
 from effectonce.record import Batchable, Claim, Settlement
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock, override
@@ -219,6 +222,25 @@ def test_f16_every_way_out_releases_and_is_raised_again(
     assert (record.state, record.attempts) == ("free", 1)
 
 
+def test_f16_an_interruption_just_before_the_handler_releases_its_key(
+    store: eo.Store, colour: Colour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = colour.once(store, scope="charge", key="k")(lambda k: 7)
+
+    def interrupted(run: Run) -> None:
+        running.set(run)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("effectonce.guard.set_running", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            charge("p1")
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert record.state == "free"
+    assert charge("p1") == 7
+
+
 async def test_f16_a_cancelled_task_releases_its_key(store: eo.Store) -> None:
     started = asyncio.Event()
 
@@ -289,10 +311,11 @@ def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
     assert "result_not_stored" in [event.kind for event in events]
 
 
-def test_f18_a_result_over_the_cap_is_done_all_the_same(clock: ManualClock, colour: Colour) -> None:
+@pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])
+def test_f18_a_result_over_the_cap_is_done_all_the_same(clock: ManualClock, colour: Colour, value: str | int) -> None:
     store = eo.Store(MemoryBackend(clock=clock), max_result=100)
-    charge = colour.once(store, scope="charge", key="k")(lambda k: "x" * 200)
-    assert len(charge("p1")) == 200
+    charge = colour.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
+    assert charge("p1") == value
     with pytest.raises(eo.ResultNotStored):
         charge("p1")
 
@@ -511,6 +534,16 @@ def test_a_forked_child_shares_records_but_no_connections(tmp_path: Path) -> Non
     store.close()
 
 
+def stop_between_writes(process: subprocess.Popen[str], path: Path) -> None:
+    """Stopped in the middle of a heartbeat's write it would keep the lock of the file, and everybody out. So nobody
+    else has the lock at that moment: we do."""
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        db.execute("ROLLBACK")
+
+
 def test_f11_a_stopped_process_cannot_record_what_another_has_taken_over(tmp_path: Path) -> None:
     """SIGSTOP is a GC pause or a live migration: the process wakes up sure of its lease, and is fenced."""
     program = textwrap.dedent(
@@ -535,8 +568,8 @@ def test_f11_a_stopped_process_cannot_record_what_another_has_taken_over(tmp_pat
     assert zombie.stdin
     assert zombie.stdout
     assert zombie.stdout.readline() == "charging\n"
-    zombie.send_signal(signal.SIGSTOP)
     store = eo.connect(f"sqlite:///{path}")
+    stop_between_writes(zombie, path)
     successor = eo.once(store, scope="charge", key="k", wait=timedelta(seconds=30))(lambda k: "successor")
     assert successor("p1") == "successor"
     zombie.send_signal(signal.SIGCONT)

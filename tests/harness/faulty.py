@@ -58,4 +58,4 @@ class FaultyBackend(MemoryBackend):
 class GroupedBackend(FaultyBackend):
     """Reached through the groups that servers are reached through."""
 
-    capabilities = Capabilities(name="grouped memory", lanes=3, durable=False, shared=False, creates_schema=True)
+    capabilities = Capabilities(name="grouped memory", lanes=3, durable=False, shared=False)

@@ -36,6 +36,7 @@ from effectonce.testing.suites import store_cases, store_suite
 from effectonce.urls import Address
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
+from tests.harness.waiting import until
 
 T = TypeVar("T")
 SECOND = 1_000_000
@@ -302,13 +303,6 @@ def test_a_lock_that_is_never_released_is_contention(postgres_url: str, unique_n
 def blocked(url: str, prefix: str) -> bool:
     found = sql(url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", f"%{prefix}%")
     return bool(found)
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 def test_duplicates_of_finished_records_write_nothing(postgres_url: str, unique_name: str) -> None:

@@ -209,6 +209,22 @@ async def test_mode_s_records_after_success_and_skips_what_was_seen() -> None:
     assert seen == [message.id]
 
 
+@pytest.mark.parametrize("mode", ["lease", "seen"])
+async def test_a_success_says_how_long_it_took(mode: Any) -> None:
+    clock = ManualClock()
+    bench = Bench(clock)
+    worker = bench.worker()
+
+    @worker.handler("orders", mode=mode)
+    async def charge(message: eo.Message[Any]) -> None:
+        clock.advance("3s")
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("ack") == 1)
+    assert [event.seconds for event in bench.events if event.kind == "completed"] == [3.0]
+
+
 async def test_sync_handlers_run_in_threads_with_their_context() -> None:
     bench = Bench()
     worker = bench.worker()

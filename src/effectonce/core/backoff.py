@@ -18,10 +18,6 @@ class Backoff:
         self._what = what
         self._failures = 0
 
-    @property
-    def failing(self) -> bool:
-        return self._failures > 0
-
     def failed(self, error: BaseException) -> float:
         """Seconds to wait before the next try."""
         longest = min(LAST, FIRST * 2.0 ** min(self._failures, 20))

@@ -37,8 +37,8 @@ class Group(Protocol):
     #: How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on.
     sizes: list[int]
 
-    def submit(self, op: Batchable) -> Awaitable[Any]:
-        """The reply to ``op``; a reply that is an exception is raised."""
+    def submit(self, op: Batchable) -> Any:
+        """The reply to ``op``, or of event loops an awaitable of it; a reply that is an exception is raised."""
         ...
 
     async def close(self) -> None:
@@ -56,6 +56,9 @@ class Entry(Struct, eq=False, gc=False):
     gate: threading.Lock | None = None  # what it blocks on
     gone: bool = False  # it was interrupted, and nobody waits for the reply any more
     suspects: threading.Lock | None = None  # a lock that it saw held while nobody leads
+    others: list[Entry] | None = (
+        None  # who was answered with it; each leaves as it is woken
+    )
 
 
 class Block(Struct, eq=False):

@@ -50,7 +50,8 @@ class Codec:
         self.type = type_
         self.discards = type_ is None or type_ is NoneType  # nobody needs what it returns
         self.limit = limit
-        self._native = next((kind for kind in NATIVE if kind is type_), None)  # reads back as itself: nobody looks
+        # Values of this very type read back as themselves: nobody looks.
+        self._native = None if self.discards else next((kind for kind in NATIVE if kind is type_), None)
         try:
             self._decode = json_decoder(type_)
         except (TypeError, ValueError) as error:
@@ -61,10 +62,13 @@ class Codec:
 
     def encode(self, value: Any) -> bytes:
         """``value`` as stored bytes, or `Unstorable`."""
-        if self.discards:
-            return NOTHING
         try:
-            body = _encode(value) if type(value) is self._native else self._read_back(value)
+            if type(value) is self._native:
+                body = _encode(value)
+            elif self.discards:
+                return NOTHING
+            else:
+                body = self._read_back(value)
         except Unstorable:
             raise
         except Exception as error:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import count, repeat
 from typing import Any
 
-from effectonce.contracts import Backend, Clock, Hook, Port, Tracer
+from effectonce.contracts import Backend, Clock, Hook, Port
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
 
 from .batching import AsyncGroup, Group
@@ -50,7 +50,7 @@ class Side:
         self.loop = loop
 
     def signal(self) -> Signal:
-        return ThreadSignal() if self.loop is None else TaskSignal(self.loop)
+        return ThreadSignal() if self.loop is None else TaskSignal(asyncio.get_running_loop())
 
     def claim_block(self, ops: Sequence[Batchable]) -> Replies:
         """The replies to several claims, in one round trip where the store can. Of event loops only."""
@@ -88,7 +88,6 @@ class Engine(Events):
         self.backend = backend
         self.privacy = privacy
         super().__init__(hooks)
-        self.tracer: Tracer | None = None
         self._clock: Clock | None = getattr(backend, "clock", None)  # of stores that have no server to ask
         self.in_process = backend.capabilities.lanes == 0
         self.monotonic: Callable[[], float] = time.monotonic if self._clock is None else self._clock.monotonic
@@ -119,6 +118,7 @@ class Engine(Events):
         self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)
         self._finalizer.atexit = False
         self.sync: Side | None = None  # what `sync_side` opened
+        self.any_loop: Side | None = None  # what `async_side` opened, where one serves all event loops
         self._loops: dict[asyncio.AbstractEventLoop, Side] = {}
         self._last: tuple[asyncio.AbstractEventLoop, Side] | None = None
         self._people: Port | None = None
@@ -166,11 +166,13 @@ class Engine(Events):
             if side is None:
                 side = self._loops[loop] = self._side(self.backend.async_port, loop)
             self._last = (loop, side)
+            if self.in_process:
+                self.any_loop = side
         return side
 
     def _side(self, open_port: Callable[[], Port], loop: asyncio.AbstractEventLoop | None) -> Side:
         capabilities = self.backend.capabilities
-        if capabilities.lanes == 0:
+        if self.in_process:
             port: Any = open_port()
             return Side(port.claim, port.settle, [], loop)
         lanes = 2 if capabilities.lanes == 3 else 1
@@ -185,7 +187,7 @@ class Engine(Events):
 
     def _orphaned_in_thread(self, claim: Claim, answer: Answer) -> None:
         try:
-            drive(self.sync_side().settle(release(claim, answer)))
+            self.sync_side().settle(release(claim, answer))
         except Exception as error:  # the lease ends by itself
             log.debug("a claim granted to nobody was not released: %s", error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from effectonce.contracts import Event, Hook, Meter
+from effectonce.contracts import Event, Hook, Meter, Tracer
 
 log = logging.getLogger("effectonce")
 
@@ -13,11 +13,36 @@ MANY_SCOPES = 2000  # so many are remembered; names that never end must not fill
 
 
 class Events:
-    """The hooks of one store, or of a worker that has none. Whether there are any is asked before every event."""
+    """The hooks of one store, or of a worker that has none. Whether anybody watches is asked before every event."""
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
+        self._tracer: Tracer | None = None
         self.hooks = hooks
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        return self._hooks
+
+    @hooks.setter
+    def hooks(self, hooks: tuple[Hook, ...]) -> None:
+        self._hooks = hooks
         self._forget()
+        self._look()
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Who ties what happens to the traces that it happens in."""
+        return self._tracer
+
+    @tracer.setter
+    def tracer(self, tracer: Tracer | None) -> None:
+        self._tracer = tracer
+        self._look()
+
+    def _look(self) -> None:
+        self.traced = self._tracer is not None
+        #: Whether there is anybody to tell: all that an unwatched call asks.
+        self.watched = bool(self._hooks) or self.traced
 
     def _forget(self) -> None:
         self._told: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # who wants which events
@@ -27,7 +52,6 @@ class Events:
 
     def add_hook(self, hook: Hook) -> None:
         self.hooks = (*self.hooks, hook)
-        self._forget()
 
     def emit(
         self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,
@@ -55,7 +79,8 @@ class Events:
         """Those who count such events, and those who want to see them; remembered."""
         meters: list[Meter] = []
         hooks: list[Hook] = []
-        for hook in self.hooks:
+        asked = self._hooks
+        for hook in asked:
             try:
                 wanted = hook.wants(kind, scope) if hasattr(hook, "wants") else True
             except Exception:
@@ -70,4 +95,6 @@ class Events:
         self._told[kind, scope] = meters, hooks
         if len(meters) == 1 and not hooks and kind in ("claimed", "completed"):
             (self.claimed if kind == "claimed" else self.completed)[scope] = meters[0]
+        if self._hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
+            self._forget()
         return meters, hooks

@@ -1,8 +1,8 @@
 """The life of one guarded call: `begin`, then the handler, then `finish` or `abort`.
 
-Written once, over a `Side` of either colour. A side answers with an awaitable, or, where the store is in this
-process, with the reply itself; `begin` and `finish` pass that on: they return an awaitable, or None when they are
-done. The handler is called by the guard, between them and never inside a coroutine of ours: a handler's
+Written once, over a `Side` of either colour. A side answers with an awaitable, or, of threads and where the store is
+in this process, with the reply itself; `begin` and `finish` pass that on: they return an awaitable, or None when they
+are done. The handler is called by the guard, between them and never inside a coroutine of ours: a handler's
 ``StopIteration`` raised inside one would become a ``RuntimeError``.
 """
 
@@ -68,12 +68,9 @@ class Run(Struct, eq=False, gc=False):
 
     engine: Engine
     policy: Policy
-    scope: str
     key: str
-    stored_key: str  # what the store sees: the key, or its keyed hash
-    fingerprints: bytes
+    asks: Claim | Look  # what the store is asked, and its words for what this is about; of mode S, a look
     parent: Run | None
-    owner: bytes = b""  # b"": nothing is claimed
     sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
     answer: Answer = Answer("absent", attempts=1)  # what the claim came to
     active: bool = True
@@ -82,12 +79,38 @@ class Run(Struct, eq=False, gc=False):
     redriven: bool = False
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
-    note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
-    began: float = 0.0  # when its claim was granted, and how long it took from there; only where there are hooks
+    began: float | None = None  # when its claim was granted, where somebody watched; and how long it took from there
     took: float = 0.0
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
+
+    @property
+    def scope(self) -> str:
+        """The scope of the guard that this runs under."""
+        return self.asks.scope
+
+    @property
+    def stored_key(self) -> str:
+        """What the store sees: the key, or its keyed hash."""
+        return self.asks.key
+
+    @property
+    def owner(self) -> bytes:
+        """What its claim is known by; b"": nothing is claimed."""
+        asks = self.asks
+        return asks.owner if isinstance(asks, Claim) else b""
+
+    @property
+    def note(self) -> bytes | None:
+        """What the claim brings where the record has none, as it is stored."""
+        asks = self.asks
+        return asks.note if isinstance(asks, Claim) else None
+
+    @note.setter
+    def note(self, note: bytes) -> None:
+        assert isinstance(self.asks, Claim)
+        self.asks.note = note
 
     @property
     def attempt(self) -> int:
@@ -138,8 +161,8 @@ class Run(Struct, eq=False, gc=False):
         return f"<running {show(self.scope)} {show(self.key)!r}, attempt {self.attempt}>"
 
     def renewal(self) -> Renewal:
-        policy = self.policy
-        return Renewal(self.scope, self.stored_key, self.owner, self.token, policy.lease, policy.hold)
+        asks, policy = self.asks, self.policy
+        return Renewal(asks.scope, asks.key, self.owner, self.token, policy.lease, policy.hold)
 
     def lost(self) -> None:
         self.engine.leased.discard(self)
@@ -152,7 +175,7 @@ class Run(Struct, eq=False, gc=False):
         self.engine.leased.discard(self)
         parent = self.parent
         if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
-            running.set(parent)
+            set_running(parent)
         if parent is not None:
             self.parent = None
 
@@ -199,18 +222,21 @@ def current() -> Run:
 def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
     scope = policy.scope
-    stored_key = key
-    privacy = engine.privacy
-    if privacy is not None:
-        stored_key = privacy.hide(scope, key)
-        fingerprints = privacy.hide_fingerprints(scope, fingerprints)
     parent = running.get()
     if parent is not None:
         parent = _around(parent, engine, scope, key)
+    stored_key = key
+    if engine.privacy is not None:
+        stored_key = engine.privacy.hide(scope, key)
+        fingerprints = engine.privacy.hide_fingerprints(scope, fingerprints)
     if policy.seen:
-        return Run(engine, policy, scope, key, stored_key, fingerprints, parent)
-    new_owner, monotonic = engine.new_owner, engine.monotonic
-    return Run(engine, policy, scope, key, stored_key, fingerprints, parent, new_owner(), monotonic())
+        return Run(engine, policy, key, Look(scope, stored_key, fingerprints), parent)
+    new_owner, monotonic = engine.new_owner, engine.monotonic  # 3.11 calls what an attribute holds slowly
+    claim = Claim(
+        scope, stored_key, new_owner(), policy.lease, policy.hold, policy.max_attempts, policy.doubt_on_lapse,
+        fingerprints,
+    )  # fmt: skip
+    return Run(engine, policy, key, claim, parent, monotonic())
 
 
 def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | None:
@@ -228,27 +254,15 @@ def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | N
     return parent
 
 
-def claim_of(run: Run) -> Claim | Look:
-    """What asks for the right to run ``run``; of mode S, what looks whether it was done."""
-    policy = run.policy
-    if policy.seen:
-        return Look(run.scope, run.stored_key, run.fingerprints)
-    return Claim(
-        run.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.max_attempts,
-        policy.doubt_on_lapse, run.fingerprints, False, run.note,
-    )  # fmt: skip
-
-
 def begin(run: Run, side: Side) -> Awaitable[None] | None:
     """Claim it. Then, unless ``run.replayed``, the handler is to run; else ``run.value`` is what it gave before.
 
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
-    op = claim_of(run)
     claim = side.claim
     try:
-        answer = claim(op)
+        answer = claim(run.asks)
     except StoreUnavailable as error:
         _without_store(run, error)
         return None
@@ -259,11 +273,11 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
         if answer.kind != "in_progress" or run.policy.wait is None:
             _answered(run, answer)
             return None
-    return _begin(run, side, op, answer)
+    return _begin(run, side, answer)
 
 
-async def _begin(run: Run, side: Side, op: Claim | Look, answer: Any) -> None:
-    wait = run.policy.wait
+async def _begin(run: Run, side: Side, answer: Any) -> None:
+    op, wait = run.asks, run.policy.wait
     try:
         if type(answer) is not Answer:
             pending = answer
@@ -286,7 +300,7 @@ def _answered(run: Run, answer: Answer) -> None:
     if kind == "claimed":
         _granted(run, answer)
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
-        if run.engine.hooks:
+        if run.engine.watched:
             run.began = run.engine.monotonic()
             run.tell("claimed")
     else:
@@ -299,10 +313,10 @@ def _granted(run: Run, answer: Answer) -> None:
     engine.leased.add(run)
     if run.policy.lease < engine.heartbeat.shortest:
         engine.heartbeat.hurry(run.policy.lease)
-    if engine.hooks:
+    if engine.watched:
         # Inside of this process a claim takes no time that would be worth looking at the clock for.
         run.began = began = run.sent_at if engine.in_process else engine.monotonic()
-        meter = engine.claimed.get(run.scope)
+        meter = engine.claimed.get(run.asks.scope)
         if meter is not None:
             try:
                 meter(began - run.sent_at)
@@ -316,7 +330,7 @@ def _granted(run: Run, answer: Answer) -> None:
 
 
 def answered(run: Run, reply: Reply) -> None:
-    """What `begin` does when its claim is answered, for a run whose ``claim_of`` went out in a block with others."""
+    """What `begin` does when its claim is answered, for a run whose ``asks`` went out in a block with others."""
     if type(reply) is Answer:
         _answered(run, reply)
     elif isinstance(reply, StoreUnavailable):
@@ -387,7 +401,7 @@ def _replay(run: Run, answer: Answer) -> None:
     run.replayed = True
     kind = answer.kind
     if kind == "done":
-        if run.engine.hooks:
+        if run.engine.watched:
             run.tell("replayed")
         stored = run.opened(answer.result, answer.generation)
         if stored is not None:
@@ -417,14 +431,16 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     if not run.protected:
         return None
     engine = run.engine
-    if engine.hooks:
+    watched = engine.watched
+    if watched and run.began is not None:
         run.took = engine.monotonic() - run.began
-    result: bytes | None = None
+    result: bytes | None
     try:
         result = run.policy.codec.encode(value)
     except Unstorable as error:
+        result = None
         _not_stored(run, error)
-    if engine.tracer is not None:
+    if watched and engine.traced:
         result = traced(run, result)
     settle = side.settle
     try:
@@ -432,8 +448,8 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     except Exception as error:
         return _finish(run, side, result, _raised(error))
     if recorded is True and not engine.waiters.waiting:
-        if engine.hooks:
-            meter = engine.completed.get(run.scope)
+        if watched:
+            meter = engine.completed.get(run.asks.scope)
             if meter is not None:
                 try:
                     meter(run.took)
@@ -511,7 +527,7 @@ def _recorded(run: Run, recorded: bool) -> None:
     if engine.waiters.waiting:
         engine.waiters.wake((run.scope, run.stored_key))
     if recorded:
-        if engine.hooks:
+        if engine.watched:
             run.tell("completed")
         return
     run.tell("fenced")
@@ -524,13 +540,13 @@ def _recorded(run: Run, recorded: bool) -> None:
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
     """What records the success of ``run``."""
-    policy, answer = run.policy, run.answer
+    asks, policy = run.asks, run.policy
     if run.engine.privacy is not None:
-        result = run.sealed(result, SEEN_GENERATION if policy.seen else answer.generation)
+        result = run.sealed(result, SEEN_GENERATION if policy.seen else run.answer.generation)
     kept = policy.retention if run.parent is None else max(policy.retention, run.keeps)
     if policy.seen:
-        return Remember(run.scope, run.stored_key, kept, run.fingerprints, result)
-    return Settlement(run.scope, run.stored_key, run.owner, answer.token, "done", kept, result)
+        return Remember(asks.scope, asks.key, kept, asks.fingerprints, result)
+    return Settlement(asks.scope, asks.key, asks.owner, run.answer.token, "done", kept, result)  # type: ignore[union-attr]
 
 
 async def abort(run: Run, side: Side, error: BaseException) -> None:
@@ -539,7 +555,7 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
     """
     run.active = False
-    run.took = run.engine.monotonic() - run.began if run.began else 0.0
+    run.took = run.engine.monotonic() - run.began if run.began is not None else 0.0
     policy = run.policy
     if not run.protected or run.answer.kind not in ("claimed", "absent") or isinstance(error, GeneratorExit):
         return

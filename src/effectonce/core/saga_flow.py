@@ -6,8 +6,8 @@ Each end of a step is one commit; the last one rides with the settlement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NoReturn
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import msgspec
 from msgspec import Struct, field
@@ -23,7 +23,7 @@ from .notes import hidden, note, noted
 State = Literal["pending", "running", "done", "failed", "timed_out"]
 
 
-class Part(Struct, array_like=True):
+class Part(Struct, array_like=True, gc=False):
     """A step, or a compensation, as far as it has come. Times are on the store's clock, in microseconds.
 
     ``running``: it was begun, and nobody wrote down what came of it.
@@ -43,7 +43,7 @@ class Part(Struct, array_like=True):
         self.rounds += 1
 
 
-class Entry(Struct, array_like=True):
+class Entry(Struct, array_like=True, gc=False):
     """One step of a saga."""
 
     name: str
@@ -53,8 +53,8 @@ class Entry(Struct, array_like=True):
     result: bytes | None = None  # of a step that is done; None: it could not be stored
 
 
-class Log(Struct, array_like=True):
-    """What is written down about one saga."""
+class Log(Struct, array_like=True, gc=False):
+    """What is written down about one saga. Outside of the cycle collector, with its parts: it is a tree of values."""
 
     id: str
     version: str
@@ -99,9 +99,14 @@ _decode = msgspec.msgpack.Decoder(Log).decode
 _to_json = msgspec.json.Encoder().encode
 
 
-def frozen(id: str, version: str, input: bytes, names: Sequence[str], now: int) -> bytes:
-    """The note of a saga that is first written down."""
-    return _encode(Log(id, version, input, [Entry(name, name) for name in names], written_at=-now))
+def drafted(id: str, version: str, input: bytes, names: Iterable[str], now: int) -> Log:
+    """The log of a saga that is new."""
+    return Log(id, version, input, [Entry(name, name) for name in names], written_at=-now)
+
+
+def frozen(log: Log) -> bytes:
+    """The note that says so."""
+    return _encode(log)
 
 
 def read(stored: bytes | None) -> Log:
@@ -168,13 +173,17 @@ def fit(log: Log, version: str, names: Sequence[str], renames: Mapping[str, Mapp
 class Course:
     """One claimed saga: its log, and the ways that it is committed."""
 
-    def __init__(self, run: Run, side: Side, name: str, claimed_at: int | None = None) -> None:
-        """``claimed_at``: on the store's clock, when it was first claimed, where that is known."""
+    def __init__(
+        self, run: Run, side: Side, name: str, claimed_at: int | None = None, draft: Log | None = None
+    ) -> None:
+        """``claimed_at``: on the store's clock, when it was first claimed, where that is known. ``draft``: what the
+        note of ``run`` was made from; it is the log where the record has that very note."""
         self.run = run
         self.side = side
         self.name = name
-        self.log = read(noted(run))
-        self._offset = run.token - round(run.engine.monotonic() * 1e6)
+        self.log = draft if draft is not None and run.answer.note == run.note else read(noted(run))
+        self._monotonic = run.engine.monotonic
+        self._offset = run.token - int(self._monotonic() * 1e6)
         if self.log.written_at < 0:
             self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
         #: Whether whoever had it before ended without a word. The count tells where the store no longer can: its lease
@@ -185,7 +194,7 @@ class Course:
 
     def now(self) -> int:
         """The store's time, as far as this process can know it without asking."""
-        return self._offset + round(self.run.engine.monotonic() * 1e6)
+        return self._offset + int(self._monotonic() * 1e6)
 
     def forgotten(self, part: Part) -> bool:
         """Whether ``part``, of which nobody knows what came of it, may have happened so long ago that what did it once
@@ -196,9 +205,9 @@ class Course:
     def end(self, part: Part, state: State, error: str = "") -> None:
         part.state, part.error, part.ended = state, error, self.now()
 
-    async def commit(self) -> None:
+    def commit(self) -> Coroutine[Any, Any, None]:
         """Write the log down. `LeaseLost` where another goes on with it: stop."""
-        await note(self.run, self.side, self._written())
+        return note(self.run, self.side, self._written())
 
     async def done(self) -> None:
         op = completion_of(self.run, packed(results_of(self.log)))
@@ -253,6 +262,8 @@ class Course:
     async def _settle(self, op: Settlement, kind: str, detail: str = "") -> None:
         run = self.run
         run.active = False
+        if run.began is not None:
+            run.took = run.engine.monotonic() - run.began
         if not op.refund:
             op.note = hidden(run, self._written(settled=True))
         applied = self.side.settle(op)

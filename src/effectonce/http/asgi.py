@@ -79,7 +79,7 @@ class IdempotencyMiddleware:
         try:
             exchange.read_key(plan)
             principal = self._principal(scope)
-            if inspect.isawaitable(principal):
+            if type(principal) is not str and inspect.isawaitable(principal):
                 principal = await principal
             response = await exchange.claim(plan, principal)
         except EffectOnceError as error:
@@ -258,7 +258,7 @@ class Body:
             if name == b"content-length" and value.isdigit() and (len(value) > 18 or int(value) > cap):
                 raise PayloadTooLarge(f"the body is over max_body={cap}, it says")
         while not self._whole and self._size <= cap:
-            message = await self._more()
+            message = self._hashed(await self._receive())
             if self._spool is None and not message.get("more_body", False):
                 self._first = message
             else:
@@ -287,7 +287,7 @@ class Body:
         if self._whole:
             return None
         try:
-            return await self._more()
+            return self._hashed(await self._receive())
         except Disconnected:
             return {"type": "http.disconnect"}
 
@@ -297,8 +297,7 @@ class Body:
             self._spool.close()
             self._spool = None
 
-    async def _more(self) -> Message:
-        message = await self._receive()
+    def _hashed(self, message: Message) -> Message:
         if message["type"] != "http.request":
             raise Disconnected
         body = message.get("body", b"")

@@ -120,16 +120,20 @@ def record_key(principal: Key, method: str, path: str, key: str) -> str:
     The SHA-256 is of the length-prefixed (principal, method, path, key), so that no two requests share a record that
     differ in any of these, and neither caller nor key can be read in a log. Method and path stand before it for people.
     """
-    # A path may have been decoded from bytes that are no UTF-8.
-    raw = (part.encode("utf-8", "surrogatepass") for part in (encode_key(principal), method, path, key))
-    digest = hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in raw)).hexdigest()
-    return f"{show(method, 16)} {show(path)} {digest}"
+    who = encode_key(principal)
+    text = f"{len(who)}:{who}{len(method)}:{method}{len(path)}:{path}{len(key)}:{key}"
+    if text.isascii():  # then a character is a byte
+        raw = text.encode()
+    else:  # a path may have been decoded from bytes that are no UTF-8
+        parts = [part.encode("utf-8", "surrogatepass") for part in (who, method, path, key)]
+        raw = b"".join([b"%d:%b" % (len(part), part) for part in parts])
+    return f"{show(method, 16)} {show(path)} {hashlib.sha256(raw).hexdigest()}"
 
 
 def fingerprint_state(method: str, path: bytes, query: bytes) -> hashlib._Hash:
     """The hash to update with the body; `fingerprint` ends it. Headers are left out: they change from try to try."""
-    parts = (method.encode("latin-1", "replace"), path, query)
-    return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts))
+    verb = method.encode("latin-1", "replace")
+    return hashlib.sha256(b"%d:%b%d:%b%d:%b" % (len(verb), verb, len(path), path, len(query), query))
 
 
 def fingerprint(state: hashlib._Hash) -> bytes:

@@ -135,7 +135,6 @@ class Table:
     """Which plan holds for a request; every plan is made when the table is."""
 
     def __init__(self, default: Route | None, routes: Routes | None, service: str) -> None:
-        self._service = service
         self._default = None if default is None else plan(default, service)
         self._asked: Callable[[str, str], Route | None] | None = None
         self._patterns: list[tuple[re.Pattern[str], Plan | None]] = []

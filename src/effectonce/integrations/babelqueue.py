@@ -17,7 +17,7 @@ from effectonce.core.drive import run_through
 from effectonce.core.flow import Policy, Run, begin, finish, prepare
 from effectonce.durations import Duration, micros
 from effectonce.errors import ResultNotStored
-from effectonce.keys import encode_key
+from effectonce.identity import encode_key
 from effectonce.policies import check_scope
 from effectonce.store import DEFAULT_RETENTION, Store
 

@@ -38,7 +38,7 @@ from effectonce.errors import (
 )
 from effectonce.fingerprint import fingerprints
 from effectonce.handlers import name_of, return_type
-from effectonce.keys import Key, encode_key
+from effectonce.identity import Key, encode_key
 from effectonce.policies import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store
 

@@ -34,7 +34,7 @@ from effectonce.core.engine import log as logger
 from effectonce.core.flow import Policy, Run, begin, prepare
 from effectonce.core.notes import hidden, note_in
 from effectonce.core.retry import Retry
-from effectonce.core.saga_flow import Course, Log, frozen, read
+from effectonce.core.saga_flow import Course, Log, drafted, frozen, read
 from effectonce.durations import Duration, micros
 from effectonce.errors import (
     ConfigurationError,
@@ -58,7 +58,7 @@ from effectonce.policies import check_scope
 from effectonce.record import Record
 from effectonce.store import Store
 
-from .runner import Word, decide, through
+from .runner import Draft, Word, decide, through
 from .steps import STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
 from .sweeper import Sweeper
 
@@ -199,26 +199,24 @@ class Saga(Generic[In]):
         `SagaFailed` where a step failed and what was done is compensated, `InDoubt` where an operator has to decide,
         `Retryable` where it is not finished yet and `resume` will go on; `PayloadMismatch` for another input.
         """
-        return self._driven(self._begun(id, input))  # type: ignore[return-value]
+        self._require_sync()
+        run, draft = self._begun(id, input)
+        return drive(through(self, run, run.engine.sync_side(), draft=draft))  # type: ignore[return-value]
 
     async def arun(self, id: Key, input: In) -> Done:
         """`run`, in an event loop."""
-        run = self._begun(id, input)
-        return await through(self, run, run.engine.async_side())  # type: ignore[return-value]
+        run, draft = self._begun(id, input)
+        return await through(self, run, run.engine.async_side(), draft=draft)  # type: ignore[return-value]
 
     def start(self, id: Key, input: In) -> None:
         """Write the saga down and leave it to `resume`, here or elsewhere. Again, it does nothing more."""
-        run = self._begun(id, input)
-        drive(_quietly(through(self, run, run.engine.sync_side(), "write")))
+        run, draft = self._begun(id, input)
+        drive(_quietly(through(self, run, run.engine.sync_side(), "write", draft=draft)))
 
     async def astart(self, id: Key, input: In) -> None:
         """`start`, in an event loop."""
-        run = self._begun(id, input)
-        await _quietly(through(self, run, run.engine.async_side(), "write"))
-
-    def _driven(self, run: Run, only: Literal["", "compensate"] = "") -> Done | None:
-        self._require_sync()
-        return drive(through(self, run, run.engine.sync_side(), only))
+        run, draft = self._begun(id, input)
+        await _quietly(through(self, run, run.engine.async_side(), "write", draft=draft))
 
     def _require_sync(self) -> None:
         if self.is_async:
@@ -226,13 +224,13 @@ class Saga(Generic[In]):
         if asyncio._get_running_loop() is not None:
             raise WrongColour(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
 
-    def _begun(self, id: Key, input: In) -> Run:
+    def _begun(self, id: Key, input: In) -> tuple[Run, Draft]:
         """The run of a saga that may be new; `ConfigurationError` where its input cannot be frozen."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
         try:
             body = to_json(input)
-            self._read(body)
+            read_back = self._read(body)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise ConfigurationError(
                 f"the input of a saga cannot be written down: {error}; nothing was done"
@@ -243,8 +241,9 @@ class Saga(Generic[In]):
             )
         name = encode_key(id)
         run = self._run(name, fingerprints(body))
-        run.note = hidden(run, frozen(name, self.version, body, list(self.steps), run.engine.now()))
-        return run
+        log = drafted(name, self.version, body, self.steps, run.engine.now())
+        run.note = hidden(run, frozen(log))
+        return run, (log, read_back)
 
     def _run(self, id: str, prints: bytes = b"") -> Run:
         engine = self.store.engine
@@ -342,9 +341,10 @@ class Saga(Generic[In]):
 
         `InProgress` while another runs it; one that has ended, or waits for an operator, says so and stays.
         """
+        self._require_sync()
         run = self._known(id)
         try:
-            self._driven(run, "compensate")
+            drive(through(self, run, run.engine.sync_side(), "compensate"))
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")

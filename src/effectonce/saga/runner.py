@@ -27,7 +27,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.providers import is_ambiguous
-from effectonce.record import Answer
+from effectonce.record import Answer, Claim
 
 from .steps import Attempt, Done, Step, StepRun, Work
 
@@ -40,6 +40,9 @@ PATIENCE: Final = 86_400_000_000
 
 Word = Literal["done", "not_done", "retry", "abandon"]
 """What an operator may say."""
+
+Draft = tuple[Log, Any]
+"""The log of a saga that is new, and its input as it reads back from there."""
 
 
 class Definition(Protocol):
@@ -60,11 +63,12 @@ async def through(
     side: Side,
     only: Literal["", "write", "compensate"] = "",
     claimed_at: int | None = None,
+    draft: Draft | None = None,
 ) -> Done | None:
     """Run a saga from wherever it is to its end, and give what its steps gave.
 
     ``only="write"``: it is written down and left for others; ``only="compensate"``: what is done is undone.
-    ``claimed_at``: see `Course`.
+    ``claimed_at``: see `Course`. ``draft``: as it is if it is new.
     """
     runner: Runner | None = None
     try:
@@ -80,13 +84,16 @@ async def through(
         if run.replayed:
             return Done(saga.steps, iter(saga.steps), unpacked(run.value)) if not only else None
         running.set(run)
-        course = Course(run, side, saga.name, claimed_at)
+        course = Course(run, side, saga.name, claimed_at, draft and draft[0])
         if only == "write":
             await course.give_back()
             return None
         try:
-            fit(course.log, saga.version, list(saga.steps), saga.renames)
-            runner = Runner(saga, course)
+            if draft is not None and course.log is draft[0]:
+                runner = Runner(saga, course, draft[1])
+            else:
+                fit(course.log, saga.version, list(saga.steps), saga.renames)
+                runner = Runner(saga, course, saga.read_input(course.log.input))
         except SagaChanged:
             with suppress(EffectOnceError):
                 await course.give_back()
@@ -102,11 +109,11 @@ async def through(
 class Runner:
     """One claimed saga on its way."""
 
-    def __init__(self, saga: Definition, course: Course) -> None:
+    def __init__(self, saga: Definition, course: Course, input: Any) -> None:
         self._saga = saga
         self._course = course
         self._log = course.log
-        self._input = saga.read_input(course.log.input)
+        self._input = input
         self._cause: BaseException | None = None
         self.orphan: Attempt | None = None  # what still runs when we have to stop
 
@@ -198,7 +205,8 @@ class Runner:
             attempt = await self._tried(entry, entry.undo, work)
             if attempt.error is not None:
                 course.end(entry.undo, "failed", told(attempt.error))
-                await course.doubt(entry, f"it keeps failing ({entry.undo.attempts} times): {entry.undo.error}")
+                often = "once" if entry.undo.attempts == 1 else f"{entry.undo.attempts} times"
+                await course.doubt(entry, f"it has failed {often}: {entry.undo.error}")
             course.end(entry.undo, "done")
             if entry is not todo[-1][0]:
                 await course.commit()
@@ -286,7 +294,8 @@ class Runner:
         run, undoing = self._course.run, part is entry.undo
         key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         answer = Answer("claimed", run.token + undoing, part.attempts, part.rounds, lapsed=part.crashes > 0)
-        return StepRun(run.engine, run.policy, run.scope, key, key, b"", run, run.owner, run.sent_at, answer)
+        asks = Claim(run.scope, key, run.owner, run.policy.lease, run.policy.hold)
+        return StepRun(run.engine, run.policy, key, asks, run, run.sent_at, answer)
 
     def _done(self) -> Done:
         entries = self._log.entries

@@ -161,7 +161,12 @@ class Attempt:
         try:
             if work.is_async:
                 if work.timeout is None:
-                    self._came(*await _awaited(function, args))
+                    try:
+                        value = await function(*args)
+                    except Exception as error:
+                        self._came(None, error)
+                    else:
+                        self._came(value, None)
                     return
                 assert loop is not None
                 self._going = loop.create_task(_awaited(function, args))

@@ -46,24 +46,36 @@ class _Row(Struct, gc=False):
     token: int
     attempts: int
     generation: int
-    lease_until: int
-    expires_at: int
+    leased_at: int  # when its lease was last asked for
+    lease: int
+    retention: int  # from its last change on; while it is claimed, from the end of its lease on
     doubt_on_lapse: bool
     fingerprint: bytes
     created_at: int
     changed_at: int
+    note: bytes | None = None
     result: bytes | None = None
     error: bytes | None = None
     lapsed: bool = False  # taken from a lapsed lease
-    note: bytes | None = None
+
+    # Worked out when somebody asks, since most records come and go without.
+
+    @property
+    def lease_until(self) -> int:
+        return self.leased_at + self.lease
+
+    @property
+    def expires_at(self) -> int:
+        """From when on it counts as absent."""
+        if self.state == "claimed":
+            return NEVER if self.doubt_on_lapse else self.leased_at + self.lease + self.retention
+        return NEVER if self.state == "in_doubt" else self.changed_at + self.retention
 
 
 class MemoryBackend:
     """Every port shares one dictionary and one lock, and never blocks on anything else."""
 
-    capabilities = Capabilities(
-        name="memory", lanes=0, durable=False, shared=False, creates_schema=True, notes=True, ordered=True
-    )
+    capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, notes=True, ordered=True)
 
     def __init__(self, address: Address | None = None, *, clock: Clock | None = None) -> None:
         if address is not None:
@@ -125,18 +137,18 @@ class MemoryPort:
         """
         quiet = self._backend.quiet
         if quiet is not None and type(op) is Claim:
+            key = op.key
             rows = self._scopes.get(op.scope)
-            if rows is not None and op.key not in rows:
+            if rows is not None and key not in rows:
                 ticks = self._ticks
                 now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
-                until = now + op.lease
                 row = _Row(
-                    "claimed", op.owner, now, 1, 0, until, NEVER if op.doubt_on_lapse else until + op.retention,
-                    op.doubt_on_lapse, op.fingerprints and op.fingerprints[:33], now, now, None, None, False, op.note,
+                    "claimed", op.owner, now, 1, 0, now, op.lease, op.retention, op.doubt_on_lapse,
+                    op.fingerprints and op.fingerprints[:33], now, now, op.note,
                 )  # fmt: skip
-                if rows.setdefault(op.key, row) is row:
+                if rows.setdefault(key, row) is row:
                     if self._backend.quiet is quiet:
-                        return Answer("claimed", now, 1, 0, None, None, 0.0, False, op.note)
+                        return Answer("claimed", now, 1) if op.note is None else Answer("claimed", now, 1, note=op.note)
                     self._take_back(op)
         return self._locked(op)
 
@@ -182,7 +194,7 @@ class MemoryPort:
             return None
         return standing(
             row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
-            row.lease_until, row.fingerprint, row.result, row.error, row.note,
+            row.lease_until if row.state == "claimed" else None, row.fingerprint, row.result, row.error, row.note,
             fingerprints=prints, now=now, claimant=claimant,
         )  # fmt: skip
 
@@ -200,17 +212,17 @@ class MemoryPort:
                 return answer
             if 0 < op.max_attempts <= live.attempts:
                 live.state, live.error, live.result = "failed", EXHAUSTED, None
-                live.changed_at, live.expires_at = now, now + op.retention
+                live.changed_at, live.retention = now, op.retention
                 return Answer("exhausted", live.token, live.attempts, live.generation, None, EXHAUSTED)
-        until = now + op.lease
         row = _Row(
             "claimed",
             op.owner,
             now if old is None else max(old.token + 1, now),
             live.attempts + 1 if live else 1,
             live.generation if live else 0,
-            until,
-            NEVER if op.doubt_on_lapse else until + op.retention,
+            now,
+            op.lease,
+            op.retention,
             op.doubt_on_lapse,
             op.fingerprints[:33] or (live.fingerprint if live else b""),
             live.created_at if live else now,
@@ -230,13 +242,21 @@ class MemoryPort:
             row = self._scopes[op.scope][op.key]
         except KeyError:
             return False
-        if row.owner != op.owner or row.token != op.token or row.expires_at <= now:
+        if row.owner != op.owner or row.token != op.token:
             return False
         state = op.state
-        if row.state != "claimed" and not (row.state == "in_doubt" and state == "done"):
-            return row.state == state
+        if row.state != "claimed":
+            if row.expires_at <= now:
+                return False
+            if row.state != "in_doubt" or state != "done":
+                return row.state == state
+        elif now - row.leased_at >= row.lease and row.expires_at <= now:  # the first is seldom so
+            return False
         row.state, row.changed_at, row.result = state, now, op.result
-        row.error, row.expires_at = op.error, NEVER if state == "in_doubt" else now + op.retention
+        if row.retention is not op.retention:  # a write takes six times as long as a look, here and below
+            row.retention = op.retention
+        if row.error is not op.error:
+            row.error = op.error
         if op.refund:
             row.attempts -= 1
         if op.note is not None:
@@ -254,15 +274,13 @@ class MemoryPort:
         row = self._find(op.scope, op.key, now)
         if row is None or row.state != "claimed" or row.owner != op.owner or row.token != op.token:
             return False
-        row.lease_until = now + op.lease
-        if not row.doubt_on_lapse:
-            row.expires_at = row.lease_until + op.retention
+        row.leased_at, row.lease, row.retention = now, op.lease, op.retention
         return True
 
     def _remember(self, op: Remember, now: int) -> bool:
         rows = self._scopes.setdefault(op.scope, {})
         row = _Row(
-            "done", b"", now, 0, 0, 0, now + op.retention, False, op.fingerprints[:33], now, now, op.result
+            "done", b"", now, 0, 0, 0, 0, op.retention, False, op.fingerprints[:33], now, now, None, op.result
         )  # fmt: skip
         old = rows.setdefault(op.key, row)  # since `claim` may come between a look and a write
         if old is not row:
@@ -342,7 +360,7 @@ class MemoryPort:
     def _reopen(self, row: _Row, now: int, retention: int, *, retry: bool = True) -> None:
         """Fence the owner out; with ``retry``, make the record free in a new generation."""
         row.owner, row.token = b"", max(row.token + 1, now)
-        row.changed_at, row.expires_at = now, now + retention
+        row.changed_at, row.retention = now, retention
         if retry:
             row.state, row.generation, row.attempts = "free", row.generation + 1, 0
             row.result = row.error = None

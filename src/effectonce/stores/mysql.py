@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from effectonce.connections.mysql import AsyncWire, Options, Rows, SyncWire, Wire, binaries, binary, driver, text
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
-from effectonce.keys import digest
+from effectonce.identity import digest
 from effectonce.record import (
     Answer,
     Batchable,

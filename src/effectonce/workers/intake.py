@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
 from effectonce.fingerprint import fingerprints
-from effectonce.keys import encode_key
+from effectonce.identity import encode_key
 from effectonce.message import Message
 
 from .jobs import ATTEMPTS, Job

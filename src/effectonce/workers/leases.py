@@ -149,7 +149,7 @@ class Leases:
 
     def _claim(self, jobs: list[Job]) -> None:
         engine = self._engine
-        prepare, claim_of = flow.prepare, flow.claim_of
+        prepare = flow.prepare
         ops: list[Claim | Look] = []
         for job in jobs:
             run = job.run
@@ -158,7 +158,7 @@ class Leases:
             if run is None or run.lease_lost:
                 run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
                 mark(job, run)
-            ops.append(claim_of(run))
+            ops.append(run.asks)
         ends = [slots.ends for slots in self.slots]
         self._claiming += 1
         self._chores.when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
@@ -291,6 +291,9 @@ class Leases:
     # -- ending
 
     def _ended(self, job: Job) -> None:
+        run, engine = job.run, self._engine
+        if engine.watched and run is not None and run.began is not None:
+            run.took = engine.monotonic() - run.began
         self.ending += 1
         self._finished.append(job)
         if len(self._finished) == 1:
@@ -438,7 +441,7 @@ class Leases:
         run = job.run
         assert run is not None
         run.active = False
-        claim = flow.claim_of(run)
+        claim = run.asks
         if isinstance(claim, Claim):
             replies = self._side.settle_block([release(claim, run.answer)])
             if not isinstance(replies, list):

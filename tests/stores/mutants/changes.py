@@ -18,7 +18,7 @@ from .base import Mutant, fails
 class Notifying(Mutant):
     """No mutant: the memory store with notifications, on which the cases about `changes` pass."""
 
-    capabilities = Capabilities(name="notifying", lanes=1, notifies=True, creates_schema=True)
+    capabilities = Capabilities(name="notifying", lanes=1, notifies=True)
 
     def flagged(self) -> set[tuple[str, str]]:
         return self._backend.__dict__.setdefault("flagged", set())

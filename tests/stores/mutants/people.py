@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from effectonce.record import (
     Claim,
+    Operation,
     Page,
     Query,
     Record,
@@ -128,9 +129,9 @@ class ListHidesTheResult(Mutant):
 @fails("list_leaves_out_what_has_expired", "an_expired_done_record_counts_as_absent", "forget_of_nothing_is_false")
 class ReadersSeeTheExpired(Mutant):
     def _revive(self) -> None:
-        for rows in self._backend.scopes.values():
-            for row in rows.values():
-                row.expires_at = NEVER
+        for scope, rows in self._backend.scopes.items():
+            for key in rows:
+                self.row(Operation(scope, key)).expires_at = NEVER
 
     async def list(self, query: Query) -> Page:
         self._revive()
