@@ -30,12 +30,14 @@ class Sent(Generic[Res]):
 
         with charge.send(payment, key=message.key) as sent:
             with conn.transaction():
-                conn.execute("UPDATE orders SET paid = true …")
-                outbox.send(conn, …)
+                if not sent.replayed:
+                    conn.execute("UPDATE orders SET paid = true …")
+                    outbox.send(conn, …)
                 sent.complete(conn)
 
     Until that commits the intent is open: after a crash the next delivery sends it again with the same key, gets the
-    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, rows and all.
+    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, rows and all, so
+    a message would be sent a second time.
     """
 
     def __init__(self, operation: Sender, run: Run) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 import effectonce as eo
@@ -77,6 +79,21 @@ class Watched:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a broker that counts delays in tenths of a second, and delivers what was delayed the last first."""
+    nack, receive = Watched.nack, Watched.receive
+
+    async def nack_coarsely(self: Watched, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        return await nack(self, deliveries, math.ceil(delay * 10) / 10)
+
+    async def receive_backwards(self: Watched, limit: int, wait: float) -> Sequence[Delivery]:
+        found = await receive(self, limit, wait)
+        return sorted(found, key=lambda each: each.attempt > 1 and -each.handle[0])
+
+    monkeypatch.setattr(Watched, "nack", nack_coarsely)
+    monkeypatch.setattr(Watched, "receive", receive_backwards)
 
 
 class Backend(QueueBackend):

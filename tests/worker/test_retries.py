@@ -10,7 +10,7 @@ import pytest
 import effectonce as eo
 from effectonce.core.retry import Retry
 
-from .bench import Bench, paid, serving, until
+from .bench import Bench, give_back_in_disorder, paid, serving, until
 
 
 def longest(low: float, high: float) -> float:
@@ -218,6 +218,28 @@ async def test_what_is_behind_a_delayed_message_comes_after_it_and_other_keys_do
         await until(lambda: bench.count("ack") == 8)
     assert order[:3] == [("good", number) for number in range(5, 8)], "one bad key does not stop the others"
     assert [number for key, number in order if key == "bad"] == [0, 1, 2, 3, 4]
+
+
+async def test_those_behind_a_message_that_fails_again_and_again_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was behind the first retry is behind the second, too, though nothing of it has come again by then."""
+    give_back_in_disorder(monkeypatch)
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[int] = []
+
+    @worker.handler("orders", retry=Retry(5, first="1ms", cap="1ms"))
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        runs.append(number)
+        if number < 2 and runs.count(number) < 4:
+            raise ValueError
+
+    async with serving(worker):
+        await bench.send_unordered("orders", *(paid(n, ordering_key="k") for n in range(5)))
+        await until(lambda: bench.count("ack") == 5)
+    assert runs == [0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 4]
 
 
 async def test_a_dead_letter_lets_those_behind_it_go_on() -> None:

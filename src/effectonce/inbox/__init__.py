@@ -25,7 +25,7 @@ from effectonce.errors import InvalidOption, PayloadMismatch, ResultNotStored, T
 from effectonce.fingerprint import fingerprints
 from effectonce.guard import Outcome
 from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, return_type
-from effectonce.keys import Key, encode_key
+from effectonce.identity import Key, encode_key
 from effectonce.message import Message
 from effectonce.policies import check_scope
 from effectonce.sqlfiles import bare, inbox_schema, quoted

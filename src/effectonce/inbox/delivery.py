@@ -48,6 +48,7 @@ class Transaction:
         self._session: Caller | None = None
         self._leave: Callable[..., Any] | None = None
         self._began = False
+        self._marked = False
         self._tries = 0
 
     @property
@@ -69,6 +70,19 @@ class Transaction:
             await plan.inbox._rows(session).check(session)
             plan.unchecked = False
         return session
+
+    async def mark(self) -> None:
+        """The rows are in, and handlers come next: see `is_foreign`."""
+        await self.session.mark()
+        self._marked = True
+
+    async def is_foreign(self) -> bool:
+        """Whether a handler has ended the transaction that was marked. If not, all that was done since is undone."""
+        session, marked, self._marked = self.session, self._marked, False
+        try:
+            return marked and (await session.has_ended() or not await session.is_marked(release=False))
+        except Exception:  # nothing can be asked of it any more
+            return False
 
     async def commit(self) -> None:
         """Commit, and give the connection back."""
@@ -170,7 +184,6 @@ class Delivery(Transaction):
             )
         self.outcome: Outcome[Any]
         self._attempts: int | None = None
-        self._marked = False
 
     # -- while the handler runs
 
@@ -206,8 +219,7 @@ class Delivery(Transaction):
                     f"mend the cause, then delete its row in {plan.inbox.table}_attempts to let it run again",
                     "attempts-exhausted",
                 )
-            await session.mark()
-            self._marked = True
+            await self.mark()
             return True
         await self._conclude(plan.inbox._replayed(self.codec, arrival, found), replayed=True)
         return False
@@ -257,15 +269,10 @@ class Delivery(Transaction):
         )
 
     async def roll_back(self) -> None:
-        session, marked, self._marked = self.session, self._marked, False
-        try:
-            foreign = marked and (await session.has_ended() or not await session.is_marked(release=False))
-        except Exception:  # nothing can be asked of it any more
-            foreign = False
-        if foreign:
-            await self._renounce(self.plan.inbox._rows(session))
+        if await self.is_foreign():
+            await self._renounce(self.plan.inbox._rows(self.session))
         else:
-            await session.roll_back()
+            await self.session.roll_back()
 
     async def _renounce(self, rows: Rows) -> None:
         """The transaction is not ours any more: undo what is open. Where the handler had committed the row, that goes,

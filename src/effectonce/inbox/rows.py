@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from effectonce.contracts import Dialect, Session
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
-from effectonce.keys import digest
+from effectonce.identity import digest
 from effectonce.sqlfiles import inbox_words, quoted, statements
 
 MAX_BATCH: Final = 5000

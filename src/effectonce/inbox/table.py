@@ -11,7 +11,7 @@ from effectonce.connections.callers import Caller, is_duplicate, is_without_uniq
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
 from effectonce.core.drive import Pending, drive
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.keys import Key, encode_key
+from effectonce.identity import Key, encode_key
 from effectonce.sqlfiles import quoted
 
 _TRIES: Final = 5

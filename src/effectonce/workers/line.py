@@ -338,7 +338,12 @@ class Line:
         self.discipline.waiting(first)
 
     def _hold(self, lane: str, delay: float, ids: deque[str]) -> None:
+        """``ids`` come again, in this order, before those that were given back earlier and are still to come."""
         now = self._loop.time()
+        before = self._held.get(lane)
+        if before is not None and before.until >= now - GRACE:
+            first = frozenset(ids)
+            ids.extend(id for id in before.ids if id not in first)
         if len(self._held) >= MANY:
             self._held = {each: held for each, held in self._held.items() if held.until > now - GRACE}
         self._held[lane] = _Held(now + delay, ids)

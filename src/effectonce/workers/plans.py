@@ -163,7 +163,6 @@ class Batch(Transaction):
     effects of all of them, or not at all: by a handler that ends the transaction itself, too."""
 
     _arrivals: dict[Job, Arrival]  # of those that run, and have not been seen to run to their end
-    _marked = False
 
     async def begin(self, jobs: Sequence[Job]) -> list[Job]:
         """Begin, insert the rows of ``jobs``, each key once, in the order of keys that all batches lock in; the jobs
@@ -175,8 +174,7 @@ class Batch(Transaction):
         answers = await inbox._first_many(session, arrivals)
         firsts = {job: arrival for job, arrival, first in zip(by_key, arrivals, answers, strict=True) if first}
         self._arrivals = {job: firsts[job] for job in jobs if job in firsts}
-        await session.mark()
-        self._marked = True
+        await self.mark()
         return list(self._arrivals)
 
     async def ran(self, job: Job) -> None:
@@ -196,14 +194,10 @@ class Batch(Transaction):
         await self.commit()
 
     async def roll_back(self) -> None:
-        session, marked, self._marked = self.session, self._marked, False
-        try:
-            foreign = marked and (await session.has_ended() or not await session.is_marked(release=False))
-        except Exception:  # nothing can be asked of it any more
-            foreign = False
-        await session.roll_back()
+        foreign = await self.is_foreign()
+        await self.session.roll_back()
         if foreign:
-            await self._renounce(session)
+            await self._renounce(self.session)
 
     async def _renounce(self, session: Caller) -> None:
         """A handler has ended the transaction. Of the rows that it has committed, those whose effects are not surely

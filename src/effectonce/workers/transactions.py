@@ -21,7 +21,7 @@ from effectonce.core.backoff import Backoff
 from effectonce.core.engine import Engine
 from effectonce.core.flow import Run
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
-from effectonce.record import Answer
+from effectonce.record import Answer, Look
 
 from .chores import Fail, either
 from .jobs import Job, Poison, cause_of, mark
@@ -169,8 +169,11 @@ class Transactions:
         """It was cancelled, or ended this process: that says nothing about its messages."""
         if not isinstance(error, asyncio.CancelledError):
             self._fail(error)
-        for job in unit.jobs:
+        for at, job in enumerate(unit.jobs):
             if job in self._line.hand:
+                others = [each for each in unit.jobs[at + 1 :] if each.lane == job.lane and each in self._line.hand]
+                if others:
+                    self._line.put_back(others)
                 self._line.later(job, 0.0)
         self._moved(unit)
 
@@ -240,6 +243,6 @@ def _run_of(job: Job) -> Run:
     policy = job.route.policy
     job.used = 0  # the broker has counted anew since the redrive
     answer = Answer("claimed", attempts=job.tries)
-    run = Run(_no_store, policy, policy.scope, job.key, job.key, b"", None, answer=answer, protected=False)
+    run = Run(_no_store, policy, job.key, Look(policy.scope, job.key), None, answer=answer, protected=False)
     mark(job, run)
     return run

@@ -4,7 +4,7 @@ The list is data. A mutant names its number in the failure catalogue and where t
 swapping an attribute or two for as long as the search runs. One that survives fails the build.
 """
 
-from . import flow, inbox, intents, line, recovery, redrive, relay, saga, store, worker
+from . import flow, inbox, intents, joined, line, recovery, redrive, relay, saga, store, transactions, worker
 from .base import MUTANTS, Mutant
 
 __all__ = [
@@ -13,11 +13,13 @@ __all__ = [
     "flow",
     "inbox",
     "intents",
+    "joined",
     "line",
     "recovery",
     "redrive",
     "relay",
     "saga",
     "store",
+    "transactions",
     "worker",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from effectonce.record import Answer, Remember
-from effectonce.stores.memory import NEVER, MemoryPort
+from effectonce.stores.memory import MemoryPort
 
 from .base import mutant
 
@@ -36,7 +36,7 @@ def unfenced_release(self: Any, op: Any, now: int) -> bool:
     """A release is not fenced: a zombie frees its successor's record."""
     row = row_of(self, op)
     if op.state == "free" and row is not None and row.owner != op.owner:
-        row.state, row.expires_at = "free", now + op.retention
+        row.state, row.changed_at, row.retention = "free", now, op.retention
         return True
     return _settle(self, op, now)
 
@@ -52,7 +52,7 @@ def unfenced_doubt(self: Any, op: Any, now: int) -> bool:
     """A doubt is not fenced: a zombie that fails puts its successor's record in doubt."""
     row = row_of(self, op)
     if op.state == "in_doubt" and row is not None and row.owner != op.owner:
-        row.state, row.expires_at = "in_doubt", NEVER
+        row.state = "in_doubt"
         return True
     return _settle(self, op, now)
 

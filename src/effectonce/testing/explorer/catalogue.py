@@ -89,6 +89,12 @@ INTENTS: Final = Scenario(
     worker="keyed",
     faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse age reject decline"),
 )
+JOINED: Final = replace(
+    INTENTS,
+    name="intents-K-joined",
+    about="mode K: completed in the caller's own transaction, with its row and its message",
+    part="joined",
+)
 OUTBOX: Final = Scenario(
     "outbox-relay",
     "two relays, two messages of one key",
@@ -132,6 +138,14 @@ LINE: Final = Scenario(
     patient=True,
     faults=kinds("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
 )
+LINE_T: Final = replace(
+    LINE,
+    name="line-T",
+    about="the worker's own line, mode T: a transaction each",
+    part="transactions",
+    worker="each",
+    faults=kinds("lose late mute crash crash-late crash-after raise decline stop"),
+)
 REDRIVE: Final = Scenario(
     "redrive",
     "dead letters go back to their queue, and are handled",
@@ -157,6 +171,15 @@ TOOLS: Final = (
         about="mode I with a reconciler, whose word is proof: no request lingers, and nobody is paused",
         worker="asked",
         faults=kinds("lose mute crash crash-after cancel reject"),
+    ),
+    JOINED,
+    replace(JOINED, name="intents-I-joined", about="mode I: the same", worker="keyless"),
+    replace(
+        JOINED,
+        name="intents-K-joined-recover",
+        about="mode K: the same, and a recovery that comes between",
+        copies=1,
+        options={"recover": True},
     ),
     OUTBOX,
     replace(
@@ -192,6 +215,38 @@ TOOLS: Final = (
         options={"batch": 2, "takes": 100},
         faults=kinds("crash raise stop"),
     ),
+    replace(
+        LINE,
+        name="line-O",
+        about="three messages of one ordering key, at a broker that gives them back in the worst order",
+        workers=1,
+        keys=3,
+        copies=1,
+        options={"ordered": True, "batch": 3},
+        faults=kinds("raise decline"),
+    ),
+    LINE_T,
+    replace(
+        LINE_T,
+        name="line-TB",
+        about="mode T, two keys in one fetch and in one transaction",
+        worker="batch",
+        keys=2,
+        copies=1,
+        options={"batch": 2},
+        faults=LINE_T.faults | {"redeliver"},
+    ),
+    replace(
+        LINE_T,
+        name="line-TO",
+        about="mode T, three messages of one ordering key in one transaction, in the worst order again",
+        worker="batch",
+        workers=1,
+        keys=3,
+        copies=1,
+        options={"ordered": True, "batch": 3},
+        faults=kinds("raise decline"),
+    ),
     RECOVER,
     replace(RECOVER, name="intents-I-recover", about="mode I: the same", worker="keyless"),
     RESUME,
@@ -221,11 +276,26 @@ LARGE: Final = (
     _large(INBOX, "inbox-first-3x3", "mode T in the caller's transaction, step by step", worker="first"),
     _large(INTENTS, "intents-K-3x3", "mode K, step by step", beats=True),
     _large(INTENTS, "intents-I-3x3", "mode I, step by step", beats=True, worker="keyless"),
+    _large(
+        JOINED,
+        "intents-K-joined-3x3",
+        "mode K in the caller's transaction, and a recovery, step by step",
+        beats=True,
+        options={"recover": True},
+    ),
     _large(OUTBOX, "outbox-relay-3x3", "three relays, two messages of each of three keys, step by step"),
     _large(OUTBOX, "outbox-send-3x3", "handlers and relays, step by step", worker="handler"),
     _large(SAGA, "saga-S-3x3", "three sagas, step by step", beats=True),
     _large(
         LINE, "line-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
+    ),
+    _large(
+        LINE_T,
+        "line-T-3x3",
+        "three workers of ours, two messages in one transaction, step by step",
+        worker="batch",
+        options={"batch": 2},
+        faults=LINE_T.faults | {"redeliver"},
     ),
     _large(RECOVER, "intents-K-recover-3x3", "mode K, three recoveries, step by step", beats=True),
     _large(RECOVER, "intents-I-recover-3x3", "mode I, three recoveries, step by step", beats=True, worker="keyless"),

@@ -4,11 +4,13 @@ A connection of it is one that `effectonce.connections.callers` knows, so that t
 they are: what they send is looked up in the statements of their own files, and every statement is a request of its
 process.
 A statement that touches only its own transaction commutes with everything; an insert of a key that another open
-transaction has inserted waits for the end of that, as a unique index makes it.
+transaction has inserted waits for the end of that, as a unique index makes it, and so does whatever touches a record
+that another has completed. An insert of many keys waits for all of them, and takes them in one step.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -19,8 +21,9 @@ from effectonce.connections.callers.base import Caller, Named
 from effectonce.contracts import ConnectionLost
 from effectonce.inbox.rows import rows_of
 from effectonce.outbox import Row
+from effectonce.record import Settlement
 
-from .wire import Ties
+from .wire import JOIN, Ties
 from .world import Process, World
 
 TABLE: Final = "effectonce_inbox"
@@ -31,7 +34,8 @@ Write = tuple[str, Any]
 
 
 class Transaction:
-    """What one transaction has done so far. It holds the keys that it has inserted until it ends."""
+    """What one transaction has done so far. It holds the keys that it has inserted, and the records that it has
+    completed, until it ends."""
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
@@ -52,8 +56,16 @@ class Database:
         self.starts: dict[str, int] = {}
         self.effects: list[str] = []
         self.on_send: Callable[[int, Row], None] | None = None
+        self.on_settle: Callable[[Settlement], None] | None = None
         self.transactions: list[Transaction] = []
+        self.connections: list[Connection] = []
         self.sequence = 0
+
+    def left_by(self, process: Process) -> None:
+        """``process`` was killed, and its connections with it."""
+        for connection in self.connections:
+            if connection.process is process:
+                connection.cut()
 
     def begin(self) -> Transaction:
         self.transactions = [each for each in self.transactions if each.open]
@@ -64,6 +76,11 @@ class Database:
     def holder(self, key: str, asking: Transaction) -> Transaction | None:
         """The open transaction that has inserted ``key``, where that is another."""
         return next((each for each in self.transactions if each is not asking and each.inserts(key)), None)
+
+    def completing(self, key: str, asking: Transaction | None = None) -> bool:
+        """Whether an open transaction, another than the one that is ``asking``, has completed the record ``key``."""
+        others = (each for each in self.transactions if each.open and each is not asking)
+        return any(kind == "join" and what.key == key for each in others for kind, what in each.writes)
 
     def commit(self, transaction: Transaction) -> None:
         if not transaction.open:
@@ -88,13 +105,20 @@ class Database:
                 self.effects.append(what)
             elif kind == "send" and self.on_send is not None:
                 self.on_send(*what)
+            elif kind == "join" and self.on_settle is not None:
+                self.on_settle(what)
 
     def standing(self) -> object:
         return (
             tuple(sorted(self.inbox)), tuple(sorted(self.marks.items())), tuple(sorted(self.starts.items())),
             tuple(sorted(self.effects)),
-            tuple(tuple(map(repr, each.writes)) for each in self.transactions if each.open),
+            tuple(tuple(map(_told, each.writes)) for each in self.transactions if each.open),
         )  # fmt: skip
+
+
+def _told(write: Write) -> str:
+    kind, what = write
+    return repr((kind, what.key) if kind == "join" else write)  # its owner is the holder of the record
 
 
 class Connection:
@@ -107,11 +131,16 @@ class Connection:
         self.of = of
         self.transaction: Transaction | None = None
         self.alive = True
+        database.connections.append(self)
 
     async def ask(self, name: str, apply: Callable[[], Any], ties: Ties) -> Any:
         if not self.alive:
             raise ConnectionLost("this connection is gone")
-        return await self.world.ask(self.process, "sql", (name,), apply, of=self.of, ties=ties)
+        try:
+            return await self.world.ask(self.process, "sql", (name,), apply, of=self.of, ties=ties)
+        except asyncio.CancelledError:
+            self.process.forget_cancelled()
+            raise
 
     async def run(self, name: str, apply: Callable[[], Any]) -> Any:
         """A statement that nobody else can notice before the commit."""
@@ -150,13 +179,22 @@ class _Local(_Sent):
 
 
 class _Insert(_Sent):
-    def __init__(self, connection: Connection, key: str) -> None:
+    def __init__(self, connection: Connection, *keys: str) -> None:
         super().__init__(connection)
-        self._key = key
+        self._keys = keys
 
     def blocked(self) -> bool:
-        transaction = self.connection.transaction
-        return transaction is not None and self.connection.database.holder(self._key, transaction) is not None
+        transaction, database = self.connection.transaction, self.connection.database
+        return transaction is not None and any(database.holder(key, transaction) is not None for key in self._keys)
+
+
+class _Join(_Sent):
+    def __init__(self, connection: Connection, op: Settlement) -> None:
+        super().__init__(connection)
+        self._op = op
+
+    def blocked(self) -> bool:
+        return self.connection.database.completing(self._op.key, self.connection.transaction)
 
 
 class _Commit(_Sent):
@@ -225,7 +263,13 @@ class Session(Caller):
             return (), ()
         if sql.startswith("INSERT INTO") and sql not in _NAMES:
             return (), await connection.run("send", lambda: self._write_outbox(params))
+        if sql == JOIN:
+            (op,) = params
+            return (), await connection.ask("join", lambda: self._join(op), _Join(connection, op))
         name, key = _NAMES[sql], params[1]
+        if name == "insert_many":
+            keys = json.loads(key)
+            return (), await connection.ask(name, lambda: self._insert_many(keys), _Insert(connection, *keys))
         if name in ("insert", "count"):
             apply = (lambda: self._insert(key)) if name == "insert" else (lambda: self._count(key))
             return (), await connection.ask(name, apply, _Insert(connection, key))
@@ -256,6 +300,17 @@ class Session(Caller):
         connection.write("mark", (key, mark))
         return [(mark,)]
 
+    def _insert_many(self, keys: list[str]) -> list[Any]:
+        return [(key, *row) for key in keys for row in self._insert(key)]
+
+    def _join(self, op: Settlement) -> list[Any]:
+        connection: Connection = self.connection
+        row = connection.world.backend.scopes[op.scope].get(op.key)
+        if row is None or (row.owner, row.token) != (op.owner, op.token) or row.state not in ("claimed", "in_doubt"):
+            return []
+        connection.write("join", op)
+        return [(1,)]
+
     def _count(self, key: str) -> list[Any]:
         connection: Connection = self.connection
         if key in connection.database.inbox:
@@ -274,6 +329,10 @@ class Session(Caller):
 
 def _find(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
     return [(None, connection.database.inbox[key])] if key in connection.database.inbox else []
+
+
+def _find_many(connection: Connection, keys: str, params: Sequence[Any]) -> list[Any]:
+    return [(key, None) for key in json.loads(keys) if key in connection.database.inbox]
 
 
 def _store(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
@@ -303,7 +362,8 @@ def _refund(connection: Connection, key: str, params: Sequence[Any]) -> list[Any
 
 
 _STATEMENTS: Final = {
-    "find": _find, "store": _store, "ours": _ours, "forget_many": _forget_many, "uncount": _uncount, "refund": _refund,
+    "find": _find, "find_many": _find_many, "store": _store, "ours": _ours, "forget_many": _forget_many,
+    "uncount": _uncount, "refund": _refund,
 }  # fmt: skip
 
 callers._known[Connection] = Session

@@ -41,7 +41,11 @@ def moves(world: World, budget: int = 1_000_000) -> list[Move]:
     free += _deliveries(world, order)
     if scenario.beats:
         free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
-    arrivals = [("arrive", at) for at, stray in enumerate(world.strays) if world.elapsed < stray.until]
+    arrivals = [
+        ("arrive", at)
+        for at, stray in enumerate(world.strays)
+        if world.elapsed < stray.until and not (stray.ops and world.stage.ties(stray.ops).blocked())
+    ]
     free += _time(world, idle=not free and not (scenario.patient and arrivals))
     free += arrivals
     if _sweepable(world) or (scenario.fine and world.swept != world.steps and world.backend.scopes):
@@ -75,11 +79,16 @@ def _beat_is_due(process: Process) -> bool:
 def _time(world: World, idle: bool) -> list[Move]:
     if world.stage.at_rest(world):
         return []
+    due = world.broker.next_due() if idle else None
     if any(process.loop.timers for process in world.processes) and (idle or not world.scenario.patient):
-        return [("timer",)]
-    if idle and world.broker.next_due() is not None:
-        return [("wait",)]
-    return []
+        return [("wait",) if due is not None and world.stage.pulls and _comes_first(world, due) else ("timer",)]
+    return [("wait",)] if due is not None else []
+
+
+def _comes_first(world: World, due: int) -> bool:
+    """Whether what the broker has comes before the next timer: those that fetch for themselves have timers always."""
+    timers = (when for process in world.processes if (when := process.loop.due()) is not None)
+    return world.elapsed < due < min(timers) * 1e6
 
 
 def _sweepable(world: World) -> bool:

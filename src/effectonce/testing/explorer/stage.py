@@ -7,15 +7,16 @@ connections, heartbeat and waiters, as processes do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from effectonce.core.retry import Retry
 from effectonce.errors import InDoubt, PayloadMismatch, PermanentFailure, ResultNotStored, Retryable
-from effectonce.record import Look
+from effectonce.record import Batchable, Look
 from effectonce.store import Store, open_backend
 
 from .scenario import SECOND, Scenario
+from .wire import FREE, Ties
 
 if TYPE_CHECKING:
     from .world import Delivery, Process, World
@@ -122,6 +123,10 @@ class Stage:
 
     def died(self, world: World, process: Process) -> None:
         """``process`` was killed: what it was connected to notices."""
+
+    def ties(self, ops: Sequence[Batchable]) -> Ties:
+        """What a request to the store with ``ops`` has to wait for."""
+        return FREE
 
     async def work(self, world: World, process: Process, delivery: Delivery) -> None:
         """Handle one delivery, and settle it."""

@@ -6,21 +6,25 @@ from .scenario import Scenario
 from .stage import Stage
 from .tools.inbox import InboxStage
 from .tools.intents import IntentsStage
+from .tools.joined import JoinedStage
 from .tools.line import LineStage
 from .tools.outbox import OutboxStage
 from .tools.recovery import IntentsRecoveryStage, SagaRecoveryStage
 from .tools.redrive import RedriveStage
 from .tools.saga import SagaStage
+from .tools.transactions import TransactionsStage
 from .workers import GuardStage
 
 STAGES: dict[str, type[Stage]] = {
     "guard": GuardStage,
     "inbox": InboxStage,
     "line": LineStage,
+    "transactions": TransactionsStage,
     "redrive": RedriveStage,
     "saga": SagaStage,
     "outbox": OutboxStage,
     "intents": IntentsStage,
+    "joined": JoinedStage,
     "intents-recovery": IntentsRecoveryStage,
     "saga-recovery": SagaRecoveryStage,
 }

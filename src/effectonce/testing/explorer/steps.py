@@ -233,8 +233,7 @@ def cancel(world: World, slot: int, number: int) -> None:
     world.tell(f"w{slot}: its task is cancelled at {' and '.join(_points(process))}")
     assert delivery.task is not None
     delivery.task.cancel()
-    for request in [each for each in process.requests.values() if each.future.cancelled()]:
-        del process.requests[request.number]
+    process.forget_cancelled()
     world.turn(process)
 
 

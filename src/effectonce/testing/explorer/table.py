@@ -21,22 +21,27 @@ SHORT: Final = {
     "intents-I-recover+crash-after": 1, "outbox-batch": 1, "outbox-relay+crash+crash-after+late": 1,
     "outbox-send+crash+crash-after": 1, "saga-S": 1, "saga-T": 1, "saga-resume+crash+crash-after": 1,
     "line-L": 0, "line-to": 0, "line-E+stop": 1, "line-B+crash+crash-after": 1, "redrive+crash+crash-after": 1,
+    "line-T": 0, "line-TB": 1, "line-TO": 1, "line-O+raise": 1, "intents-K-joined+crash+crash-after+lapse": 1,
+    "intents-I-joined+crash+mute": 1, "intents-K-joined-recover+crash": 1,
 }  # fmt: skip
 #: And in a proof: the cheap ones first, since what they leave of their time is for the others.
 FULL: Final = {
     "guard-D": 1, "guard-K": 1, "guard-A": 1, "guard-G2": 1, "guard-W": 1, "guard-B": 2, "intents-R": 1, "inbox-A": 1,
     "inbox-first": 2, "outbox-batch": 1, "outbox-relay": 1, "outbox-send": 1, "intents-I": 1, "intents-K": 1,
-    "redrive": 1, "saga-T": 2, "saga-resume": 1, "line-E": 1, "line-B": 1, "intents-I-recover": 1,
-    "guard-S": 2, "guard-O": 2, "inbox-T": 2, "outbox-batch+crash+crash-after+mute": 2,
-    "outbox-relay+crash+reject+late": 2, "guard-G": 1, "saga-S": 2, "intents-K-recover": 1, "line-to": 1, "line-L": 1,
-    "guard-L": 2,
+    "intents-I-joined": 1, "intents-K-joined": 1, "redrive": 1, "saga-T": 2, "saga-resume": 1, "line-E": 1, "line-B": 1,
+    "line-TO": 2, "line-TB": 1, "line-O": 1, "intents-I-recover": 1, "guard-S": 2, "guard-O": 2, "inbox-T": 2,
+    "outbox-batch+crash+crash-after+mute": 2, "outbox-relay+crash+reject+late": 2, "line-O+raise": 2, "guard-G": 1,
+    "saga-S": 2, "intents-K-recover": 1, "intents-K-joined-recover": 1, "line-TB+crash+raise": 2, "line-T": 1,
+    "line-to": 1, "line-L": 1, "guard-L": 2,
 }  # fmt: skip
 
 #: In a random schedule.
 RANDOM: Final = 6
 
 #: The modes of DESIGN section 1, and the tools that have none.
-MODES: Final = {"guard-S": "S", "guard": "L", "line": "L", "inbox": "T", "intents-K": "K", "intents": "I"}
+MODES: Final = {
+    "guard-S": "S", "guard": "L", "line-T": "T", "line": "L", "inbox": "T", "intents-K": "K", "intents": "I",
+}  # fmt: skip
 
 
 class Row(NamedTuple):

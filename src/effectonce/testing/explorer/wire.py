@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from effectonce.contracts import Capabilities, ConnectionLost
+from effectonce.contracts import Capabilities, ConnectionLost, Dialect
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Resolution, Settlement, Swept
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Kind = Literal["store", "effect", "point", "broker", "memo", "sql", "call", "publish"]
 
 CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16, notes=True)
+#: The statement of the modelled database that completes a record: its parameter is the settlement.
+JOIN: Final = "join"
 
 
 def name_of(op: Batchable) -> str:
@@ -188,6 +190,10 @@ class Wire:
 
     def async_port(self) -> Any:
         return AsyncPort(self._world, self._process)
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        """The records are in the modelled database, too: see `contracts.Joinable`."""
+        return "sqlite", [(JOIN, (op,))]
 
     def schema_sql(self) -> str:
         return ""

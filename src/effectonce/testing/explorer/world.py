@@ -111,6 +111,11 @@ class Process:
         requests = self.requests.values()
         return not self.deliveries and (not requests or all(request.ties.waits() for request in requests))
 
+    def forget_cancelled(self) -> None:
+        """What nobody waits for any more was never sent."""
+        for request in [each for each in self.requests.values() if each.future.cancelled()]:
+            del self.requests[request.number]
+
     def end(self) -> None:
         """Let go of what refers in a circle, so that a million schedules do not fill the memory."""
         self.loop.close()
@@ -294,7 +299,8 @@ class World:
             if isinstance(op, Claim) and op.owner not in process.owners:
                 process.owners.append(op.owner)
         names = tuple(dict.fromkeys(map(name_of, batch)))
-        return self.ask(process, "store", names, lambda: self.apply(batch, process), batch)
+        apply = lambda: self.apply(batch, process)  # noqa: E731
+        return self.ask(process, "store", names, apply, batch, ties=self.stage.ties(batch))
 
     def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
         """Execute ``batch`` at the store, now."""

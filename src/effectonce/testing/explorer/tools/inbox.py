@@ -59,20 +59,15 @@ class InboxStage(Stage):
 
     def open(self, world: World) -> None:
         self.database = Database()
-        self.connections: list[Connection] = []
 
     def died(self, world: World, process: Process) -> None:
-        for connection in self.connections:
-            if connection.process is process:
-                connection.cut()
+        self.database.left_by(process)
 
     def _connect(self) -> Connection:
         world = self.world
         assert world is not None
         process, delivery = world.whose()
-        connection = Connection(world, process, self.database, delivery.number)
-        self.connections.append(connection)
-        return connection
+        return Connection(world, process, self.database, delivery.number)
 
     async def handler(self, conn: Connection, key: str) -> None:
         """What the user has written."""

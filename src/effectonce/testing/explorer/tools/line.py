@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from effectonce.broker import Broker as Handle
@@ -29,10 +30,11 @@ from effectonce.testing.explorer.wire import Ties
 from effectonce.testing.explorer.workers import GuardStage
 from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.worker import Worker
+from effectonce.workers.chores import Fail
 from effectonce.workers.isolation import Isolation
 from effectonce.workers.jobs import read_cause
 from effectonce.workers.leases import Leases
-from effectonce.workers.line import Line
+from effectonce.workers.line import Discipline, Line
 
 QUEUE = "orders"
 TO = "receipts"
@@ -43,12 +45,17 @@ DRAIN = 10.0
 class Windowed(Broker):
     """The queue: a delivery is its consumer's until its window is over, and a late settlement counts all the same."""
 
-    def __init__(self, keys: int, copies: int) -> None:
+    def __init__(self, keys: int, copies: int, backwards: bool) -> None:
         super().__init__(keys, copies)
         self.until: dict[int, int] = {}  # by delivery
+        self._backwards = backwards  # what was given back comes again the last first; its delays are tenths of seconds
 
     def ready(self, now: int) -> list[Entry]:
-        return [entry for entry in self.entries if entry.state == "open" and self._free(entry) <= now]
+        found = [entry for entry in self.entries if entry.state == "open" and self._free(entry) <= now]
+        return sorted(found, key=lambda each: -each.number if each.deliveries else 1) if self._backwards else found
+
+    def span(self, delay: float) -> int:
+        return math.ceil(delay * 10) * 100_000 if self._backwards else round(delay * 1e6)
 
     def _free(self, entry: Entry) -> int:
         """When it may be delivered (again)."""
@@ -121,7 +128,7 @@ class Consumer:
             taken = await self._ask("receive", arrive, Fetching(self, bool(acks)))
         except BaseException:
             self.acks = acks + self.acks  # perhaps sent, perhaps not: an ack may be repeated
-            self._forget_cancelled()
+            self._process.forget_cancelled()
             raise
         self._process.deliveries.update((each.number, each) for each in taken)
         self.known.update((f"m{each.entry.number}", each) for each in taken)
@@ -157,7 +164,7 @@ class Consumer:
     async def nack(self, deliveries: Sequence[Delivered], delay: float = 0.0) -> Sequence[bool]:
         def arrive() -> None:
             for each in deliveries:
-                each.handle.entry.back(each.handle.number, self.world.elapsed + round(delay * 1e6))
+                each.handle.entry.back(each.handle.number, self.world.elapsed + self.queue.span(delay))
 
         await self._ask("nack", arrive, Sent())
         self._left(deliveries)
@@ -211,15 +218,11 @@ class Consumer:
     async def _ask(self, name: str, apply: Any, ties: Ties) -> Any:
         return await self.world.ask(self._process, "publish", (name,), apply, ties=ties)
 
-    def _forget_cancelled(self) -> None:
-        requests = self._process.requests
-        for request in [each for each in requests.values() if each.future.cancelled()]:
-            del requests[request.number]
-
 
 class LineStage(GuardStage):
-    """``options``: of the line ``batch`` (messages in a fetch); of the handler ``max_attempts``, ``to`` (it sends on),
-    and ``takes`` (seconds, through which the window has to be extended)."""
+    """``options``: of the line ``batch`` (messages in a fetch) and ``ordered`` (they have one ordering key); of the
+    handler ``max_attempts``, ``to`` (it sends on), and ``takes`` (seconds, through which the window has to be
+    extended)."""
 
     pulls = True
 
@@ -231,7 +234,12 @@ class LineStage(GuardStage):
         )
         handle = Handle(self)  # type: ignore[arg-type]
         self._encode = handle.envelope.encode
-        self._worker = worker = Worker(handle, store=self.store)
+        self.worker = self.hired(handle)
+
+    def hired(self, handle: Handle) -> Worker:
+        """The worker, with what its user has written."""
+        options = self.scenario.options
+        worker = Worker(handle, store=self.store)
 
         @worker.handler(
             QUEUE,
@@ -247,16 +255,19 @@ class LineStage(GuardStage):
         async def handle_order(message: Message[Any]) -> Any:
             return await self._handle(message)
 
+        return worker
+
     def ledger(self, world: World) -> Books:
         books = Books(world.fail, seen=False, at_most_once=False, retention=RETENTION)
         books.most = self.scenario.options.get("max_attempts")
         return books
 
     def open(self, world: World) -> None:
-        self.queue = world.broker = Windowed(self.scenario.keys, self.scenario.copies)
+        self.queue = world.broker = Windowed(self.scenario.keys, self.scenario.copies, self.ordered)
         self.lines: dict[Process, Line] = {}
         self.consumers: dict[Process, Consumer] = {}
         self.sent: list[str] = []
+        self.furthest = 0  # the last message whose handler has started
 
     def born(self, world: World, process: Process) -> None:
         process.loop.create_task(self._serve(world, process))
@@ -268,17 +279,13 @@ class LineStage(GuardStage):
         def fail(error: BaseException) -> None:
             world.fail("unexpected", f"w{process.slot}: the worker ends with {error!r}")
 
-        async def publish(queue: str, messages: list[Message[Any]]) -> None:
-            ids = [message.id for message in messages]
-            await world.ask(process, "publish", ("publish",), lambda: self.sent.extend(ids), ties=Sent())
-
         consumer: Any = Consumer(self, world, process)
         self.consumers[process] = consumer
         line = self.lines[process] = Line(
             QUEUE,
             "w",
             consumer,
-            self._worker.intake(QUEUE),
+            self.worker.intake(QUEUE),
             prefetch=4,
             batch=self.capabilities.batch,
             window=self.capabilities.ack_window,
@@ -286,12 +293,22 @@ class LineStage(GuardStage):
             unknown="dead",
             fail=fail,
         )
-        leases = Leases(line, self._worker.routes, self.store, Isolation(line._loop), publish, fail)
-        line.discipline = leases
-        line.backoff, leases.backoff = Even(QUEUE), Even(QUEUE)
-        for slots in leases.slots:
+        line.discipline = self.discipline(world, process, line, fail)
+        line.backoff = Even(QUEUE)
+        for slots in line.discipline.slots:
             slots.turn = math.inf
         line.open()
+
+    def discipline(self, world: World, process: Process, line: Line, fail: Fail) -> Discipline:
+        """How the jobs of ``line`` are run."""
+
+        async def publish(queue: str, messages: list[Message[Any]]) -> None:
+            ids = [message.id for message in messages]
+            await world.ask(process, "publish", ("publish",), lambda: self.sent.extend(ids), ties=Sent())
+
+        leases = Leases(line, self.worker.routes, self.store, Isolation(line._loop), publish, fail)
+        leases.backoff = Even(QUEUE)
+        return leases
 
     def stop(self, world: World, process: Process) -> None:
         async def close() -> None:
@@ -305,10 +322,26 @@ class LineStage(GuardStage):
 
     def packed(self, delivery: Delivery) -> Delivered:
         entry = delivery.entry
-        message = Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key)
+        line = "all" if self.ordered else None
+        message = Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key, ordering_key=line)
         return Delivered(packet=self._encode(message, QUEUE), queue=QUEUE, attempt=entry.deliveries, handle=delivery)
 
     async def _handle(self, message: Message[Any]) -> Any:
+        with self.at_work(message) as delivery:
+            self._in_turn(delivery.entry)
+            await self._handler(message.key)
+            return Message(data=message.key, type="receipt", id=f"r-{message.key}") if self._sends else None
+
+    def _in_turn(self, entry: Entry) -> None:
+        """Of one ordering key, each comes to its end before the next is begun; at one consumer, that is."""
+        assert self.world is not None
+        if self.ordered and entry.number < self.furthest:
+            self.world.fail("order", f"message {entry.number} ({entry.key}) is begun after number {self.furthest} was")
+        self.furthest = max(self.furthest, entry.number)
+
+    @contextmanager
+    def at_work(self, message: Message[Any]) -> Iterator[Delivery]:
+        """Its handler runs: the delivery that it runs for."""
         assert self.world is not None
         process = self.world.on
         delivery = self.consumers[process].known[message.id]
@@ -316,12 +349,15 @@ class LineStage(GuardStage):
         process.deliveries[delivery.number] = delivery
         delivery.task = asyncio.current_task()
         try:
-            await self._handler(message.key)
-            return Message(data=message.key, type="receipt", id=f"r-{message.key}") if self._sends else None
+            yield delivery
         finally:
             delivery.task = None
             if lost:
                 process.deliveries.pop(delivery.number, None)
+
+    @property
+    def ordered(self) -> bool:
+        return bool(self.scenario.options.get("ordered"))
 
     @property
     def _sends(self) -> bool:
@@ -372,7 +408,8 @@ class LineStage(GuardStage):
         )
         lines = tuple(
             (tuple(line._tries.items()), tuple(line._spared.items()), line._received, line.backoff._failures,
-             tuple((slots.taken, slots._ahead) for slots in line.discipline.slots))
+             tuple((slots.taken, slots._ahead) for slots in line.discipline.slots),
+             tuple((held.until, *held.ids) for held in line._held.values()))
             for line in (self.lines[process] for process in world.processes)
         )  # fmt: skip
-        return windows, lines, tuple(sorted(set(self.sent)))
+        return windows, lines, tuple(sorted(set(self.sent))), self.furthest if self.ordered else 0

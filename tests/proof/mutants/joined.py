@@ -1,0 +1,55 @@
+"""Joined completions that are wrong: the intent, the caller's row and its message not in one commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.core import intent_flow as flow
+from effectonce.errors import LeaseLost
+from effectonce.joined import Sent
+from effectonce.operations import Operation
+from effectonce.outbox import Outbox
+
+from .base import mutant
+from .relay import sent_outside_the_transaction
+
+_complete, _exited = Sent._complete, Sent._exited
+
+
+@mutant("F33", Sent, "_complete", "intents-K-joined+crash/1")
+async def joined_completed_by_itself(self: Any, session: Any, result: Any) -> None:
+    """The intent is completed by a transaction of its own, before the caller's commit."""
+    if not self._run.replayed:
+        await flow.complete(self._run, self._run.engine.async_side(), result)
+
+
+async def _left(self: Any, session: Any, result: Any) -> None: ...
+
+
+@mutant("F33", Sent, "_exited", "intents-K-joined+crash/1", also=(Sent, "_complete", _left))
+async def joined_completed_after_the_commit(self: Any, side: Any) -> None:
+    """The intent is completed when the caller's commit is over."""
+    if not self._run.replayed:
+        await flow.complete(self._run, side, self._result)
+    await _exited(self, side)
+
+
+@mutant("F08", Sent, "_complete", "intents-K-joined+lapse/1")
+async def joined_not_fenced(self: Any, session: Any, result: Any) -> None:
+    """One whose claim is over commits its rows all the same."""
+    try:
+        await _complete(self, session, result)
+    except LeaseLost:
+        self._completed = True
+
+
+@mutant("F33", Outbox, "_insert", "intents-K-joined+crash/1")
+async def joined_message_sent_by_itself(self: Any, session: Any, rows: Any) -> None:
+    """The message leaves although the transaction with the row and the completion does not commit."""
+    await sent_outside_the_transaction(self, session, rows)
+
+
+@mutant("F07", Operation, "gone_on", "intents-K-joined-recover+crash/1")
+async def recovery_completes_what_is_joined(self: Any, id: str, side: Any) -> Any:
+    """A recovery completes an intent whose rows only a delivery can write."""
+    return await self.through(self._run(id, b""), side, True)
