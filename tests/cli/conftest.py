@@ -52,7 +52,9 @@ SQLiteBackend.sync_port = lambda self: Sabotaged(honest(self))
 """
 LETS_EVERYTHING_THROUGH = """
 def answer(op):
-    return Answer("claimed", 1, 1) if isinstance(op, Claim) else Answer("absent") if isinstance(op, Look) else True
+    if isinstance(op, Claim):
+        return Answer("claimed", 1, 1, note=op.note)
+    return Answer("absent") if isinstance(op, Look) else True
 """
 BREAKS = """
 def answer(op):

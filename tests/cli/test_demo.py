@@ -124,6 +124,8 @@ def crash_report() -> dict[str, dict[str, Any]]:
         ("seen", (1, 2, 1, 2), 0, []),
         ("lease", (1, 1, 1, 2), 0, []),
         ("lease-doubt", (1, 1, 0, 1), 0, ["killed_before", "killed_after"]),
+        ("inbox", (1, 1, 1, 1), 0, []),
+        ("intents", (1, 1, 1, 1), 0, []),
     ],
 )
 def test_each_mode_lets_through_what_it_says(
@@ -152,7 +154,7 @@ def test_the_table_of_a_pipe_is_plain_and_leaves_nothing_behind(run: Run, tempor
 def test_a_narrow_terminal_gets_boxes_progress_and_no_line_too_long(environment: dict[str, str]) -> None:
     code, output = in_a_terminal(environment, "demo", "--crash", NO_COLOR="1")
     assert code == 0
-    assert "24/24" in output  # the progress, wiped at the end
+    assert "32/32" in output  # the progress, wiped at the end
     shown = output.rpartition("\r\x1b[K")[2]
     assert "┌" in shown
     assert max(map(len, shown.splitlines())) == 80
@@ -170,6 +172,7 @@ def test_it_fails_when_a_promise_is_broken(run: Run, sabotaged: Sabotage) -> Non
     assert broken["seen"] == ["twice"]
     assert broken["lease"] == ["twice", "at_once"]
     assert broken["lease-doubt"] == list(SCENARIOS)
+    assert broken["intents"] == []  # the card network knows the key all the same
 
 
 def test_a_worker_that_cannot_work_is_said_in_one_line(run: Run, sabotaged: Sabotage) -> None:

@@ -7,8 +7,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,6 +15,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.audit import Audit
+from tests.harness.waiting import until
 
 from .test_terminal import CTRL_C, HERE, Open, at_terminal, dead_letters, expired, store
 
@@ -61,13 +60,6 @@ def shop(tmp_path: Path) -> Path:
 def notes(folder: Path) -> list[str]:
     path = folder / "notes"
     return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-def until(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_run_ends_what_it_has_begun_and_leaves_the_rest(shop: Path, at_terminal: Open) -> None:

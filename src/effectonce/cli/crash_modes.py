@@ -7,8 +7,8 @@ scenario. Both sides of the demo read this table: the parent to know what to exp
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from effectonce.guard import once
+from effectonce.inbox import Inbox
+from effectonce.intents import Intents
 from effectonce.message import Message
+from effectonce.operations import Intent
 from effectonce.store import Store, connect
 
 from .shop import Ledger, Payment, Receipt, sqlite_url
@@ -33,18 +36,23 @@ class Desk:
         self.file = folder / "store.db"
         self.lease = lease
         self.reach = reach
-        self._ledger = Ledger(folder / "ledger.db")
+        self.ledger = Ledger(folder / "ledger.db")
 
     @cached_property
     def store(self) -> Store:
         return connect(sqlite_url(self.file))
 
-    def charge(self, payment: Payment) -> Receipt:
+    def charge(self, payment: Payment, key: str | None = None) -> Receipt:
         """The effect, which nobody can take back."""
+        with self.reached():
+            return self.ledger.charge(payment, key)
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """The points before and after the effect."""
         self.reach("charging")
-        receipt = self._ledger.charge(payment)
+        yield
         self.reach("charged")
-        return receipt
 
 
 class Happened(Struct, frozen=True):
@@ -68,6 +76,12 @@ class Happened(Struct, frozen=True):
 
 ONCE = Happened(1)
 DOUBLED = Happened(2)
+ALWAYS_ONCE: dict[ScenarioName, tuple[Happened, ...]] = {
+    "twice": (ONCE,),
+    "at_once": (ONCE,),
+    "killed_before": (ONCE,),
+    "killed_after": (ONCE,),
+}
 UNKNOWN = Happened(0, in_doubt=True), Happened(1, in_doubt=True)
 
 
@@ -138,6 +152,32 @@ def guarded(**options: Any) -> Callable[[Desk], Handler]:
     return build
 
 
+def in_one_commit(desk: Desk) -> Handler:
+    """`Inbox`, where the charge is a row in a database of the shop's own."""
+    inbox = Inbox(scope="demo:charge")
+    with closing(desk.ledger.open()) as db:
+        inbox.migrate(db)
+
+    def handle(message: Message[Payment]) -> None:
+        with closing(desk.ledger.open(patience=0.2)) as db, db:
+            db.execute("BEGIN")
+            if inbox.first(db, message):
+                with desk.reached():
+                    desk.ledger.enter(db, message.data)
+
+    return handle
+
+
+def under_a_key(desk: Desk) -> Handler:
+    """`Intents`, where the card network keeps keys."""
+
+    @Intents(desk.store, scope="demo").operation("stripe", "charge", lease=desk.lease)
+    def charge(intent: Intent[Payment]) -> Receipt:
+        return desk.charge(intent.request, intent.provider_key)
+
+    return lambda message: charge(message.data, key=message.key)
+
+
 MODES = (
     Mode(
         name="unguarded",
@@ -192,5 +232,19 @@ MODES = (
             "killed_before": UNKNOWN,
             "killed_after": UNKNOWN,
         },
+    ),
+    Mode(
+        name="inbox",
+        title="T  Inbox",
+        lets_through="none of these, where the charge is a row of your own database, committed with the record",
+        handler=in_one_commit,
+        promise=ALWAYS_ONCE,
+    ),
+    Mode(
+        name="intents",
+        title="K  Intents",
+        lets_through="none of these, as long as the card network keeps the key; past that it is in doubt",
+        handler=under_a_key,
+        promise=ALWAYS_ONCE,
     ),
 )

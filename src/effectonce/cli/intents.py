@@ -16,6 +16,8 @@ from effectonce.loading import named
 from effectonce.record import Record, State
 
 from .options import (
+    COUNTED,
+    ENDS,
     AuditFile,
     Cursor,
     DryRun,
@@ -23,6 +25,7 @@ from .options import (
     Limit,
     Yes,
     audited,
+    chosen,
     group,
     json_value,
     listing,
@@ -30,8 +33,8 @@ from .options import (
     operator,
     paged,
     report,
+    tally,
 )
-from .records import chosen
 from .terminal import bar, confirm
 
 intents = group("Calls to outside APIs: what is open, what is in doubt.")
@@ -39,10 +42,6 @@ intents = group("Calls to outside APIs: what is open, what is in doubt.")
 Name = Annotated[
     str, typer.Argument(metavar="MODULE:INTENTS", help="The program's intents, as in shop.billing:intents.")
 ]
-
-#: What ends one intent's recovery, as its store's hooks are told.
-ENDS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
-_COUNTED = 10_000  # the most that are counted before a bar is drawn
 
 
 @intents.command("list")
@@ -75,7 +74,7 @@ def recover(
 ) -> None:
     """Go on with everything that a dead process left. Safe to run several at once, and beside the workers."""
     found = _found(name)
-    left, _ = paged(found.store, [(scope, None) for scope in found.operations], _COUNTED, None)
+    left, _ = paged(found.store, [(scope, None) for scope in found.operations], COUNTED, None)
     if dry_run:
         report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
         return
@@ -85,7 +84,7 @@ def recover(
         )
         sync, later = found.recover(idle=idle), asyncio.run(found.arecover(idle=idle))
     facts = {field: getattr(sync, field) + getattr(later, field) for field in sync.__struct_fields__}
-    report(as_json, ", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()), **facts)
+    tally(as_json, facts)
 
 
 @intents.command()

@@ -66,6 +66,9 @@ AuditFile = Annotated[
 ]
 
 MAKE_STORE = "make it with: effectonce migrate"
+#: What ends the recovery of one intent or saga, as its store's hooks are told.
+ENDS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
+COUNTED = 10_000  # the most that are counted before a bar is drawn
 
 
 def group(help: str) -> typer.Typer:
@@ -107,6 +110,14 @@ def paged(
             if not place:
                 break
     return found, None
+
+
+def chosen(words: Mapping[Any, bool], how: str) -> Any:
+    """The one of ``words`` that was said."""
+    said = [word for word, is_said in words.items() if is_said]
+    if len(said) != 1:
+        raise ConfigurationError(f"say one thing: {how}")
+    return said[0]
 
 
 # -- what is done
@@ -157,6 +168,11 @@ class Patience:
 def report(as_json: bool, text: str, **facts: object) -> None:
     """``text`` for people, or the ``facts`` as one JSON object."""
     print(json.encode(facts).decode() if as_json else text, flush=True)
+
+
+def tally(as_json: bool, counts: Mapping[str, int]) -> None:
+    """How many of each: ``3 done, 1 in doubt``."""
+    report(as_json, ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()), **counts)
 
 
 def listing(

@@ -10,7 +10,7 @@ from msgspec import json
 
 from effectonce.core.codec import VERSION, decode_error, without_trace
 from effectonce.durations import micros
-from effectonce.errors import ConfigurationError, CorruptRecord, EffectOnceError, InvalidOption, show
+from effectonce.errors import CorruptRecord, EffectOnceError, InvalidOption, NotInDoubt, show
 from effectonce.record import EXHAUSTED, Record, State
 from effectonce.store import Store
 
@@ -26,6 +26,7 @@ from .options import (
     Yes,
     audited,
     away,
+    chosen,
     details,
     group,
     json_value,
@@ -253,18 +254,8 @@ def _tool(scope: str) -> str | None:
 # -- how a record is told
 
 
-def chosen(words: dict[Any, bool], how: str) -> Any:
-    """The one of ``words`` that was said."""
-    said = [word for word, is_said in words.items() if is_said]
-    if len(said) != 1:
-        raise ConfigurationError(f"say one thing: {how}")
-    return said[0]
-
-
 def require_in_doubt(store: Store, scope: str, key: str) -> None:
     """Said before anyone is asked; `Store.resolve` looks once more."""
-    from effectonce.errors import NotInDoubt
-
     record = store.get(scope, key)
     lapsed = record is not None and record.doubt_on_lapse and record.state == "claimed"
     if record is None or not (record.state == "in_doubt" or (lapsed and (record.lease_until or 0) <= store.now())):

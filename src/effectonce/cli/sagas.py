@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from msgspec import json
+from msgspec import json, structs
 
 from effectonce.core.saga_flow import Entry, Log, Part
 from effectonce.durations import readable
@@ -21,8 +21,9 @@ from effectonce.record import Record, State
 from effectonce.saga import Saga
 from effectonce.saga.runner import Word
 
-from .intents import ENDS
 from .options import (
+    COUNTED,
+    ENDS,
     AuditFile,
     Cursor,
     DryRun,
@@ -30,6 +31,7 @@ from .options import (
     Limit,
     Yes,
     audited,
+    chosen,
     group,
     json_value,
     listing,
@@ -37,8 +39,8 @@ from .options import (
     operator,
     paged,
     report,
+    tally,
 )
-from .records import chosen
 from .terminal import Cell, Colour, Screen, bar, confirm, table
 
 sagas = group("Sagas: what is on its way, what is in doubt, and how one went.")
@@ -48,7 +50,6 @@ Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it.")]
 
 _COLOURS: dict[str, Colour] = {"done": "green", "failed": "red", "timed_out": "red", "in doubt": "yellow"}
 _BAR = 24
-_COUNTED = 10_000  # the most that are counted before a bar is drawn
 
 
 @sagas.command("list")
@@ -104,15 +105,14 @@ def show_(name: Name, id: Id, as_json: Json = False) -> None:
 def resume(name: Name, dry_run: DryRun = False, audit: AuditFile = None, as_json: Json = False) -> None:
     """Go on with everything that was started, or left by a dead process. Safe to run several at once."""
     found = _found(name)
-    left = sum(1 for _ in islice(found.records("open"), _COUNTED))
+    left = sum(1 for _ in islice(found.records("open"), COUNTED))
     if dry_run:
         report(as_json, f"{left:,} are on their way; nothing was done", open=left, dry_run=True)
         return
     with audited(audit, "sagas resume", show(name)), bar("resuming", left) as advance:
         found.store.add_hook(lambda event: advance(1) if event.kind in ENDS and event.scope == found.scope else None)
         came = asyncio.run(found.aresume()) if found.is_async else found.resume()
-    facts = {field: getattr(came, field) for field in came.__struct_fields__}
-    report(as_json, ", ".join(f"{number} {field.replace('_', ' ')}" for field, number in facts.items()), **facts)
+    tally(as_json, structs.asdict(came))
 
 
 @sagas.command()

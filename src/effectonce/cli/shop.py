@@ -47,7 +47,7 @@ def sqlite_url(file: Path) -> str:
 
 
 class Ledger:
-    """The card network: it keeps no keys, and charges whenever it is asked.
+    """The card network: it charges whenever it is asked, but only once under a key.
 
     Every charge is a row in a file of its own, committed before the call returns, so that it survives the death of
     whoever asked for it.
@@ -55,22 +55,31 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        with closing(self._open()) as db:
+        with closing(self.open()) as db:
             db.execute(
-                "CREATE TABLE IF NOT EXISTS charges (number INTEGER PRIMARY KEY, payment_id TEXT, amount INTEGER)"
+                "CREATE TABLE IF NOT EXISTS charges "
+                "(number INTEGER PRIMARY KEY, payment_id TEXT, amount INTEGER, key TEXT UNIQUE)"
             )
 
-    def charge(self, payment: Payment) -> Receipt:
-        with closing(self._open()) as db:
-            row = "INSERT INTO charges (payment_id, amount) VALUES (?, ?)"
-            number = db.execute(row, (payment.payment_id, payment.amount)).lastrowid
-        return Receipt(number or 0, payment.amount)
+    def charge(self, payment: Payment, key: str | None = None) -> Receipt:
+        """The receipt; under a key that it has seen, that of the first time."""
+        with closing(self.open()) as db:
+            return self.enter(db, payment, key)
+
+    @staticmethod
+    def enter(db: sqlite3.Connection, payment: Payment, key: str | None = None) -> Receipt:
+        """`charge`, in the transaction that is open on ``db``."""
+        row = "INSERT INTO charges (payment_id, amount, key) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET key = key"
+        values = (payment.payment_id, payment.amount, key)
+        ((number, amount),) = db.execute(f"{row} RETURNING number, amount", values).fetchall()
+        return Receipt(number, amount)
 
     def count(self) -> int:
         """How many charges there were."""
-        with closing(self._open()) as db:
+        with closing(self.open()) as db:
             (count,) = db.execute("SELECT count(*) FROM charges").fetchone()
         return int(count)
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._file, timeout=30, isolation_level=None)
+    def open(self, patience: float = 30) -> sqlite3.Connection:
+        """A connection that waits so many seconds for another's transaction."""
+        return sqlite3.connect(self._file, timeout=patience, isolation_level=None)
