@@ -40,7 +40,7 @@ def served(sources: Sources) -> Iterator[str]:
 def executable() -> str:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
-        raise Missing("Chromium", "apt-get install chromium", "PATH")
+        raise Missing("Chromium", "apt-get install chromium")
     return found
 
 

@@ -10,20 +10,19 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.conftest import skip_or_fail
-from tests.dashboard.serving import OPERATOR, VIEWER, browser, log_in, served
+from tests.dashboard.serving import OPERATOR, VIEWER, browser, executable, log_in, served
 from tests.dashboard.world import World
 from tests.harness.servers import Missing
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    with sync_playwright() as playwright:
-        try:
-            opened = browser(playwright)
-            with opened as found:
-                yield found
-        except Missing as missing:
-            skip_or_fail(str(missing))
+    try:
+        executable()
+    except Missing as missing:
+        skip_or_fail(str(missing))
+    with sync_playwright() as playwright, browser(playwright) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

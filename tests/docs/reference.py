@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from pkgutil import iter_modules
 
 import effectonce as eo
-from effectonce import errors
+from effectonce import errors, integrations
 
 from .pages import DOCS
 
@@ -51,19 +52,66 @@ TOPICS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What is imported from a module of its own.
+BESIDE: dict[str, tuple[str, ...]] = {
+    "Keys": ("keys.composite", "keys.content_hash", "keys.time_window", "keys.broker_made"),
+    "Envelopes": ("envelopes.CloudEvents", "envelopes.BabelQueue", "envelopes.Raw", "envelopes.Signed"),
+    "HTTP": (
+        "http.Route",
+        "http.asgi.IdempotencyMiddleware",
+        "http.wsgi.IdempotencyMiddleware",
+        "http.client.for_httpx.IdempotentTransport",
+        "http.client.for_httpx.AsyncIdempotentTransport",
+        "http.client.for_requests.IdempotentAdapter",
+        "http.client.Settings",
+        "http.client.IntentLog",
+    ),
+    "Frameworks": (
+        "integrations.fastapi.Idempotency",
+        "integrations.flask.idempotent",
+        "integrations.django.IdempotencyMiddleware",
+        "integrations.django.Idempotency",
+        "integrations.django.IdempotentView",
+        "integrations.django_inbox.transactional",
+        "integrations.celery.OnceTask",
+        "integrations.dramatiq.Idempotency",
+        "integrations.faststream.Idempotency",
+        "integrations.taskiq.IdempotencyMiddleware",
+        "integrations.aws_lambda.sqs_batch",
+        "integrations.webhooks.stripe",
+        "integrations.webhooks.github",
+        "integrations.agents.tool_once",
+        "integrations.babelqueue.seen_set",
+    ),
+    "Telemetry": (
+        "telemetry.logging.EventLogger",
+        "telemetry.prometheus.Metrics",
+        "telemetry.opentelemetry.Tracing",
+    ),
+}
+
+
 def api_page() -> str:
-    parts = ["# The public names", "All of them are attributes of the package: `import effectonce as eo`."]
-    for topic, names in TOPICS.items():
-        parts.append(f"## {topic}")
-        parts += [f"::: effectonce.{name}" for name in names]
-    parts += ["## For tests", "::: effectonce.testing"]
+    parts = ["# The public names", "These are attributes of the package: `import effectonce as eo`."]
+    parts += _listed(TOPICS)
+    parts.append("Those that follow are imported from the module that their name begins with.")
+    parts += [*_listed(BESIDE), "## For tests", "::: effectonce.testing"]
     return "\n\n".join(parts) + "\n"
 
 
+def _listed(topics: dict[str, tuple[str, ...]]) -> list[str]:
+    parts = []
+    for topic, names in topics.items():
+        parts += [f"## {topic}", *(f"::: effectonce.{name}" for name in names)]
+    return parts
+
+
 def undocumented() -> set[str]:
-    """Public names that are neither in a topic nor an error, which has a page of its own."""
+    """Public names that are neither in a topic nor an error, which has a page of its own; and integrations."""
     listed = {name for names in TOPICS.values() for name in names}
-    return {name for name in eo.__all__ if name not in listed and name not in errors.__all__} - {"keys", "__version__"}
+    names = {name for name in eo.__all__ if name not in listed and name not in errors.__all__} - {"keys", "__version__"}
+    modules = {module.name for module in iter_modules(integrations.__path__)} - {"later"}
+    return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 
 
 PAGES = {"errors.md": errors_page, "api.md": api_page}

@@ -66,7 +66,7 @@ class Session:
 
     def console(self, block: Block) -> None:
         for command, wanted in commands(block):
-            if command.startswith(("pip install ", "make ", "git clone ")):
+            if command.startswith(("pip install ", "make ", "git clone ", ". .venv/")):
                 continue  # tests/docs/test_pages.py looks whether there is such an extra or target
             command = self.here(command)
             if block.background:

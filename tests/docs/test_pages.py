@@ -17,6 +17,7 @@ from effectonce.cli import main
 from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings, missing_line, pages, servers_of
 
 PAGES = pages()
+SITE = (ROOT / "mkdocs.yml").read_text()
 
 
 def name(page: Path) -> str:
@@ -58,6 +59,11 @@ def test_its_links_lead_somewhere(page: Path) -> None:
         assert not anchor or path.suffix != ".md" or anchor in headings(path), link
 
 
+def test_what_programs_read_first_names_every_page() -> None:
+    known = re.findall(r"\]\(([^)\s]+)\)", (DOCS / "llms.txt").read_text())
+    assert sorted(known) == sorted(set(re.findall(r": (\S+\.md)$", SITE, re.MULTILINE)) - {"index.md"})
+
+
 def test_what_is_installed_and_made_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -84,9 +90,8 @@ def test_commands_in_passing_take_the_options_that_they_are_given(capsys: pytest
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = (ROOT / "mkdocs.yml").read_text()
     for page in PAGES[1:]:
-        assert str(page.relative_to(DOCS)) in listed, f"{page}: nobody would find it"
+        assert str(page.relative_to(DOCS)) in SITE, f"{page}: nobody would find it"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

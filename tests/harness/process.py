@@ -38,8 +38,12 @@ def free_port() -> int:
     """
     while True:
         port = random.randrange(11_000, 22_000)
-        if _bindable(port) and _bindable(port + 10_000):
+        if port not in _given and _bindable(port) and _bindable(port + 10_000):
+            _given.add(port)
             return port
+
+
+_given: set[int] = set()  # a server that asks for several before it listens gets different ones
 
 
 def _bindable(port: int) -> bool:

@@ -27,8 +27,9 @@ _DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 class Missing(Exception):
     """A server that is not installed here; says how to install it."""
 
-    def __init__(self, server: str, install: str, variable: str) -> None:
-        super().__init__(f"{server} is not installed: {install} (or set {variable} to a running one)")
+    def __init__(self, server: str, install: str, variable: str | None = None) -> None:
+        instead = f" (or set {variable} to a running one)" if variable else ""
+        super().__init__(f"{server} is not installed: {install}{instead}")
 
 
 # Redis and Valkey
