@@ -96,6 +96,17 @@ def postgres_url() -> Iterator[str]:
     yield from serve("POSTGRES", lambda: servers.postgres(durable=True))  # `check` refuses fsync=off
 
 
+@pytest.fixture
+def empty_postgres(postgres_url: str, unique_name: str) -> Iterator[str]:
+    """A database of its own, for programs that use the default names."""
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {unique_name}")
+        yield postgres_url.rpartition("/")[0] + f"/{unique_name}"
+        admin.execute(f"DROP DATABASE {unique_name} WITH (FORCE)")
+
+
 @pytest.fixture(scope="session")
 def pgbouncer_url(postgres_url: str) -> Iterator[str]:
     yield from serve("PGBOUNCER", lambda: servers.pgbouncer(postgres_url))

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import effectonce
 from effectonce import public
 
 ROOT = Path(effectonce.__file__).parent
 
-VALUES = "errors durations urls names clocks bindings fingerprint keys message record outgoing"
+VALUES = "errors durations urls names clocks bindings fingerprint identity keys message record outgoing"
 TOOLS = (
     "store broker policies handlers guard loops blocks inbox* workers* worker dlq leftovers joined operations intents "
     "saga* outbox relays* relay"
@@ -39,7 +42,8 @@ TABLE = {
     "clocks": ("", ""),
     "bindings": ("", ""),
     "fingerprint": ("errors", "msgspec"),
-    "keys": ("errors durations fingerprint", ""),
+    "identity": ("errors", ""),
+    "keys": ("errors durations fingerprint identity", ""),
     "message": ("", "msgspec"),
     "record": ("errors", "msgspec"),
     "outgoing": ("errors", "msgspec"),
@@ -330,6 +334,12 @@ def test_only_the_loader_loads_modules_by_name() -> None:
     assert callers == {"loading", "__init__"}
 
 
+def test_the_page_about_the_layout_names_all_that_is_there() -> None:
+    page = (ROOT.parents[1] / "docs/internals/layout.md").read_text()
+    there = {module.partition(".")[0] for module in modules()} - {"__init__", "__main__"}
+    assert sorted(there - set(re.findall(r"\w+", page))) == []
+
+
 # -- what is public
 
 
@@ -384,3 +394,12 @@ def test_nothing_turns_stored_data_into_code(module: str) -> None:
     tops = {name.partition(".")[0] for name, _, _ in imports(module)}
     names = {node.id for node in ast.walk(modules()[module]) if isinstance(node, ast.Name)}
     assert CODE_FROM_DATA.isdisjoint(tops | names)
+
+
+def test_no_pin_refuses_an_early_python_3_11() -> None:
+    """Pinned on a newer one, such a package would leave Debian 12, which has Python 3.11.2, without `make test`."""
+    pins = (Path(__file__).parents[1] / "constraints.txt").read_text()
+    for package in distributions():
+        if f"\n{package.name}==" in pins:
+            wanted = package.metadata.get("Requires-Python", "")
+            assert "3.11.0" in SpecifierSet(wanted), f"{package.name} wants Python {wanted}: bound it in pyproject.toml"

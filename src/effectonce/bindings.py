@@ -1,4 +1,4 @@
-"""What a message of BabelQueue is in each broker's own terms: pure projections of its headers, and of dead letters.
+"""The headers of BabelQueue's messages, by which brokers and their adapters know them, and its form of dead letters.
 
 `envelopes.BabelQueue` writes what others route by into a packet's headers, as text: ``bq-job``, ``bq-trace-id``,
 ``bq-message-id``, ``bq-schema-version``, ``bq-source-lang``, ``bq-attempts``, ``bq-created-at``. An adapter sends these
@@ -50,33 +50,6 @@ def rabbitmq(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str 
         "x-attempts": int(headers[ATTEMPTS]),
     }
     return properties, own
-
-
-def kafka(headers: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """The record's headers, and its timestamp in milliseconds."""
-    return {name: headers[name] for name in (JOB, TRACE, ID, VERSION, LANG, ATTEMPTS)}, int(headers[CREATED])
-
-
-def sqs(headers: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The message attributes."""
-    kinds = {JOB: "String", TRACE: "String", ID: "String", VERSION: "Number", LANG: "String", CREATED: "Number"}
-    return {name: {"DataType": kind, "StringValue": headers[name]} for name, kind in kinds.items()}
-
-
-def servicebus(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str | int]]:
-    """The fields of the message, and its application properties, which are typed."""
-    fields = {
-        "subject": headers[JOB],
-        "correlation_id": headers[TRACE],
-        "message_id": headers[ID],
-        "content_type": JSON,
-    }
-    properties: dict[str, str | int] = {
-        VERSION: int(headers[VERSION]),
-        LANG: headers[LANG],
-        CREATED: int(headers[CREATED]),
-    }
-    return fields, properties
 
 
 def header_text(value: Any) -> str | None:

@@ -6,14 +6,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from effectonce import bindings
 from effectonce.brokers.kafka import KafkaBackend, KafkaConsumer
 from effectonce.brokers.kafka_backlog import READ_AHEAD
 from effectonce.brokers.kafka_client import Record, Sender, dead_topic, parse
@@ -27,6 +28,7 @@ from tests.brokers import side_by_side
 from tests.conftest import skip_or_fail
 from tests.harness import kafka
 from tests.harness.servers import Missing
+from tests.harness.waiting import auntil
 
 PATIENCE = 20.0
 GROUP = "workers"
@@ -114,12 +116,6 @@ async def collect(consumer: KafkaConsumer, count: int) -> list[Delivery]:
     return found
 
 
-async def until(true: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await true():  # noqa: ASYNC110  (it is Kafka that changes)
-            await asyncio.sleep(0.05)
-
-
 def numbers(deliveries: list[Delivery]) -> set[int]:
     return {int(delivery.packet.body) for delivery in deliveries}
 
@@ -140,7 +136,7 @@ async def test_f53_a_rebalance_in_mid_flight_takes_what_is_open_and_leaves_what_
         async def some_are_stale() -> bool:
             return not all(await first.extend(rest, 1))
 
-        await until(some_are_stale)
+        await auntil(some_are_stale)
         answers = await first.ack(rest)
         stale = {int(d.packet.body) for d, mine in zip(rest, answers, strict=True) if not mine}
         assert 0 < len(stale) < len(rest), "with four partitions and two consumers, each has some"
@@ -183,7 +179,8 @@ async def test_what_a_killed_process_held_comes_to_another_and_what_it_acked_doe
     """F53, F58: also what was acked beyond a gap, though Kafka itself keeps only the offset before it."""
     program = f"""
         import asyncio
-        from effectonce.brokers.kafka import KafkaBackend
+        from effectonce import bindings
+from effectonce.brokers.kafka import KafkaBackend
         from effectonce.urls import Address
 
         async def main():
@@ -283,6 +280,24 @@ async def test_a_record_of_another_producer_is_given_up_byte_for_byte(server: ka
     assert letter.packet.ordering_key == "\\xfekey"
 
 
+async def test_a_record_is_as_old_as_the_message_of_babelqueue_in_it(server: kafka.Kafka, unique_name: str) -> None:
+    """What its contract wants, so that consumers in other languages see when the message was made."""
+    broker = backend(server.url)
+    await broker.declare(unique_name, group=GROUP)
+    created = time.time_ns() // 1_000_000 - 600_000
+    publisher = broker.publisher()
+    await publisher.publish(unique_name, [Packet(body=b"{}", headers={bindings.CREATED: str(created)})])
+    await publisher.close()
+    other = Consumer({"bootstrap.servers": server.url.removeprefix("kafka://"), "group.id": f"{unique_name}.other"})
+    try:
+        partitions = other.list_topics(unique_name, PATIENCE).topics[unique_name].partitions
+        other.assign([TopicPartition(unique_name, number, OFFSET_BEGINNING) for number in partitions])
+        message = await asyncio.to_thread(other.poll, PATIENCE)
+        assert message.timestamp() == (TIMESTAMP_CREATE_TIME, created)
+    finally:
+        other.close()
+
+
 async def test_what_is_given_up_twice_is_one_dead_letter(server: kafka.Kafka, unique_name: str) -> None:
     """A crash between the dead letter and the commit repeats the dead-lettering."""
     broker = backend(server.url)
@@ -333,7 +348,7 @@ async def test_a_topic_that_would_lose_messages_is_refused(
     await broker.check(unique_name, group=GROUP)
     await altered(server, unique_name if which == "queue" else dead_topic(unique_name, GROUP), **config)
     with pytest.raises(ConfigurationError, match=remedy):  # the broker learns of it a little later
-        await until(lambda: broker.check(unique_name, group=GROUP))
+        await auntil(lambda: broker.check(unique_name, group=GROUP))
 
 
 async def test_replicas_of_which_one_is_enough_are_refused(
@@ -358,7 +373,7 @@ async def test_a_topic_that_is_not_there_fails_its_check(server: kafka.Kafka, un
         known = await asyncio.to_thread(admin.list_topics, unique_name, timeout=5)
         return known.topics[unique_name].error is None
 
-    await until(is_known)
+    await auntil(is_known)
     with pytest.raises(ConfigurationError, match=f"no topic {dead_topic(unique_name, GROUP)}"):
         await backend(server.url).check(unique_name, group=GROUP)
 

@@ -1,25 +1,26 @@
 """NATS JetStream: the contract on a real server, and what is its own."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import nats
 import pytest
 
-from effectonce.brokers.nats import NatsBackend, NatsConsumer
+from effectonce.brokers.nats import NatsBackend
 from effectonce.brokers.nats_packets import REST, headers_of, packet_of
-from effectonce.contracts import Delivery, Packet
+from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.urls import Address
 from tests import conftest
+from tests.brokers.desk import Desk, Traffic, receive
 from tests.harness import servers
 from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
+from tests.harness.waiting import auntil
 
 SECRET = "canary-Zq7"
 WINDOW = 0.6
@@ -92,49 +93,6 @@ class TestLimits(
 
 
 # -- words for what follows
-
-
-class Desk:
-    """One queue, and what a test does with it."""
-
-    def __init__(self, backend: NatsBackend, queue: str) -> None:
-        self.backend = backend
-        self.queue = queue
-        self.publisher = backend.publisher()
-        self._opened: list[Any] = [self.publisher]
-
-    async def publish(self, *bodies: bytes) -> None:
-        packets = [Packet(body=body, id=f"id-{body.decode()}") for body in bodies]
-        assert not any(await self.publisher.publish(self.queue, packets))
-
-    async def consumer(self) -> NatsConsumer:
-        await self.backend.declare(self.queue, group="g")
-        consumer = self.backend.consumer(self.queue, group="g", prefetch=50)
-        self._opened.append(consumer)
-        return consumer
-
-    def dead(self) -> Any:
-        letters = self.backend.dead_letters(self.queue, group="g")
-        self._opened.append(letters)
-        return letters
-
-    async def close(self) -> None:
-        for each in self._opened:
-            await each.close()
-
-
-async def receive(consumer: NatsConsumer, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
-    async with asyncio.timeout(20):
-        while len(found) < count:
-            found += await consumer.receive(count - len(found), 1.0)
-    return found
-
-
-async def until(find: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not find():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -464,37 +422,14 @@ async def test_f59_a_server_killed_in_mid_flight_loses_nothing_that_was_confirme
     """Publishing and consuming go on while the server is killed and started again on its data, twice."""
     desk = Desk(backend_at(server.port, ack_window="2s"), unique_name)
     consumer = await desk.consumer()
-    confirmed: set[str] = set()
-    received: set[str] = set()
-    stopping = asyncio.Event()
-
-    async def publish() -> None:
-        number = 0
-        while not stopping.is_set():
-            packets = [Packet(body=b"x" * 200, id=f"{number + n}") for n in range(10)]
-            with contextlib.suppress(BrokerUnavailable):
-                outcomes = await desk.publisher.publish(unique_name, packets)
-                confirmed.update(p.id for p, error in zip(packets, outcomes, strict=True) if error is None)
-                number += 10
-            await asyncio.sleep(0.005)
-
-    async def consume() -> None:
-        while not (stopping.is_set() and received >= confirmed):
-            try:
-                for delivery in await consumer.receive(20, 0.3):
-                    received.add(delivery.packet.id)
-                    await consumer.ack([delivery])
-            except BrokerUnavailable as error:
-                await asyncio.sleep(min(error.retry_after, 0.2))
-
+    traffic = Traffic(desk, consumer)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        tasks.create_task(publish())
-        tasks.create_task(consume())
+        traffic.start(tasks)
         for _ in range(2):
-            before = len(confirmed)
-            await until(lambda: len(confirmed) > before + 100)  # noqa: B023
+            before = len(traffic.confirmed)
+            await auntil(lambda: len(traffic.confirmed) > before + 100)  # noqa: B023
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-        stopping.set()
-    assert received >= confirmed
+        traffic.stop()
+    assert traffic.received >= traffic.confirmed
     await desk.close()

@@ -1,14 +1,12 @@
 """RabbitMQ: the contract on a real server, and what is RabbitMQ's own."""
 
 import asyncio
-import contextlib
-import inspect
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,20 +15,22 @@ import pika
 import pytest
 
 from effectonce import bindings
-from effectonce.brokers.rabbitmq import RabbitMQBackend, RabbitMQConsumer
+from effectonce.brokers.rabbitmq import RabbitMQBackend
 from effectonce.brokers.rabbitmq_queues import LONGEST_DELAY, step
 from effectonce.connections import amqp_frames
-from effectonce.contracts import Delivery, Packet
+from effectonce.contracts import Packet
 from effectonce.envelopes.babelqueue import BabelQueue
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import Message
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.urls import Address
 from tests import conftest
+from tests.brokers.desk import Desk, Traffic, receive
 from tests.harness import servers
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 from tests.harness.rabbitmq import RabbitMQ, rabbitmq
+from tests.harness.waiting import auntil
 
 SECRET = "canary-Zq7"
 
@@ -118,51 +118,6 @@ class TestBriefWindow(broker_suite(skip=all_but(*WINDOWED))):  # type: ignore[mi
 
 
 # -- words for what follows
-
-
-class Desk:
-    """One queue, and what a test does with it."""
-
-    def __init__(self, backend: RabbitMQBackend, queue: str) -> None:
-        self.backend = backend
-        self.queue = queue
-        self.publisher = backend.publisher()
-        self._opened: list[Any] = [self.publisher]
-
-    async def publish(self, *bodies: bytes) -> None:
-        packets = [Packet(body=body, id=f"id-{body.decode()}") for body in bodies]
-        assert not any(await self.publisher.publish(self.queue, packets))
-
-    async def consumer(self, prefetch: int = 50) -> RabbitMQConsumer:
-        await self.backend.declare(self.queue, group="g")
-        consumer = self.backend.consumer(self.queue, group="g", prefetch=prefetch)
-        self._opened.append(consumer)
-        return consumer
-
-    def dead(self) -> Any:
-        letters = self.backend.dead_letters(self.queue, group="g")
-        self._opened.append(letters)
-        return letters
-
-    async def close(self) -> None:
-        for each in self._opened:
-            await each.close()
-
-
-async def until(find: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """What ``find`` finds, once it does."""
-    async with asyncio.timeout(seconds):
-        while not (found := await find() if inspect.iscoroutinefunction(find) else find()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found
-
-
-async def receive(consumer: RabbitMQConsumer, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
-    async with asyncio.timeout(20):
-        while len(found) < count:
-            found += await consumer.receive(count - len(found), 1.0)
-    return found
 
 
 @pytest.fixture
@@ -456,7 +411,7 @@ class TestForeignMessages:
         delivery = await receive(consumer, 1)
         await consumer.nack(delivery, 0.1)
         await consumer.close()
-        properties = await until(lambda: channel.basic_get(desk.queue)[1])
+        properties = await auntil(lambda: channel.basic_get(desk.queue)[1])
         kept = {name: properties.headers.get(name) for name in FOREIGN}
         assert kept == {**FOREIGN, "at": properties.headers["at"]}
         assert properties.headers["at"].replace(tzinfo=UTC) == FOREIGN["at"]  # pika gives it without its zone
@@ -582,7 +537,7 @@ class TestDeadLetters:
         async def both() -> bool:
             return bool(await letters.count() == 2)
 
-        await until(both)
+        await auntil(both)
         page, _ = await letters.browse(5)
         assert {letter.packet.headers["x-first-death-reason"] for letter in page} == {"delivery_limit"}
         assert len({letter.id for letter in page}) == 2
@@ -660,7 +615,6 @@ class TestSettings:
 
 VICTIM = """
 import asyncio, sys
-from effectonce import bindings
 from effectonce.brokers.rabbitmq import RabbitMQBackend
 from effectonce.urls import Address
 
@@ -703,39 +657,16 @@ class TestDeath:
         desk = Desk(backend, unique_name)
         consumer = await desk.consumer()
         declared = time.monotonic()
-        confirmed: set[str] = set()
-        received: set[str] = set()
-        stopping = asyncio.Event()
-
-        async def publish() -> None:
-            number = 0
-            while not stopping.is_set():
-                packets = [Packet(body=b"x" * 200, id=f"{number + n}") for n in range(10)]
-                with contextlib.suppress(BrokerUnavailable):
-                    outcomes = await desk.publisher.publish(unique_name, packets)
-                    confirmed.update(p.id for p, error in zip(packets, outcomes, strict=True) if error is None)
-                    number += 10
-                await asyncio.sleep(0.005)
-
-        async def consume() -> None:
-            while not (stopping.is_set() and received >= confirmed):
-                try:
-                    for delivery in await consumer.receive(20, 0.3):
-                        received.add(delivery.packet.id)
-                        await consumer.ack([delivery])
-                except BrokerUnavailable as error:
-                    await asyncio.sleep(min(error.retry_after, 0.3))
-
+        traffic = Traffic(desk, consumer)
         async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
-            tasks.create_task(publish())
-            tasks.create_task(consume())
+            traffic.start(tasks)
             # RabbitMQ 3.10 takes a moment to note on disk that a new quorum queue is there: killed before, it never
             # gets a leader again. Of what was confirmed in a queue that it knows, nothing may be lost.
-            await until(lambda: len(received) > 100 and time.monotonic() > declared + 2)
-            before = len(confirmed)
+            await auntil(lambda: len(traffic.received) > 100 and time.monotonic() > declared + 2)
+            before = len(traffic.confirmed)
             await asyncio.to_thread(own.kill)
             await asyncio.to_thread(own.restart)
-            await until(lambda: len(confirmed) > before + 100, 60)
-            stopping.set()
-        assert received >= confirmed
+            await auntil(lambda: len(traffic.confirmed) > before + 100, 60)
+            traffic.stop()
+        assert traffic.received >= traffic.confirmed
         await desk.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +17,7 @@ import redis
 import effectonce as eo
 from effectonce.doctor import Limits
 from tests.harness import servers
+from tests.harness.waiting import until
 
 from .conftest import Open, codes, handled
 
@@ -138,13 +139,6 @@ def test_autovacuum_that_is_off(postgres_url: str, unique_name: str, open_store:
         finally:
             switched("on")
         until(lambda: "autovacuum-off" not in codes(store))
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def run(connection: psycopg.Connection[Any], sql: str) -> None:

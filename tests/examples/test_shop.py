@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
-import psycopg
 import pytest
 
 from tests.harness.process import free_port
@@ -105,21 +103,13 @@ def test_orders_are_paid_once_while_every_process_is_killed(tmp_path: Path) -> N
     chaos(tmp_path, 60)
 
 
-@pytest.fixture
-def database(postgres_url: str, unique_name: str) -> Iterator[str]:
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {unique_name}")
-        yield postgres_url.rpartition("/")[0] + f"/{unique_name}"
-        admin.execute(f"DROP DATABASE {unique_name} WITH (FORCE)")
-
-
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(320)
 def test_and_so_they_are_on_postgresql_and_rabbitmq(
-    tmp_path: Path, database: str, rabbitmq_url: str, unique_name: str
+    tmp_path: Path, empty_postgres: str, rabbitmq_url: str, unique_name: str
 ) -> None:
-    chaos(tmp_path, 40, EFFECTONCE_STORE=database, EFFECTONCE_BROKER=rabbitmq_url, SHOP_QUEUE=unique_name)
+    chaos(tmp_path, 40, EFFECTONCE_STORE=empty_postgres, EFFECTONCE_BROKER=rabbitmq_url, SHOP_QUEUE=unique_name)
 
 
 LOOK = """

@@ -6,8 +6,7 @@ Effects are counted where nobody can undo them: in the bank's book, which is a f
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,26 +20,10 @@ import pytest
 import effectonce as eo
 from effectonce.http import Response, record_key
 from tests.harness.process import ROOT
+from tests.harness.waiting import until
 from tests.harness.web import Web, web
 
 EXAMPLES = ROOT / "examples"
-
-
-@pytest.fixture
-def database(postgres_url: str, unique_name: str) -> Iterator[str]:
-    """An empty database: the examples use the default names."""
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {unique_name}")
-        yield postgres_url.rpartition("/")[0] + f"/{unique_name}"
-        admin.execute(f"DROP DATABASE {unique_name} WITH (FORCE)")
-
-
-def until(found: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-    return value
 
 
 def post(server: Web, path: str, key: str, body: dict[str, Any], token: str = "a-token") -> httpx.Response:
@@ -86,7 +69,7 @@ def test_a_card_is_charged_once(
     arguments: tuple[str, ...], on: str, request: pytest.FixtureRequest, unique_name: str
 ) -> None:
     """F63, F04, F12 and line 12: whoever asks how often, beside each other, before and after the process was killed."""
-    url = request.getfixturevalue("database") if on == "postgres" else request.getfixturevalue("redis_url")
+    url = request.getfixturevalue("empty_postgres") if on == "postgres" else request.getfixturevalue("redis_url")
     url = url if on == "postgres" else f"{url}?namespace={unique_name}"
     variables = {"EFFECTONCE_STORE": url, "BANK_SECONDS": "60"}
     store = eo.connect(url)
@@ -131,12 +114,12 @@ TRANSACTION = ("-m", "uvicorn", "--app-dir", str(EXAMPLES / "http_transaction"),
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("example", ["sqlalchemy", "django"])
-def test_an_order_is_placed_once_in_one_commit(example: str, database: str) -> None:
+def test_an_order_is_placed_once_in_one_commit(example: str, empty_postgres: str) -> None:
     """F03, mode T: a worker that dies before its commit leaves nothing, and the retry runs; then it is replayed."""
-    place = urlsplit(database)
+    place = urlsplit(empty_postgres)
     if example == "sqlalchemy":
         migrate, arguments = (str(EXAMPLES / "http_transaction" / "app.py"),), TRANSACTION
-        variables = {"DATABASE": database.replace("postgresql:", "postgresql+psycopg:"), "ORDER_SECONDS": "60"}
+        variables = {"DATABASE": empty_postgres.replace("postgresql:", "postgresql+psycopg:"), "ORDER_SECONDS": "60"}
         slow, order = "ORDER_SECONDS", {"name": "book", "amount": 1}
     else:
         migrate, arguments = (str(EXAMPLES / "http_django" / "app.py"), "migrate"), DJANGO
@@ -144,7 +127,7 @@ def test_an_order_is_placed_once_in_one_commit(example: str, database: str) -> N
         slow, order = "BANK_SECONDS", {"order": "book", "amount": 1}
     server = Web(*arguments, variables=variables)
     server.run(["env", *(f"{name}={value}" for name, value in variables.items()), *Web(*migrate).command()])
-    with psycopg.connect(database, autocommit=True) as books, server.start():
+    with psycopg.connect(empty_postgres, autocommit=True) as books, server.start():
 
         def orders() -> int:
             return int(books.execute("SELECT count(*) FROM orders").fetchall()[0][0])

@@ -26,14 +26,8 @@ PAYMENTS = {
 
 
 def prepare(place: Place) -> Place:
-    with place.connected() as run:
-        for statement in (EFFECTS[place.dialect], PAYMENTS[place.dialect]):
-            run(statement)
-        schema = eo.Inbox(scope="any", table=place.table).schema_sql(place.dialect)
-        bare = "\n".join(line.partition("--")[0] for line in schema.splitlines())
-        for statement in bare.split(";"):
-            if statement.strip():
-                run(statement)
+    inbox = eo.Inbox(scope="any", table=place.table).schema_sql(place.dialect)
+    place.build(EFFECTS[place.dialect], PAYMENTS[place.dialect], inbox)
     return place
 
 

@@ -82,6 +82,15 @@ class Place:
         finally:
             raw.close()
 
+    def build(self, *schemas: str) -> None:
+        """Run the statements of ``schemas``, as somebody with a migration tool does."""
+        with self.connected() as run:
+            for schema in schemas:
+                bare = "\n".join(line.partition("--")[0] for line in schema.splitlines())
+                for statement in bare.split(";"):
+                    if statement.strip():
+                        run(statement)
+
 
 observers: dict[str, tuple[Any, Callable[[str], list[tuple[Any, ...]]]]] = {}
 

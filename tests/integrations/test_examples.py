@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,10 @@ import pytest
 
 import effectonce as eo
 from tests.harness.process import ROOT
+from tests.harness.waiting import until
 from tests.harness.web import Program, program
 
 EXAMPLES = ROOT / "examples"
-
-
-def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-    return value
 
 
 def lines(worker: Program, name: str = "bank.txt") -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,17 +14,6 @@ from pydantic import BaseModel
 
 import effectonce as eo
 from effectonce.integrations import faststream as ours_faststream
-
-
-@pytest.fixture
-def store() -> Iterator[eo.Store]:
-    with eo.connect("memory://") as store:
-        yield store
-
-
-@pytest.fixture
-def charges() -> list[str]:
-    return []
 
 
 class Receipt(BaseModel):

@@ -38,8 +38,9 @@ async def broker(redis_url: str, unique_name: str) -> AsyncIterator[RedisStreamB
     await broker.startup()
     receiver = asyncio.create_task(run_receiver_task(broker))
     yield broker
-    receiver.cancel()
-    await asyncio.gather(receiver, return_exceptions=True)
+    while not receiver.done():  # one cancellation can get lost on its way through the receiver
+        receiver.cancel()
+        await asyncio.wait([receiver], timeout=1)
     await broker.shutdown()
 
 

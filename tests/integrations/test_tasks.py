@@ -27,17 +27,6 @@ from effectonce.integrations.celery import OnceTask
 from effectonce.integrations.taskiq import IdempotencyMiddleware
 
 
-@pytest.fixture
-def store() -> Iterator[eo.Store]:
-    with eo.connect("memory://") as store:
-        yield store
-
-
-@pytest.fixture
-def charges() -> list[str]:
-    return []
-
-
 class Receipt(BaseModel):
     payment_id: str
     amount: int

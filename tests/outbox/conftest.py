@@ -18,17 +18,8 @@ COLUMNS = "seq, id, message_id, destination, ordering_key, type, headers, payloa
 
 
 def prepare(place: Place) -> Place:
-    schemas = [
-        eo.Inbox(scope="any", table="outbox_tests_inbox").schema_sql(place.dialect),
-        Outbox(to="any", table="outbox_tests").schema_sql(place.dialect),
-    ]
-    with place.connected() as run:
-        run(EFFECTS)
-        for schema in schemas:
-            bare = "\n".join(line.partition("--")[0] for line in schema.splitlines())
-            for statement in bare.split(";"):
-                if statement.strip():
-                    run(statement)
+    inbox = eo.Inbox(scope="any", table="outbox_tests_inbox").schema_sql(place.dialect)
+    place.build(EFFECTS, inbox, Outbox(to="any", table="outbox_tests").schema_sql(place.dialect))
     return place
 
 

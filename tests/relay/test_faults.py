@@ -14,8 +14,8 @@ from effectonce.contracts import Event
 from effectonce.errors import StoreUnavailable
 from effectonce.outgoing import LOOK_AGAIN, Verdict
 from tests.harness.proxy import FaultProxy
+from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, lease, message
-from tests.relay.test_relay import until
 
 A = b"a" * 16
 HOUR = 3_600_000_000
@@ -54,13 +54,13 @@ async def test_a_database_that_is_away_is_waited_for(database: Database, broker:
         relay = eo.Relay(store, broker)  # type: ignore[arg-type]
         database.send_numbers([1])
         serving = asyncio.create_task(relay.serve())
-        await until(lambda: len(broker.sent) == 1)
+        await auntil(lambda: len(broker.sent) == 1)
         proxy.refuse = True
         proxy.reset()
         database.send_numbers([2])
-        await until(lambda: any(event.kind == "relay_paused" for event in events))
+        await auntil(lambda: any(event.kind == "relay_paused" for event in events))
         proxy.heal()
-        await until(lambda: len(broker.sent) == 2)
+        await auntil(lambda: len(broker.sent) == 2)
         relay.stop()
         await serving
 
@@ -92,7 +92,7 @@ async def test_it_works_behind_a_pooler(
         monkeypatch.setattr("effectonce.outbox.ring", lambda table: None)
         serving = asyncio.create_task(relay.serve())
         postgres.send_numbers(range(50), key=lambda n: f"k{n % 5}")
-        await until(lambda: len(broker.sent) == 50)
+        await auntil(lambda: len(broker.sent) == 50)
         relay.stop()
         await serving
     assert all([n for n in broker.numbers() if n % 5 == k] == list(range(k, 50, 5)) for k in range(5))

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Packet
+from tests.harness.waiting import until
 from tests.relay import victims
 from tests.relay.harness import Database
 
@@ -141,13 +142,6 @@ class Command:
         return self.process.returncode, out, err
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def published(database: Database) -> int:
     return int(database.execute("SELECT count(*) FROM {outbox} WHERE state = 'published'")[0][0])
 
@@ -157,7 +151,7 @@ def test_sigterm_lets_a_relay_settle_and_give_back(database: Database, redis_url
     broker_url = f"{redis_url}?namespace={unique_name}"
     database.send_numbers(range(3000), key=lambda n: f"k{n % 50}")
     command = Command(database, broker_url, "--batch", "20", "--json", "--every", "0.2")
-    wait_for(lambda: published(database) > 100)
+    until(lambda: published(database) > 100)
     code, out, err = command.end(signal.SIGTERM)
     assert (code, err) == (0, "")
     first, *_, last = map(json.loads, out.splitlines())
@@ -177,13 +171,13 @@ def test_relays_that_are_killed_at_any_time_lose_nothing_and_keep_the_order(
     database.send_numbers(range(4000), key=lambda n: f"k{n % 40}")
     options = ("--batch", "50", "--lease", "1s")
     first, second = Command(database, broker_url, *options), Command(database, broker_url, *options)
-    wait_for(lambda: published(database) > 200)
+    until(lambda: published(database) > 200)
     first.end(signal.SIGKILL)
     mark = published(database)
-    wait_for(lambda: published(database) > min(3900, mark + 200))
+    until(lambda: published(database) > min(3900, mark + 200))
     second.end(signal.SIGKILL)
     third = Command(database, broker_url, *options)
-    wait_for(lambda: published(database) == 4000)
+    until(lambda: published(database) == 4000)
     assert third.end(signal.SIGINT)[0] == 130, "as after every Ctrl-C"
     seen = list(dict.fromkeys(int(packet.id[1:]) for packet in downstream(broker_url, "orders")))
     assert sorted(seen) == list(range(4000))

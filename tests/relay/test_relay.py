@@ -15,15 +15,10 @@ from effectonce.contracts import Event, Packet
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
 from effectonce.relay import Relay
+from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
 AT_ONCE = Retry(3, first="1us", cap="1us")
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  (a row in a database is no event)
-            await asyncio.sleep(0.005)
 
 
 def refusing(*numbers: int) -> Callable[[Packet], Exception | None]:
@@ -125,7 +120,7 @@ async def test_two_relays_share_the_work_and_keep_the_order(database: Database, 
     database.send_numbers(range(400), key=lambda n: f"k{n % 20}")
     relays = [database.relay(broker, batch=10) for _ in range(2)]
     running = [asyncio.create_task(relay.serve()) for relay in relays]
-    await until(lambda: len(broker.sent) >= 400)
+    await auntil(lambda: len(broker.sent) >= 400)
     for relay in relays:
         relay.stop()
     await asyncio.gather(*running)
@@ -198,9 +193,9 @@ async def test_a_serving_relay_waits_for_its_broker(database: Database, broker: 
     relay = database.relay(broker)
     relay.store.add_hook(events.append)
     serving = asyncio.create_task(relay.serve())
-    await until(lambda: any(event.kind == "relay_paused" for event in events))
+    await auntil(lambda: any(event.kind == "relay_paused" for event in events))
     broker.raises = lambda packets: None
-    await until(lambda: len(broker.sent) == 3)
+    await auntil(lambda: len(broker.sent) == 3)
     relay.stop()
     await serving
     assert "gone fishing" in next(event.detail for event in events if event.kind == "relay_paused")
@@ -310,7 +305,7 @@ async def test_a_hint_in_the_same_process_wakes_an_idle_relay(
     with database.transaction() as connection:
         database.outbox().send(connection, message(1))
         await asyncio.sleep(0.01)
-    await until(lambda: len(broker.sent) == 1)
+    await auntil(lambda: len(broker.sent) == 1)
     relay.stop()
     await serving
 
@@ -325,7 +320,7 @@ async def test_a_notification_wakes_an_idle_relay(
     await asyncio.sleep(0.5)
     with postgres.transaction() as connection:
         postgres.outbox(notify=True).send(connection, message(1))
-    await until(lambda: len(broker.sent) == 1)
+    await auntil(lambda: len(broker.sent) == 1)
     relay.stop()
     await serving
 
@@ -367,7 +362,7 @@ async def test_a_relay_can_be_stopped_from_another_thread_and_serve_again(
     for n in range(2):
         serving = asyncio.create_task(relay.serve())
         database.send_numbers([n])
-        await until(lambda n=n: len(broker.sent) == n + 1)  # type: ignore[misc]
+        await auntil(lambda n=n: len(broker.sent) == n + 1)  # type: ignore[misc]
         with pytest.raises(ConfigurationError, match="serving already"):
             await relay.serve()
         threading.Thread(target=relay.stop).start()
@@ -383,8 +378,8 @@ async def test_a_serving_relay_cleans_up(
     relay = database.relay(broker, keep="1us")
     await relay.drain()
     serving = asyncio.create_task(relay.serve())
-    await until(lambda: database.states() == {})
-    await until(lambda: relay.stats().cleaned_at is not None)
+    await auntil(lambda: database.states() == {})
+    await auntil(lambda: relay.stats().cleaned_at is not None)
     relay.stop()
     await serving
 
@@ -402,7 +397,7 @@ async def test_cleaning_up_that_fails_is_reported(
 
     monkeypatch.setattr(type(database.port()), "clean", broken)
     serving = asyncio.create_task(relay.serve())
-    await until(lambda: any(event.kind == "sweep_failed" for event in events))
+    await auntil(lambda: any(event.kind == "sweep_failed" for event in events))
     relay.stop()
     await serving
     assert "disk on fire" in caplog.text

@@ -306,7 +306,12 @@ class Sender:
         for at, record in enumerate(records):
             try:
                 producer.produce(
-                    topic, record.value, record.key, on_delivery=partial(report, at), headers=record.headers
+                    topic,
+                    record.value,
+                    record.key,
+                    on_delivery=partial(report, at),
+                    headers=record.headers,
+                    timestamp=record.timestamp,
                 )
             except BufferError:  # as if unconfirmed
                 continue

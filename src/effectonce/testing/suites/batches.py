@@ -6,7 +6,8 @@ from effectonce.contracts import Contention
 from effectonce.errors import EffectOnceError
 from effectonce.record import Answer, Batchable, Look, Remember, Reply
 
-from .harness import KEEP, Harness, a_print, case, equal, holds
+from .harness import KEEP, Harness, a_print, case
+from .sentences import equal, holds
 
 
 def _kinds(replies: list[Reply]) -> list[object]:

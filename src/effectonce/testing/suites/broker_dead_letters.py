@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce.contracts import Packet
 
 from .broker_harness import BrokerHarness, a_packet, bodies, broker_case
-from .harness import equal, holds
+from .sentences import equal, holds
 
 REASON = {"eo-dead-reason": "PermanentFailure: Café ☕", "eo-dead-attempts": "3"}
 

@@ -9,7 +9,7 @@ import time
 from effectonce.contracts import Consumer, Delivery, Packet
 
 from .broker_harness import BrokerHarness, a_packet, bodies, broker_case
-from .harness import equal, holds
+from .sentences import equal, holds
 
 # -- publishing
 

@@ -14,7 +14,7 @@ from effectonce.contracts import Consumer
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
 from .broker_harness import BrokerHarness, a_packet, bodies, broker_case
-from .harness import equal, holds
+from .sentences import equal, holds
 
 
 @broker_case

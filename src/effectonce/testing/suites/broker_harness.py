@@ -23,7 +23,7 @@ from effectonce.contracts import (
 )
 from effectonce.testing.clock import ManualClock
 
-from .harness import equal, holds
+from .sentences import Sentence, equal, holds
 
 #: The longest ack window that a case waits for.
 BEARABLE = 6.0
@@ -48,13 +48,8 @@ class Site(Struct, kw_only=True):
 Body = Callable[["BrokerHarness"], Coroutine[Any, Any, None]]
 
 
-class BrokerCase:
+class BrokerCase(Sentence["BrokerHarness"]):
     """One sentence of the contract, and how to see whether a broker keeps it."""
-
-    def __init__(self, body: Body) -> None:
-        self._body = body
-        self.__doc__ = body.__doc__
-        self.name = body.__name__
 
     def run(
         self, site: Site | BrokerBackend, *, delay: float = 0.3, quiet: float = 0.25, patience: float = 15.0
@@ -68,12 +63,6 @@ class BrokerCase:
             await self._body(h)
         finally:
             await h.close()
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return f"BrokerCase({self.name})"
 
 
 def broker_case(body: Body) -> BrokerCase:

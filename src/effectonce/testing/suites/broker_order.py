@@ -8,7 +8,7 @@ from collections import defaultdict
 from effectonce.contracts import Delivery
 
 from .broker_harness import BrokerHarness, a_packet, bodies, broker_case
-from .harness import equal, holds
+from .sentences import equal, holds
 
 
 @broker_case

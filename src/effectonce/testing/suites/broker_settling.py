@@ -7,7 +7,7 @@ import asyncio
 from effectonce.contracts import Consumer, Delivery
 
 from .broker_harness import BrokerHarness, bodies, broker_case
-from .harness import equal, holds
+from .sentences import equal, holds
 
 
 @broker_case

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from effectonce.record import EXHAUSTED
 
-from .harness import KEEP, LONG, SECOND, Harness, Try, a_print, case, equal, holds
+from .harness import KEEP, LONG, SECOND, Harness, Try, a_print, case
+from .sentences import equal, holds
 
 # -- granted
 

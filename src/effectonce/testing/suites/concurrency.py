@@ -6,7 +6,8 @@ from effectonce.contracts import Port
 from effectonce.core.drive import drive
 from effectonce.record import Answer, Claim, Reply, Resolution
 
-from .harness import Harness, Try, case, equal, holds, sync_case, threads
+from .harness import Harness, Try, case, sync_case
+from .sentences import equal, holds, threads
 
 
 @case

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .harness import SECOND, Harness, a_print, case, equal, holds
+from .harness import SECOND, Harness, a_print, case
+from .sentences import equal, holds
 
 ONE, OTHER = a_print("one payload"), a_print("another payload")
 

@@ -39,6 +39,8 @@ from effectonce.record import (
 )
 from effectonce.testing.clock import ManualClock
 
+from .sentences import Sentence, equal, holds, threads
+
 Colour = Literal["sync", "async"]
 COLOURS: tuple[Colour, ...] = ("sync", "async")
 T = TypeVar("T")
@@ -51,14 +53,12 @@ KEEP = 3600 * SECOND  # a retention that outlasts every case
 Body = Callable[["Harness"], Coroutine[Any, Any, None]]
 
 
-class Case:
+class Case(Sentence["Harness"]):
     """One sentence of the contract, and how to see whether a backend keeps it."""
 
     def __init__(self, body: Body, colours: tuple[Colour, ...]) -> None:
-        self._body = body
+        super().__init__(body)
         self.colours = colours
-        self.__doc__ = body.__doc__
-        self.name = body.__name__
 
     def run(self, backend: Backend, colour: Colour, *, brief: float | None = None) -> None:
         """Raise AssertionError where the backend breaks the sentence, SkipTest where it does not apply."""
@@ -77,12 +77,6 @@ class Case:
         finally:
             await h.close()
 
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return f"Case({self.name})"
-
 
 def case(body: Body) -> Case:
     """``body`` as a case; its name is the sentence, its docstring the reason."""
@@ -97,22 +91,6 @@ def sync_case(body: Body) -> Case:
 def async_case(body: Body) -> Case:
     """A case about tasks and cancellation, which the sync colour has none of."""
     return Case(body, ("async",))
-
-
-def equal(got: object, want: object, what: str) -> None:
-    """``got`` is ``want``. Not `assert`: this must hold under ``python -O`` and read well without pytest."""
-    if got != want or type(got) is not type(want):
-        raise AssertionError(f"{what}: expected {_short(want)}, got {_short(got)}")
-
-
-def holds(condition: bool, what: str) -> None:
-    if not condition:
-        raise AssertionError(what)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 400 else f"{text[:400]}… ({len(text)} characters)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,33 +406,6 @@ class Harness:
 
 def _driven(body: Callable[[Port, int], Coroutine[Any, Any, T]], port: Port, n: int) -> T:
     return drive(body(port, n))
-
-
-def threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
-    """What each of ``bodies`` returns, run at once on a thread each; the first exception is raised here."""
-    barrier = threading.Barrier(len(bodies))
-    results: list[T | BaseException] = [RuntimeError("never ran")] * len(bodies)
-
-    def main(n: int, body: Callable[[], T]) -> None:
-        try:
-            barrier.wait(30)
-            results[n] = body()
-        except BaseException as error:
-            results[n] = error
-
-    threads = [threading.Thread(target=main, args=(n, body), daemon=True) for n, body in enumerate(bodies)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if any(thread.is_alive() for thread in threads):
-        raise AssertionError("concurrent calls have not come back within a minute: a deadlock")
-    found: list[T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        found.append(result)
-    return found
 
 
 def a_print(text: str, version: int = 1) -> bytes:

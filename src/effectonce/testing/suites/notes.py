@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .harness import SECOND, Case, Harness, case, equal, holds
+from .harness import SECOND, Case, Harness, case
+from .sentences import equal, holds
 
 
 def noted(body: object) -> Case:

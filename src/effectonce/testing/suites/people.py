@@ -6,7 +6,8 @@ from typing import Literal
 
 from effectonce.record import State
 
-from .harness import KEEP, Harness, a_print, case, equal, holds
+from .harness import KEEP, Harness, a_print, case
+from .sentences import equal, holds
 
 FINAL: tuple[Literal["done", "failed", "free"], ...] = ("done", "failed", "free")
 

@@ -12,7 +12,8 @@ import time
 from effectonce.errors import UnsafeStore
 from effectonce.record import Look
 
-from .harness import SECOND, Harness, async_case, case, equal, holds
+from .harness import SECOND, Harness, async_case, case
+from .sentences import equal, holds
 
 # -- changes
 

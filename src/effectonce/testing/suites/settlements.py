@@ -6,7 +6,8 @@ import os
 
 from effectonce.record import Settled
 
-from .harness import KEEP, LONG, SECOND, Harness, Try, a_print, case, equal, holds
+from .harness import KEEP, LONG, SECOND, Harness, Try, a_print, case
+from .sentences import equal, holds
 
 ALL: tuple[Settled, ...] = ("done", "failed", "in_doubt", "free")
 

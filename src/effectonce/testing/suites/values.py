@@ -6,7 +6,8 @@ import os
 
 from effectonce.record import Remember
 
-from .harness import KEEP, Harness, a_print, case, equal, holds
+from .harness import KEEP, Harness, a_print, case
+from .sentences import equal, holds
 
 KEYS = (
     "plain",

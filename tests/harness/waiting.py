@@ -1,0 +1,28 @@
+"""Waiting for what a test cannot be told of: another process, a server, a row. A busy machine may take its time."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def until(find: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What ``find`` finds, once it does."""
+    deadline = time.monotonic() + seconds
+    while not (found := find()):
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.02)
+    return found
+
+
+async def auntil(find: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """`until`, in an event loop; ``find`` may be async, too."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = find()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
