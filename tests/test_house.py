@@ -26,10 +26,7 @@ from effectonce import public
 ROOT = Path(effectonce.__file__).parent
 
 VALUES = "errors durations urls names clocks bindings fingerprint identity keys message record outgoing"
-TOOLS = (
-    "store broker policies handlers guard loops blocks inbox* workers* worker dlq leftovers joined operations intents "
-    "saga* outbox relays* relay"
-)
+TOOLS = "store broker policies handlers guard loops blocks inbox* worker* dlq leftovers intents* saga* outbox relay*"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
@@ -99,17 +96,16 @@ TABLE = {
     "loops": (f"{VALUES} contracts core* store policies handlers guard", "msgspec"),
     "blocks": (f"{VALUES} contracts core* store policies", ""),
     "leftovers": (f"{VALUES} store", ""),
-    "joined": (f"{VALUES} contracts core* connections.callers*", ""),
-    "operations": (f"{VALUES} contracts core* providers* store guard handlers joined", "msgspec"),
-    "intents": (f"{VALUES} contracts core* providers* store handlers policies leftovers operations", "msgspec"),
     "saga*": (f"{VALUES} contracts core* providers* store handlers policies leftovers", "msgspec"),
     "inbox*": (f"{VALUES} sqlfiles contracts core* connections.callers* store policies handlers guard", "msgspec"),
-    "workers*": (f"{VALUES} contracts core* connections.callers* store policies handlers inbox*", "msgspec"),
-    "worker": (f"{VALUES} contracts core* store broker inbox* workers*", ""),
-    "dlq": (f"{VALUES} contracts core* broker handlers workers* worker", "msgspec"),
+    "worker*": (f"{VALUES} contracts core* connections.callers* store broker policies handlers inbox*", "msgspec"),
+    "intents*": (
+        f"{VALUES} contracts core* connections.callers* providers* store guard handlers policies leftovers",
+        "msgspec",
+    ),
+    "dlq": (f"{VALUES} contracts core* broker handlers worker*", "msgspec"),
     "outbox": (f"{VALUES} sqlfiles contracts core* connections.callers*", "msgspec"),
-    "relays*": (f"{VALUES} contracts core* outbox", "msgspec"),
-    "relay": (f"{VALUES} contracts core* envelopes* store broker relays*", ""),
+    "relay*": (f"{VALUES} contracts core* envelopes* store broker outbox", "msgspec"),
     "public": (f"{VALUES} contracts core* envelopes* {TOOLS}", ""),
     "__init__": ("public", ""),
     # what stands on them

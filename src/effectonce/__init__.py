@@ -36,7 +36,7 @@ _HOMES = {
     "InDoubt": "errors",
     "InProgress": "errors",
     "Inbox": "inbox",
-    "Intent": "operations",
+    "Intent": "intents",
     "Intents": "intents",
     "InvalidKey": "errors",
     "InvalidOption": "errors",

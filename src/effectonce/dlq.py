@@ -25,8 +25,8 @@ from .handlers import is_async
 from .message import BYPASS, REDRIVEN, Message
 from .names import require_name
 from .worker import Worker
-from .workers.jobs import ATTEMPTS, CAUSE, Cause, Job, read_cause
-from .workers.outlook import Fate
+from .worker.jobs import ATTEMPTS, CAUSE, Cause, Job, read_cause
+from .worker.outlook import Fate
 
 log = logging.getLogger("effectonce")
 

@@ -75,7 +75,7 @@ from .loops import (
     dispatcher as dispatcher,
 )
 from .message import Message as Message
-from .operations import Intent as Intent
+from .intents import Intent as Intent
 from .outbox import Outbox as Outbox
 from .record import Record as Record
 from .relay import Relay as Relay

@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.doctor import Limits, examine
 from effectonce.intents import Intents
 from effectonce.testing import override
-from effectonce.workers.jobs import CAUSE, Cause
+from effectonce.worker.jobs import CAUSE, Cause
 
 from .conftest import Open, codes, handled
 

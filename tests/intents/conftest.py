@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effectonce.intents import Intents
-from effectonce.operations import Intent
+from effectonce.intents.operations import Intent
 from effectonce.store import Store, open_backend
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock

@@ -14,7 +14,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.intents import Intents
-from effectonce.operations import Intent
+from effectonce.intents.operations import Intent
 from effectonce.providers import Verdict
 from effectonce.store import Store
 from effectonce.testing import ManualClock

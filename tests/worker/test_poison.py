@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.testing import ManualClock
-from effectonce.workers import isolation
+from effectonce.worker import isolation
 
 from .bench import Bench, paid, serving, until
 

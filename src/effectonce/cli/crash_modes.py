@@ -18,8 +18,8 @@ from msgspec import Struct
 from effectonce.guard import once
 from effectonce.inbox import Inbox
 from effectonce.intents import Intents
+from effectonce.intents.operations import Intent
 from effectonce.message import Message
-from effectonce.operations import Intent
 from effectonce.store import Store, connect
 
 from .shop import Ledger, Payment, Receipt, sqlite_url

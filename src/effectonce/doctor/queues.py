@@ -13,7 +13,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_there
 from effectonce.worker import Worker
-from effectonce.workers.checks import check_spans, fit_lease
+from effectonce.worker.checks import check_spans, fit_lease
 
 from .findings import Finding, Limits, refusal, span
 from .records import shortest_retention

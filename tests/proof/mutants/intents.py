@@ -8,7 +8,7 @@ from effectonce.core import intent_flow as flow
 from effectonce.core.flow import leave
 from effectonce.core.notes import hidden, note
 from effectonce.errors import InDoubt, LeaseLost
-from effectonce.operations import Operation
+from effectonce.intents.operations import Operation
 from effectonce.providers import Verdict
 
 from .base import mutant

@@ -6,8 +6,8 @@ from typing import Any
 
 from effectonce.core import intent_flow as flow
 from effectonce.errors import LeaseLost
-from effectonce.joined import Sent
-from effectonce.operations import Operation
+from effectonce.intents.joined import Sent
+from effectonce.intents.operations import Operation
 from effectonce.outbox import Outbox
 
 from .base import mutant

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.core.engine import release
-from effectonce.workers import leases
-from effectonce.workers.leases import Leases
-from effectonce.workers.line import Line
+from effectonce.worker import leases
+from effectonce.worker.leases import Leases
+from effectonce.worker.line import Line
 
 from .base import mutant
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from effectonce.errors import BrokerUnavailable
 from effectonce.outbox import Outbox, message_of
 from effectonce.outgoing import Verdict
-from effectonce.relays import lane, sending
+from effectonce.relay import lane, sending
 from effectonce.testing.explorer.tools import outbox as model
 
 from .base import mutant

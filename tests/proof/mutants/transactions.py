@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.contracts import ConnectionLost
-from effectonce.workers import plans
-from effectonce.workers.line import Line
-from effectonce.workers.plans import Batch, Unit
-from effectonce.workers.transactions import Transactions
+from effectonce.worker import plans
+from effectonce.worker.line import Line
+from effectonce.worker.plans import Batch, Unit
+from effectonce.worker.transactions import Transactions
 
 from .base import mutant
 

@@ -12,7 +12,7 @@ import httpx
 
 from effectonce.core.drive import drive
 from effectonce.http.protocol import KEY
-from effectonce.operations import Operation
+from effectonce.intents.operations import Operation
 
 from .calls import UNSETTLED, Call, Settings
 from .intent_log import Answer, IntentLog, Request, alive, live

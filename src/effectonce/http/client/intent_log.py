@@ -19,7 +19,7 @@ from msgspec import Struct
 from effectonce.errors import ConfigurationError
 from effectonce.http.protocol import KEY, Headers
 from effectonce.intents import Intents
-from effectonce.operations import Intent, Operation
+from effectonce.intents.operations import Intent, Operation
 from effectonce.providers import Provider, classify, find
 
 #: The request headers that are written down: what the same call has whenever it is made, and no credential.

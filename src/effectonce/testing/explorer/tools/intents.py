@@ -10,7 +10,7 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.intents import Intents
-from effectonce.operations import Intent
+from effectonce.intents.operations import Intent
 from effectonce.providers import Provider as Described
 from effectonce.providers import Verdict
 from effectonce.record import Query

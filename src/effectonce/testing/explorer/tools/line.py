@@ -1,4 +1,4 @@
-"""The worker's own line: `workers.line` and `workers.leases` as they are, on a modelled queue.
+"""The worker's own line: `worker.line` and `worker.leases` as they are, on a modelled queue.
 
 Each process fetches for itself: up to a batch of messages at a time, which it claims in blocks and records in blocks.
 What it acks rides with the next fetch. A delivery is its own for a window, which it extends as long as it has the
@@ -30,11 +30,11 @@ from effectonce.testing.explorer.wire import Ties
 from effectonce.testing.explorer.workers import GuardStage
 from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.worker import Worker
-from effectonce.workers.chores import Fail
-from effectonce.workers.isolation import Isolation
-from effectonce.workers.jobs import read_cause
-from effectonce.workers.leases import Leases
-from effectonce.workers.line import Discipline, Line
+from effectonce.worker.chores import Fail
+from effectonce.worker.isolation import Isolation
+from effectonce.worker.jobs import read_cause
+from effectonce.worker.leases import Leases
+from effectonce.worker.line import Discipline, Line
 
 QUEUE = "orders"
 TO = "receipts"

@@ -19,7 +19,7 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox import Outbox, Row
 from effectonce.outgoing import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
-from effectonce.relays.lane import Lane, Settings, Signals, Totals
+from effectonce.relay.lane import Lane, Settings, Signals, Totals
 from effectonce.testing.explorer.broker import Broker
 from effectonce.testing.explorer.database import Connection
 from effectonce.testing.explorer.scenario import LEASE, SECOND, Scenario

@@ -24,7 +24,7 @@ from effectonce.testing.explorer.wire import Ties
 from effectonce.testing.explorer.workers import GuardStage
 from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.worker import Worker
-from effectonce.workers.jobs import Cause
+from effectonce.worker.jobs import Cause
 
 from .outbox import Publishing, Refusal
 

@@ -1,4 +1,4 @@
-"""The worker's line in mode T: `workers.transactions` and `workers.plans` as they are, on the modelled database.
+"""The worker's line in mode T: `worker.transactions` and `worker.plans` as they are, on the modelled database.
 
 A transaction each, or those of one fetch in one; the acks ride with the next fetch. Where one of a batch fails all of
 it is undone, and redone one by one; what comes again runs alone, and is counted. Nothing lost, nothing doubled.
@@ -15,11 +15,11 @@ from effectonce.testing.explorer.database import Connection
 from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
 from effectonce.testing.explorer.world import Process, World
 from effectonce.worker import Worker
-from effectonce.workers.chores import Fail
-from effectonce.workers.line import Discipline, Line
-from effectonce.workers.plans import Plans
-from effectonce.workers.route_inbox import RouteInbox
-from effectonce.workers.transactions import Transactions, Turns
+from effectonce.worker.chores import Fail
+from effectonce.worker.line import Discipline, Line
+from effectonce.worker.plans import Plans
+from effectonce.worker.route_inbox import RouteInbox
+from effectonce.worker.transactions import Transactions, Turns
 
 from .inbox import InboxStage
 from .line import QUEUE, Even, LineStage

@@ -14,18 +14,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
 
-from .broker import Broker
-from .contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
-from .core.drive import drive
-from .core.retry import Retry
-from .core.signals import serve_until_signalled
-from .durations import Duration, micros
-from .envelopes import CloudEvents
-from .errors import ConfigurationError, InvalidOption, StoreUnavailable, show
-from .outgoing import Backlog, Entries, State
-from .relays.lane import Settings, Totals, insist
-from .relays.session import CLEANED, Session
-from .store import Store
+from effectonce.broker import Broker
+from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
+from effectonce.core.drive import drive
+from effectonce.core.retry import Retry
+from effectonce.core.signals import serve_until_signalled
+from effectonce.durations import Duration, micros
+from effectonce.envelopes import CloudEvents
+from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable, show
+from effectonce.outgoing import Backlog, Entries, State
+from effectonce.store import Store
+
+from .lane import Settings, Totals, insist
+from .session import CLEANED, Session
 
 T = TypeVar("T")
 
@@ -143,7 +144,9 @@ class Relay:
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:
             return nullcontext()
-        from .telemetry.endpoints import Endpoints  # which stands above the tools, and is for those who ask for it
+        from effectonce.telemetry.endpoints import (
+            Endpoints,  # which stands above the tools, and is for those who ask for it
+        )
 
         return Endpoints(self, self.listen)
 

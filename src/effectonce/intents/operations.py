@@ -8,14 +8,14 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from .core import intent_flow as flow
-from .core.codec import Codec, Unstorable
-from .core.drive import drive
-from .core.engine import Side
-from .core.flow import Policy, Run, begin, leave, prepare, running, stored_result
-from .core.intent_flow import Log, Terms
-from .core.notes import hidden
-from .errors import (
+from effectonce.core import intent_flow as flow
+from effectonce.core.codec import Codec, Unstorable
+from effectonce.core.drive import drive
+from effectonce.core.engine import Side
+from effectonce.core.flow import Policy, Run, begin, leave, prepare, running, stored_result
+from effectonce.core.intent_flow import Log, Terms
+from effectonce.core.notes import hidden
+from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
     InDoubt,
@@ -27,13 +27,14 @@ from .errors import (
     scrubbed,
     show,
 )
-from .fingerprint import fingerprints
-from .guard import Outcome
-from .handlers import LAZY, is_async, name_of, refuse_lazy
-from .identity import Key, encode_key
+from effectonce.fingerprint import fingerprints
+from effectonce.guard import Outcome
+from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy
+from effectonce.identity import Key, encode_key
+from effectonce.providers import Provider, Verdict, classify
+from effectonce.store import Store
+
 from .joined import Sent
-from .providers import Provider, Verdict, classify
-from .store import Store
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")

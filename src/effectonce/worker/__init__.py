@@ -9,29 +9,30 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol, TypeVar
 
-from .broker import Broker
-from .contracts import Envelope, HandlerTracer
-from .core.backoff import Backoff
-from .core.events import Events
-from .core.retry import Retry
-from .core.signals import serve_until_signalled
-from .durations import Duration, micros
-from .errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
-from .inbox import Inbox
-from .keys import FingerprintSpec, KeySpec
-from .names import require_name
-from .store import DEFAULT_RETENTION, MAX_RESULT, Store
-from .workers.checks import check_spans, fit_lease
-from .workers.intake import Intake
-from .workers.isolation import Isolation
-from .workers.leases import Leases
-from .workers.line import Line, Unknown
-from .workers.outlook import InboxOutlook, Outlook, StoreOutlook
-from .workers.plans import Plans
-from .workers.route_inbox import RouteInbox
-from .workers.routes import Route, make_route
-from .workers.transactions import MAX_BATCH, Transactions, Turns
-from .workers.upkeep import Recoverable, Resumable, Upkeep
+from effectonce.broker import Broker
+from effectonce.contracts import Envelope, HandlerTracer
+from effectonce.core.backoff import Backoff
+from effectonce.core.events import Events
+from effectonce.core.retry import Retry
+from effectonce.core.signals import serve_until_signalled
+from effectonce.durations import Duration, micros
+from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
+from effectonce.inbox import Inbox
+from effectonce.keys import FingerprintSpec, KeySpec
+from effectonce.names import require_name
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT, Store
+
+from .checks import check_spans, fit_lease
+from .intake import Intake
+from .isolation import Isolation
+from .leases import Leases
+from .line import Line, Unknown
+from .outlook import InboxOutlook, Outlook, StoreOutlook
+from .plans import Plans
+from .route_inbox import RouteInbox
+from .routes import Route, make_route
+from .transactions import MAX_BATCH, Transactions, Turns
+from .upkeep import Recoverable, Resumable, Upkeep
 
 log = logging.getLogger("effectonce")
 
@@ -328,7 +329,9 @@ class Worker:
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:
             return nullcontext()
-        from .telemetry.endpoints import Endpoints  # which stands above the tools, and is for those who ask for it
+        from effectonce.telemetry.endpoints import (
+            Endpoints,  # which stands above the tools, and is for those who ask for it
+        )
 
         return Endpoints(self, self.listen)
 

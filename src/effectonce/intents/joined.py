@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from .connections.callers import session_on
-from .contracts import Joinable, Session
-from .core.drive import Pending, drive
-from .core.engine import Side
-from .core.flow import Run, completion_of, leave, stored_result
-from .errors import ConfigurationError, LeaseLost, WrongColour
-from .record import Settlement
+from effectonce.connections.callers import session_on
+from effectonce.contracts import Joinable, Session
+from effectonce.core.drive import Pending, drive
+from effectonce.core.engine import Side
+from effectonce.core.flow import Run, completion_of, leave, stored_result
+from effectonce.errors import ConfigurationError, LeaseLost, WrongColour
+from effectonce.record import Settlement
 
 Res = TypeVar("Res")
 

@@ -23,15 +23,15 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from .core import intent_flow as flow
-from .core.codec import Codec, Unstorable
-from .core.drive import drive
-from .core.engine import Side, log
-from .core.flow import Policy
-from .core.intent_flow import Log, Terms
-from .core.notes import note_in
-from .durations import Duration, micros, readable
-from .errors import (
+from effectonce.core import intent_flow as flow
+from effectonce.core.codec import Codec, Unstorable
+from effectonce.core.drive import drive
+from effectonce.core.engine import Side, log
+from effectonce.core.flow import Policy
+from effectonce.core.intent_flow import Log, Terms
+from effectonce.core.notes import note_in
+from effectonce.durations import Duration, micros, readable
+from effectonce.errors import (
     ConfigurationError,
     InDoubt,
     LeaseLost,
@@ -43,13 +43,15 @@ from .errors import (
     scrubbed,
     show,
 )
-from .handlers import is_async, name_of, refuse_unguardable, return_type
-from .leftovers import AT_ONCE, Leftovers
-from .operations import Classifier, Intent, Operation, Reconciler, Req, request_type
-from .policies import check_scope
-from .providers import Provider, find
-from .record import Record
-from .store import Store
+from effectonce.handlers import is_async, name_of, refuse_unguardable, return_type
+from effectonce.leftovers import AT_ONCE, Leftovers
+from effectonce.policies import check_scope
+from effectonce.providers import Provider, find
+from effectonce.record import Record
+from effectonce.store import Store
+
+from .operations import Classifier, Operation, Reconciler, Req, request_type
+from .operations import Intent as Intent
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody knows."""
