@@ -136,10 +136,10 @@ class Meter:
 
     async def _steps(self) -> float:
         port = self._port._port
-        if port._db._cursor is None:
+        if port._db.cursor is None:
             await self._port.check()
         counted: list[int] = self.__dict__.setdefault("_counted", [])
-        port._db._cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
+        port._db.cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
         return float(len(counted))
 
 
