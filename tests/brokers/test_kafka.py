@@ -179,8 +179,7 @@ async def test_what_a_killed_process_held_comes_to_another_and_what_it_acked_doe
     """F53, F58: also what was acked beyond a gap, though Kafka itself keeps only the offset before it."""
     program = f"""
         import asyncio
-        from effectonce import bindings
-from effectonce.brokers.kafka import KafkaBackend
+        from effectonce.brokers.kafka import KafkaBackend
         from effectonce.urls import Address
 
         async def main():
