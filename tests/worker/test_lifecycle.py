@@ -454,3 +454,26 @@ async def test_f58_a_companion_that_cannot_be_stopped_keeps_no_handler_from_its_
     worker.stop()
     with pytest.raises(RuntimeError, match="does not know"):
         await task
+
+
+async def test_f58_a_stop_lets_a_dead_letter_that_is_on_its_way_arrive_and_sends_no_second_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    worker = with_handler(bench.worker(), type="paid")
+    sent, confirmed = asyncio.Event(), asyncio.Event()
+    dead_letter, moves = Watched.dead_letter, []
+
+    async def late(self: Watched, delivery: Any, headers: Any) -> bool:
+        moves.append(delivery.packet.id)
+        sent.set()
+        await confirmed.wait()
+        return await dead_letter(self, delivery, headers)
+
+    monkeypatch.setattr(Watched, "dead_letter", late)
+    await bench.send_raw("orders", b"no message")
+    async with serving(worker):
+        await sent.wait()
+        worker.stop()
+        asyncio.get_running_loop().call_later(0.3, confirmed.set)
+    assert len(moves) == 1

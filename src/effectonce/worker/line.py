@@ -439,7 +439,8 @@ class Line:
         for job in tuple(self.hand):
             self.hand.discard(job)
             self._laters.append((0.0, job.delivery))
-        await _end(self._tasks)
+        async with self._settling:  # what is under way ends first: cut off, it would be done again, a dead letter twice
+            await _end(self._tasks)
         for last in (self.send_settlements, self._consumer.flush, self._consumer.close):
             try:
                 await last()
