@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import shutil
 import sys
 import textwrap
@@ -125,6 +126,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidOption(f"{question} There is no terminal to ask on: repeat it with --yes (--dry-run shows more)")
     print(f"{Screen(sys.stderr).paint(question, 'bold')} [y/N] ", end="", file=sys.stderr, flush=True)
+    while sys.platform != "win32" and not select.select([sys.stdin], [], [], 0.2)[0]:
+        pass  # a Ctrl-C just before a read would wait for the line to end; this way it waits for the fifth of a second
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Declined
 
