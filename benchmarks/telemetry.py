@@ -167,7 +167,7 @@ class _Bare(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.generic_visit(node)
         target = node.targets[0]
-        if isinstance(target, ast.Name) and target.id == "watched":
+        if isinstance(target, ast.Name) and target.id in ("watched", "took"):
             return ast.Pass()
         return ast.Pass() if isinstance(target, ast.Attribute) and target.attr in FIELDS else node
 

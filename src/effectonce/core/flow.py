@@ -315,18 +315,22 @@ def _granted(run: Run, answer: Answer) -> None:
         engine.heartbeat.hurry(run.policy.lease)
     if engine.watched:
         # Inside of this process a claim takes no time that would be worth looking at the clock for.
-        run.began = began = run.sent_at if engine.in_process else engine.monotonic()
-        meter = engine.claimed.get(run.asks.scope)
-        if meter is not None:
-            try:
-                meter(began - run.sent_at)
-            except Exception:
-                engine.hook_raised("claimed")
+        if engine.in_process:
+            run.began, waited = run.sent_at, 0.0
         else:
+            run.began = began = engine.monotonic()
+            waited = began - run.sent_at
+        try:
+            meter = engine.claimed[run.asks.scope]
+        except KeyError:
             engine.emit(
-                "claimed", run.scope, run.key, answer.attempts, answer.token, began - run.sent_at,
-                "lapsed" if answer.lapsed else "",
-            )  # fmt: skip
+                "claimed", run.scope, run.key, answer.attempts, answer.token, waited, "lapsed" if answer.lapsed else ""
+            )
+            return
+        try:
+            meter(waited)
+        except Exception:
+            engine.hook_raised("claimed")
 
 
 def answered(run: Run, reply: Reply) -> None:
@@ -432,8 +436,9 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         return None
     engine = run.engine
     watched = engine.watched
+    took = 0.0
     if watched and run.began is not None:
-        run.took = engine.monotonic() - run.began
+        took = engine.monotonic() - run.began
     result: bytes | None
     try:
         result = run.policy.codec.encode(value)
@@ -446,18 +451,22 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     try:
         recorded = settle(completion_of(run, result))
     except Exception as error:
-        return _finish(run, side, result, _raised(error))
-    if recorded is True and not engine.waiters.waiting:
+        recorded = _raised(error)
+    if recorded is True and not engine.waiters.waiting:  # what `_recorded` would come to
         if watched:
-            meter = engine.completed.get(run.asks.scope)
-            if meter is not None:
-                try:
-                    meter(run.took)
-                except Exception:
-                    engine.hook_raised("completed")
-            else:
+            try:
+                meter = engine.completed[run.asks.scope]
+            except KeyError:
+                run.took = took
                 run.tell("completed")
-        return None  # what `_recorded` would come to
+                return None
+            try:
+                meter(took)
+            except Exception:
+                engine.hook_raised("completed")
+        return None
+    if watched:
+        run.took = took
     if type(recorded) is not bool:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)

@@ -205,8 +205,8 @@ FROM (
 
 
 -- name: settle
--- Where it is claimed by this owner with this token (done: also in doubt under them), end it. An operation without
--- a row is refused; `applied` is NULL where it is to be asked again.
+-- Where it is claimed by this owner with this token (done: also in doubt under them), end it; or, with state
+-- `claimed`, only write its note. An operation without a row is refused; `applied` is NULL where it is to be asked again.
 WITH locked AS MATERIALIZED (
     SELECT i.*, r.place, r.awaited, {now} AS now,
            r.was = 'claimed' OR (r.was = 'in_doubt' AND i.state = 'done') AS open, r.was, r.expires_at
@@ -223,18 +223,21 @@ WITH locked AS MATERIALIZED (
 changed AS (
     UPDATE {records} r SET
         state = l.state,
-        attention = nullif(l.state, 'done'),
+        attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted')
+                                 ELSE l.state END,
         attempts = r.attempts - l.refund::integer,
         changed_at = l.now,
-        expires_at = CASE WHEN l.state <> 'in_doubt' THEN l.now + l.retention END,
-        expires_minute = CASE WHEN l.state <> 'in_doubt' THEN (l.now + l.retention) / 60000000 END,
-        awaited = false,
+        expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL
+                                  ELSE l.now + l.retention END,
+        expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
+                                      ELSE (l.now + l.retention) / 60000000 END,
+        awaited = r.awaited AND l.state = 'claimed',
         result = l.result,
         error = l.error,
         note = coalesce(l.note, r.note)
     FROM locked l
     WHERE {is_locked} AND l.open AND (l.expires_at IS NULL OR l.expires_at > l.now)
-    RETURNING l.n, l.scope, l.key, l.awaited
+    RETURNING l.n, l.scope, l.key, l.awaited AND l.state <> 'claimed' AS awaited
 )
 SELECT n, {announced} AS applied FROM changed
 UNION ALL
@@ -265,31 +268,6 @@ UPDATE {records} SET
 WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
   AND state IN ('claimed', 'in_doubt') AND (expires_at IS NULL OR expires_at > {now})
 RETURNING 1
-
-
--- name: note
-WITH locked AS MATERIALIZED (
-    SELECT i.*, r.place, r.expires_at, {now} AS now
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bytea[])
-        WITH ORDINALITY AS i (scope, key, owner, token, note, n)
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.expires_at
-        FROM {records} r
-        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
-        FOR UPDATE
-    ) r
-),
-changed AS (
-    UPDATE {records} r SET note = l.note, changed_at = l.now, attention = coalesce(r.attention, 'noted')
-    FROM locked l
-    WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
-    RETURNING l.n
-)
-SELECT n, true AS applied FROM changed
-UNION ALL
-SELECT n, NULL
-FROM locked l
-WHERE (expires_at IS NULL OR expires_at > now) AND NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n)
 
 
 -- name: note_alone

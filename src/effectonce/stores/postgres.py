@@ -59,6 +59,7 @@ from .postgres_codec import (
     integers,
     longs,
     record,
+    still_claimed,
     texts,
     uncursor,
     utf8,
@@ -186,24 +187,24 @@ class PostgresPort:
         self._queries = queries
         self._channel = f"{prefix}_settled".encode()
         self._schema = schema
-        self._kinds: dict[type, Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]] = {
-            Claim: self._claim,
-            Look: self._look,
-            Settlement: self._settle,
-            Note: self._note,
-            Renewal: self._renew,
-            Remember: self._remember,
-        }
+        #: Which kinds of operation go in one statement, and so in one commit.
+        self._sends: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
+            ({Claim}, self._claim),
+            ({Look}, self._look),
+            ({Settlement, Note}, self._settle),
+            ({Renewal}, self._renew),
+            ({Remember}, self._remember),
+        )
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if len(batch) == 1 and (reply := await self._alone(batch[0])) is not None:
             return (reply,)
         kinds = {type(op) for op in batch}
-        if len(kinds) == 1:
-            return await self._kinds[kinds.pop()](batch)
         replies: list[Any] = [None] * len(batch)
-        for kind, send in self._kinds.items():
-            places = [n for n, op in enumerate(batch) if type(op) is kind]
+        for sent, send in self._sends:
+            if kinds <= sent:
+                return await send(batch)
+            places = [n for n, op in enumerate(batch) if type(op) in sent] if kinds & sent else ()
             if places:
                 for n, reply in zip(places, await send([batch[n] for n in places]), strict=True):
                     replies[n] = reply
@@ -255,7 +256,7 @@ class PostgresPort:
             replies[row[0] - 1] = answer(row)
         return replies
 
-    async def _settle(self, batch: Sequence[Settlement]) -> Sequence[Reply]:
+    async def _settle(self, batch: Sequence[Settlement | Note]) -> Sequence[Reply]:
         def params(ops: Sequence[Settlement]) -> list[Param]:
             return [
                 texts([op.scope for op in ops]),
@@ -270,19 +271,8 @@ class PostgresPort:
                 blobs([op.note for op in ops]),
             ]
 
-        return await self._insist(self._queries["settle"], batch, params, applied, otherwise=False)
-
-    async def _note(self, batch: Sequence[Note]) -> Sequence[Reply]:
-        def params(ops: Sequence[Note]) -> list[Param]:
-            return [
-                texts([op.scope for op in ops]),
-                texts([op.key for op in ops]),
-                blobs([op.owner for op in ops]),
-                longs([op.token for op in ops]),
-                blobs([op.note for op in ops]),
-            ]
-
-        return await self._insist(self._queries["note"], batch, params, applied, otherwise=False)
+        ops = [still_claimed(op) if isinstance(op, Note) else op for op in batch]
+        return await self._insist(self._queries["settle"], ops, params, applied, otherwise=False)
 
     async def _renew(self, batch: Sequence[Renewal]) -> Sequence[Reply]:
         def params(ops: Sequence[Renewal]) -> list[Param]:

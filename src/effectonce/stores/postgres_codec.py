@@ -143,6 +143,11 @@ def utf8(text: str) -> bytes:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
 
 
+def still_claimed(op: Note) -> Settlement:
+    """A note as the statement `settle` takes it: what ends nothing."""
+    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", 0, note=op.note)  # type: ignore[arg-type]
+
+
 # -- an operation by itself ----------------------------------------------------------------------------------
 
 #: What a claim that does not wait is answered without a change to the record.

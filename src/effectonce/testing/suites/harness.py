@@ -260,9 +260,11 @@ class Harness:
     async def settle(self, mine: Try, state: Settled = "done", *, port: Port | None = None, **options: Any) -> bool:
         return self._bool(await self.one(self.a_settlement(mine, state, **options), port))
 
+    def a_note(self, mine: Try, note: bytes) -> Note:
+        return Note(mine.claim.scope, mine.claim.key, mine.claim.owner, mine.token, note)
+
     async def note(self, mine: Try, note: bytes, *, port: Port | None = None) -> bool:
-        c = mine.claim
-        return self._bool(await self.one(Note(c.scope, c.key, c.owner, mine.token, note), port))
+        return self._bool(await self.one(self.a_note(mine, note), port))
 
     def a_renewal(self, mine: Try, lease: int = LONG, retention: int = KEEP) -> Renewal:
         return Renewal(mine.claim.scope, mine.claim.key, mine.claim.owner, mine.token, lease, retention)

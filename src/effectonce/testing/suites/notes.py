@@ -149,3 +149,30 @@ async def notes_of_a_batch_go_to_their_records(h: Harness) -> None:
     )
     holds((await h.record("k3")).expires_at is not None, "a note keeps no record alive")
     holds(((await h.record("k3")).lease_until or 0) > await h.now() + SECOND, "the lease of a claim with a note")
+
+
+@noted
+async def notes_and_settlements_of_one_batch_do_each_their_own(h: Harness) -> None:
+    """F08, F68: as if each were alone, also for the zombie among them, and when the batch is sent again."""
+    noted, ended, doubted = [await h.take(key, note=b"0") for key in ("noted", "ended", "doubted")]
+    over = await h.take("over", note=b"0")
+    await h.settle(over)
+    zombie = await h.lapsed("zombie", note=b"0")
+    await h.take("zombie")
+    before = await h.record("noted")
+    batch = (
+        h.a_settlement(doubted, "in_doubt"),
+        h.a_settlement(ended, result=b"r"),
+        h.a_note(noted, b"1"),
+        h.a_note(over, b"1"),
+        h.a_note(zombie, b"1"),
+    )
+    for sent in ("first", "again"):
+        equal(await h.run(*batch), [True, True, True, False, False], f"the replies to the batch, sent {sent}")
+    after = await h.record("noted")
+    equal((after.state, after.note, after.result), ("claimed", b"1", None), "what was noted")
+    for name in ("token", "attempts", "generation", "lease_until", "expires_at", "owner"):
+        equal(getattr(after, name), getattr(before, name), f"its {name}")
+    equal([(await h.record(key)).state for key in ("ended", "doubted")], ["done", "in_doubt"], "what was settled")
+    equal([(await h.record(key)).note for key in ("ended", "over", "zombie")], [b"0"] * 3, "the notes of the others")
+    equal([await h.settle(noted), (await h.record("noted")).state], [True, "done"], "what was noted, settled")
