@@ -76,6 +76,8 @@ class Port(Protocol):
       `StoreUnavailable`; a broken connection is `ConnectionLost`; missing tables are `SchemaMissing`. Driver
       exceptions never get out untranslated.
     - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
+
+    A sync port may have ``run_one(operation)`` too: what `run` comes to for one, without a coroutine around it.
     """
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:

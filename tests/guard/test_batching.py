@@ -181,6 +181,34 @@ def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pyte
     assert backend.round_trips < 40
 
 
+def test_a_lone_call_goes_the_short_way_of_its_port_and_never_past_a_wrapper() -> None:
+    """One that fails, kills or counts, as those of the test kit do, must see every operation."""
+
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            return [self.run_one(op) for op in batch]
+
+        def run_one(self, op: Batchable) -> Reply:
+            return op.key == "right"
+
+    class Wrapper:
+        def __init__(self, port: Port) -> None:
+            self.port, self.seen = port, list[Sequence[Batchable]]()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.port, name)
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.seen.append(batch)
+            return await self.port.run(batch)
+
+    port = Port()
+    wrapper = Wrapper(port)
+    for group in (ThreadGroup(port, 128, nobody), ThreadGroup(wrapper, 128, nobody)):  # type: ignore[arg-type]
+        assert (group.submit(claim("right")), group.submit(claim("wrong"))) == (True, False)
+    assert [[op.key for op in batch] for batch in wrapper.seen] == [["right"], ["wrong"]]
+
+
 def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:
     """A leader that raised without settling its followers once hung them all."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from effectonce.contracts import Port
 from effectonce.errors import WrongColour
-from effectonce.record import Answer, Batchable, Claim, Look
+from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
 from .drive import drive
@@ -38,6 +38,10 @@ class ThreadGroup:
 
     def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
         self._port = port
+        # Of the port's own class: one that wraps another, and hands on what it does not know, has to see what is sent.
+        self._run_one: Callable[[Batchable], Reply] = (
+            port.run_one if hasattr(type(port), "run_one") else lambda op: drive(port.run((op,)))[0]  # type: ignore[attr-defined]
+        )
         self._limit = limit
         self._orphaned = orphaned
         self._lead = threading.Lock()
@@ -105,7 +109,7 @@ class ThreadGroup:
             sizes[0] += 1
             sizes[1] += 1
             try:
-                (entry.reply,) = drive(self._port.run((entry.op,)))
+                entry.reply = self._run_one(entry.op)
             except Exception as error:
                 (entry.reply,) = drive(exchange(self._port, (entry.op,), pause_thread, error))
             return
