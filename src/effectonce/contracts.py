@@ -48,6 +48,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     #: plain methods ``claim(op)`` and ``settle(op)`` that return the reply to one operation;
     #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
     lanes: Literal[0, 1, 3] = 3
+    #: One round trip takes all kinds of operation at the price of one. Threads then share a lane, since each that they
+    #: have more is another leader to wake; event loops do not, where thousands of claims may wait before a settlement.
+    mixes: bool = False
     #: The most operations in one round trip.
     batch: int = 128
     #: `Port.changes` reports settlements made by other processes.
@@ -84,7 +87,7 @@ class Port(Protocol):
         """Apply every operation, each atomically on the store's clock, and answer in the same order.
 
         The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch`
-        operations, of mixed kinds where the store has one lane. One round trip, where the store can. An
+        operations, of mixed kinds where the store has one lane or mixes. One round trip, where the store can. An
         operation that fails alone has its exception as its reply; raising fails the whole batch.
 
         A Claim, in this order, all times from the store's clock:

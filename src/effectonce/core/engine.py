@@ -177,7 +177,7 @@ class Engine(Events):
             return Side(port.claim, port.settle, [], loop)
         lanes = 2 if capabilities.lanes == 3 else 1
         groups: list[Group] = []
-        for _ in range(lanes):
+        for _ in range(1 if loop is None and capabilities.mixes else lanes):
             if loop is None:
                 groups.append(ThreadGroup(open_port(), capabilities.batch, self._orphaned_in_thread))
             else:

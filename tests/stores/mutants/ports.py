@@ -26,7 +26,7 @@ from .base import Defect, Mutant, fails
     "each_look_of_a_batch_is_answered_in_its_place",
     "each_remember_of_a_batch_stands_alone",
     "each_renewal_of_a_batch_stands_alone",
-    "a_batch_may_mix_kinds_where_the_store_has_one_lane",
+    "a_batch_may_mix_kinds_where_the_store_takes_them_so",
 )
 class RepliesOutOfOrder(Mutant):
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:

@@ -153,8 +153,8 @@ async def each_remember_of_a_batch_stands_alone(h: Harness) -> None:
 
 
 @case
-async def a_batch_may_mix_kinds_where_the_store_has_one_lane(h: Harness) -> None:
-    h.needs(h.capabilities.lanes != 3, "a store with one lane")
+async def a_batch_may_mix_kinds_where_the_store_takes_them_so(h: Harness) -> None:
+    h.needs(h.capabilities.lanes != 3 or h.capabilities.mixes, "a store that takes all kinds at once")
     a, b, c = await h.take("a"), await h.take("b"), await h.take("c")
     await h.settle(await h.take("z"), "done", result=b"z")
     batch: list[Batchable] = [
