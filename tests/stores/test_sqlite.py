@@ -354,11 +354,12 @@ class Interruption(BaseException):
 
 
 class TestInterruptions:
-    @pytest.mark.parametrize("inside", [False, True], ids=["once", "and again in what follows"])
-    def test_f16_wherever_a_batch_is_interrupted_no_transaction_is_left_open(
-        self, path: Path, other: sqlite3.Connection, inside: bool
+    @pytest.mark.parametrize("what", ["a batch", "a batch, and again in what follows", "a migration"])
+    def test_f16_wherever_it_is_interrupted_no_transaction_is_left_open(
+        self, path: Path, other: sqlite3.Connection, what: str
     ) -> None:
         """What is answered afterwards would never be committed, and everybody else locked out."""
+        inside = what.endswith("follows")
 
         def attempt(at: int) -> bool:
             """Interrupt it at its ``at``-th line; whether there was one."""
@@ -387,11 +388,14 @@ class TestInterruptions:
                 sys.settrace(trace)
             try:
                 with contextlib.suppress(Interruption):
-                    port._db.transaction(work)
+                    if what == "a migration":
+                        drive(port.migrate())
+                    else:
+                        port._db.transaction(work)
             finally:
                 sys.settrace(traced)
-            assert take(port, claim(f"{inside} {at}")).kind == "claimed"
-            assert f"{inside} {at}" in keys(other)
+            assert take(port, claim(f"{what} {at}")).kind == "claimed"
+            assert f"{what} {at}" in keys(other)
             drive(port.close())
             return left[0] <= 0
 

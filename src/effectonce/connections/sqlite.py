@@ -138,15 +138,21 @@ class Connection:
 
 
 def run_script(cursor: sqlite3.Cursor, script: str) -> None:
-    """Several statements, all or nothing, under the write lock: two processes may come here at once."""
+    """Several statements, all or nothing, under the write lock: two processes may come here at once. For a connection
+    that is closed if this fails, as one is that is being opened."""
     cursor.execute("BEGIN IMMEDIATE")
+    run_statements(cursor, script)
+    cursor.execute("COMMIT")
+
+
+def run_statements(cursor: sqlite3.Cursor, script: str) -> None:
+    """Several statements, in the transaction that the caller is in."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             cursor.execute(statement)
             statement = ""
-    cursor.execute("COMMIT")
 
 
 class File:

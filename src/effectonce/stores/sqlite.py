@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from effectonce import sqlfiles
 from effectonce.clocks import MachineClock
-from effectonce.connections.sqlite import Connection, File, Threaded, run_script
+from effectonce.connections.sqlite import Connection, File, Threaded, run_script, run_statements
 from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port, remedy
 from effectonce.errors import CorruptRecord, InvalidKey, InvalidOption, SchemaMismatch, show
 from effectonce.record import (
@@ -414,7 +414,7 @@ class SQLitePort:
 
     async def migrate(self) -> None:
         self._db.close()
-        self._db.step(run_script, self._backend.schema_sql())
+        self._db.transaction(run_statements, self._backend.schema_sql())
 
     async def close(self) -> None:
         self._db.close()
