@@ -118,3 +118,22 @@ class TheFirstNoteOfABatchIsForAll(Mutant):
         return await super().run(
             [replace(op, note=found[0]) if isinstance(op, Claim) and found else op for op in batch]
         )
+
+
+@fails("notes_and_settlements_of_one_batch_do_each_their_own")
+class ANoteAmongSettlementsIsTakenForOne(Mutant):
+    async def run(self, batch: Any) -> Any:
+        def settled(op: Note) -> Settlement:
+            return Settlement(op.scope, op.key, op.owner, op.token, "done", 10**12, note=op.note)
+
+        among = any(isinstance(op, Settlement) for op in batch)
+        return await super().run([settled(op) if among and isinstance(op, Note) else op for op in batch])
+
+
+@fails("notes_and_settlements_of_one_batch_do_each_their_own")
+class ANoteRenewsTheLease(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        reply = self.correct(op, now)
+        if isinstance(op, Note) and reply:
+            self.row(op).leased_at = now
+        return reply
