@@ -67,11 +67,12 @@ class Result:
 
 
 def run(table: Table, progress: Callable[[str], None]) -> Result:
-    """Every case once a round, so that a slow moment hits all of them; in another order each time, so that nobody
-    always pays for what the same one before it left to the disk."""
+    """Every case once a round, so that a slow moment hits all of them; in another order each time, and then in that
+    order backwards, so that nobody always pays for what the same one before it left to the disk."""
     figures: dict[str, list[float]] = {case.name: [] for case in table.cases}
     for number in range(table.rounds + 1):
-        for case in random.Random(number).sample(table.cases, len(table.cases)):
+        order = random.Random(number // 2).sample(table.cases, len(table.cases))
+        for case in order if number % 2 else reversed(order):
             progress(f"{table.name}: round {number}/{table.rounds}, {case.name}")
             figure = case.measure(number)
             if number:  # the first round warms up caches, connections and prepared statements

@@ -79,8 +79,6 @@ class Port(Protocol):
       `StoreUnavailable`; a broken connection is `ConnectionLost`; missing tables are `SchemaMissing`. Driver
       exceptions never get out untranslated.
     - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
-
-    A sync port may have ``run_one(operation)`` too: what `run` comes to for one, without a coroutine around it.
     """
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
@@ -169,6 +167,13 @@ class Port(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Lone(Protocol):
+    """An optional power of a sync `Port`: it takes one operation as `Port.run` would, without a coroutine around it."""
+
+    def run_one(self, op: Batchable) -> Reply: ...
 
 
 @runtime_checkable

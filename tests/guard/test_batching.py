@@ -182,7 +182,8 @@ def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pyte
 
 
 def test_a_lone_call_goes_the_short_way_of_its_port_and_never_past_a_wrapper() -> None:
-    """One that fails, kills or counts, as those of the test kit do, must see every operation."""
+    """One that fails, kills or counts, as those of the test kit do, must see every operation; so must its heirs,
+    and what was put in the place of its `run`."""
 
     class Port:
         async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
@@ -202,11 +203,22 @@ def test_a_lone_call_goes_the_short_way_of_its_port_and_never_past_a_wrapper() -
             self.seen.append(batch)
             return await self.port.run(batch)
 
-    port = Port()
-    wrapper = Wrapper(port)
-    for group in (ThreadGroup(port, 128, nobody), ThreadGroup(wrapper, 128, nobody)):  # type: ignore[arg-type]
+    class Heir(Port):
+        seen: list[Sequence[Batchable]]
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.seen.append(batch)
+            return await super().run(batch)
+
+    port, heir, changed = Port(), Heir(), Port()
+    wrapper, other = Wrapper(port), Wrapper(port)
+    heir.seen = []
+    changed.run = other.run  # type: ignore[method-assign]
+    for each in (port, wrapper, heir, changed):
+        group = ThreadGroup(each, 128, nobody)  # type: ignore[arg-type]
         assert (group.submit(claim("right")), group.submit(claim("wrong"))) == (True, False)
-    assert [[op.key for op in batch] for batch in wrapper.seen] == [["right"], ["wrong"]]
+    for seen in (wrapper.seen, heir.seen, other.seen):
+        assert [[op.key for op in batch] for batch in seen] == [["right"], ["wrong"]]
 
 
 def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:

@@ -616,6 +616,32 @@ def test_a_hook_that_comes_while_a_handler_runs_is_told_no_time_that_nobody_took
     assert [(event.kind, event.seconds) for event in events] == [("completed", 0.0)]
 
 
+@pytest.mark.parametrize("value", ["stored", object()], ids=["stored", "not stored"])
+def test_all_that_is_told_of_a_runs_end_has_its_time(
+    store: eo.Store, clock: ManualClock, events: list[eo.Event], colour: Colour, value: Any
+) -> None:
+    """What is found out before the settlement too: it was told with a time of 0."""
+
+    @colour.once(store, scope="charge", key="k", returns=Any)
+    def charge(k: str):  # type: ignore[no-untyped-def]
+        clock.advance(7)
+        return value
+
+    charge("p1")
+    ends = ["completed"] if value == "stored" else ["result_not_stored", "completed"]
+    assert [(event.kind, event.seconds) for event in events] == [("claimed", 0.0), *((kind, 7.0) for kind in ends)]
+
+
+def test_what_is_logged_of_a_hook_that_raises_is_its_own_error_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: eo.Event) -> None:
+        raise RuntimeError(event.kind)
+
+    store = eo.Store(MemoryBackend(), hooks=[broken], sweep_every=None)
+    eo.once(store, scope="charge", key="k")(lambda k: None)("p1")
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [(str(error), error and error.__context__) for error in errors] == [("claimed", None), ("completed", None)]
+
+
 def test_a_hook_that_comes_while_others_are_asked_what_they_want_is_told_from_then_on() -> None:
     asked, added = threading.Event(), threading.Event()
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import effectonce as eo
 from effectonce.connections import redis_socket
 from effectonce.connections.redis import Endpoint, ask
 from effectonce.connections.redis_cluster import slot_of
@@ -185,6 +186,38 @@ def test_a_sync_cluster_client_serves_both_colours(redis_cluster_url: str, uniqu
             await port.close()
 
     assert asyncio.run(other_colour()) is not None
+    client.close()
+
+
+def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_others(
+    redis_cluster_url: str, unique_name: str
+) -> None:
+    """Such a client sends one by one, where others send a batch: in one lane with claims it waited for each of them."""
+    client = through_client(redis_cluster_url, cluster=True)
+    execute, sent, ended = client.execute_command, threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def slow(*words: Any, **options: Any) -> Any:
+        if any(b"held up" in word for word in words if isinstance(word, bytes)) and not sent.is_set():
+            sent.set()
+            waited.append(ended.wait(10))
+        return execute(*words, **options)
+
+    client.execute_command = slow
+    store = eo.Store(RedisBackend.from_client(client, unique_name), sweep_every=None)
+
+    @eo.once(store, scope="s", key="key")
+    def charge(key: str) -> None:
+        if key == "first":
+            other.start()
+            assert sent.wait(10)
+
+    other = threading.Thread(target=charge, args=("held up",))
+    charge("first")
+    ended.set()
+    other.join()
+    assert waited == [True], "the settlement ended while the claim was on its way"
+    store.close()
     client.close()
 
 

@@ -47,8 +47,9 @@ class Events:
     def _forget(self) -> None:
         self._told: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # who wants which events
         #: By scope, who counts these two, where nobody else wants them: every call has both, so they take a short cut.
-        self.claimed: dict[str, Meter] = {}
-        self.completed: dict[str, Meter] = {}
+        #: None: there is none.
+        self.claimed: dict[str, Meter | None] = {}
+        self.completed: dict[str, Meter | None] = {}
 
     def add_hook(self, hook: Hook) -> None:
         self.hooks = (*self.hooks, hook)
@@ -93,8 +94,9 @@ class Events:
         if len(self._told) >= MANY_SCOPES:
             self._forget()
         self._told[kind, scope] = meters, hooks
-        if len(meters) == 1 and not hooks and kind in ("claimed", "completed"):
-            (self.claimed if kind == "claimed" else self.completed)[scope] = meters[0]
+        if kind in ("claimed", "completed"):
+            alone = meters[0] if len(meters) == 1 and not hooks else None
+            (self.claimed if kind == "claimed" else self.completed)[scope] = alone
         if self._hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
             self._forget()
         return meters, hooks

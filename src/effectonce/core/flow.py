@@ -323,6 +323,8 @@ def _granted(run: Run, answer: Answer) -> None:
         try:
             meter = engine.claimed[run.asks.scope]
         except KeyError:
+            meter = None  # not told from in here: a hook that raises would seem to have raised over this
+        if meter is None:
             engine.emit(
                 "claimed", run.scope, run.key, answer.attempts, answer.token, waited, "lapsed" if answer.lapsed else ""
             )
@@ -444,6 +446,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         result = run.policy.codec.encode(value)
     except Unstorable as error:
         result = None
+        run.took = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
@@ -457,6 +460,8 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
             try:
                 meter = engine.completed[run.asks.scope]
             except KeyError:
+                meter = None
+            if meter is None:
                 run.took = took
                 run.tell("completed")
                 return None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from effectonce.contracts import Port
+from effectonce.contracts import Lone, Port
 from effectonce.errors import WrongColour
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
@@ -38,10 +38,7 @@ class ThreadGroup:
 
     def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
         self._port = port
-        # Of the port's own class: one that wraps another, and hands on what it does not know, has to see what is sent.
-        self._run_one: Callable[[Batchable], Reply] = (
-            port.run_one if hasattr(type(port), "run_one") else lambda op: drive(port.run((op,)))[0]  # type: ignore[attr-defined]
-        )
+        self._run_one = _lone(port)
         self._limit = limit
         self._orphaned = orphaned
         self._lead = threading.Lock()
@@ -203,6 +200,18 @@ class ThreadGroup:
             self._leading = None
             lead.release()
             self._wake_heir()
+
+
+def _lone(port: Port) -> Callable[[Batchable], Reply]:
+    """How ``port`` takes one operation: by `Lone.run_one`, but only by one that came with its `run`. Whoever wraps a
+    port, or puts another `run` over the one that it had, has to see all that is sent."""
+    for place in (port, *type(port).__mro__):
+        names = getattr(place, "__dict__", ())
+        if "run" in names:
+            if "run_one" in names and isinstance(port, Lone):
+                return port.run_one
+            break
+    return lambda op: drive(port.run((op,)))[0]
 
 
 def _open(gate: threading.Lock) -> None:

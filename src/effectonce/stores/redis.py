@@ -113,7 +113,9 @@ class RedisBackend:
         self.shown = shown
         self.layout = Layout(namespace)
         self.verified = False  # whether some port of this process has found the server fit, and none has lost it since
-        self.capabilities = Capabilities(name="redis", lanes=3, mixes=True, notifies=True, expires_by_itself=True)
+        # Through a client of a cluster each operation of a batch is a round trip of its own.
+        mixes = self._client is None or not is_cluster(self._client)
+        self.capabilities = Capabilities(name="redis", lanes=3, mixes=mixes, notifies=True, expires_by_itself=True)
 
     def sync_port(self) -> Port:
         return RedisPort(self, self._wire("sync"))

@@ -137,3 +137,15 @@ class ANoteRenewsTheLease(Mutant):
         if isinstance(op, Note) and reply:
             self.row(op).leased_at = now
         return reply
+
+
+@fails("a_note_leaves_its_record_to_those_who_look_for_it")
+class ANoteAmongOthersEndsTheDoubt(Mutant):
+    """F07."""
+
+    async def run(self, batch: Any) -> Any:
+        replies = await super().run(batch)
+        for op in batch:
+            if isinstance(op, Note) and len(batch) > 1:
+                self.row(op).doubt_on_lapse = False
+        return replies

@@ -176,3 +176,23 @@ async def notes_and_settlements_of_one_batch_do_each_their_own(h: Harness) -> No
     equal([(await h.record(key)).state for key in ("ended", "doubted")], ["done", "in_doubt"], "what was settled")
     equal([(await h.record(key)).note for key in ("ended", "over", "zombie")], [b"0"] * 3, "the notes of the others")
     equal([await h.settle(noted), (await h.record("noted")).state], [True, "done"], "what was noted, settled")
+
+
+@noted
+async def a_note_leaves_its_record_to_those_who_look_for_it(h: Harness) -> None:
+    """F07, F26: recovery, and at last the sweeper. Alone and among others: a store may write those in two ways."""
+    for company in (False, True):
+        await h.sweep()
+        first, doubts = await h.take(f"late {company}"), await h.take(f"doubts {company}", lease=h.brief, doubt=True)
+        ends = await h.take(f"ends {company}", lease=h.brief, retention=3 * h.brief, note=b"0")
+        notes = [h.a_note(mine, b"1") for mine in (ends, first, doubts)]
+        replies = await h.run(*notes) if company else [await h.one(note) for note in notes]
+        equal(replies, [True] * 3, "the replies to the notes")
+        pages = await h.pages(scope=h.scope, unfinished=True, limit=100)
+        found = [record.key for page in pages for record in page.records]
+        holds(f"late {company}" in found, f"a claim that had no note at first is not among the unfinished: {found}")
+        await h.past(4 * h.brief)
+        deleted = (await h.sweep()).deleted
+        holds(deleted >= 1 or h.capabilities.expires_by_itself, "a record with a note has expired, and was not deleted")
+        states = [await h.state(mine.claim.key) for mine in (ends, first, doubts)]
+        equal(states, ["absent", "claimed", "in_doubt"], "the states after a sweep")
