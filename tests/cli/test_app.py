@@ -159,7 +159,12 @@ def test_the_password_of_the_project_is_never_printed(inline: Cli, tmp_path: Pat
 
 
 def test_the_shell_completes_commands_and_theirs(run: Run) -> None:
-    for words, at, expected in (("effectonce rec", 1, "records"), ("effectonce records pur", 2, "purge")):
+    for words, at, expected in (
+        ("effectonce rec", 1, "records"),
+        ("effectonce records pur", 2, "purge"),
+        ("effectonce demo --cr", 2, "--crash"),  # this one and the next need no typer when they are run
+        ("effectonce lint --color al", 3, "always"),
+    ):
         done = run(_EFFECTONCE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(at))
         assert done.stdout.split() == [expected]
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from .terminal import redacted
+
+if TYPE_CHECKING:
+    import argparse
 
 #: command: what the list of commands says of it
 COMMANDS = {
@@ -86,9 +90,36 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
         from .verify import verify
 
         return verify
+    if name == "demo":
+        from . import demo
+
+        return _only_named(demo.command_line())
+    if name == "lint":
+        from effectonce.lint import cli as lint
+
+        return _only_named(lint.command_line())
     from .dashboard import dashboard
 
     return dashboard
+
+
+def _only_named(parser: argparse.ArgumentParser) -> Callable[..., None]:
+    """The options of ``parser`` as a command, for the shell to complete: what needs no typer `main` runs itself."""
+
+    def command(**options: Any) -> None: ...
+
+    parameters: list[Parameter] = []
+    for action in parser._actions:
+        if action.option_strings and action.dest != "help":
+            kind, choices = (bool, None) if action.nargs == 0 else (str, action.choices)
+            named = typer.Option(
+                *action.option_strings, help=action.help, autocompletion=list(choices).copy if choices else None
+            )
+            name = f"option_{len(parameters)}"
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, named]))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 class _Commands(TyperGroup):
@@ -102,7 +133,7 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        if name not in COMMANDS or name in ("demo", "lint"):  # these need no typer: `main` has run them
+        if name not in COMMANDS:
             return super().resolve_command(ctx, args)
         found = load(name)
         if not isinstance(found, typer.Typer):

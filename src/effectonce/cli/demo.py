@@ -47,7 +47,7 @@ class Report(Struct, kw_only=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the demo that ``arguments`` ask for; 0 where every promise was kept, else 1."""
-    options = _parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="effectonce-demo-", ignore_cleanup_errors=True) as folder:
         if options.crash:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         return charge_once(Path(folder), as_json=options.json)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="effectonce demo",
         description="One payment, delivered twice byte for byte, charged once, on SQLite in a temporary file.",

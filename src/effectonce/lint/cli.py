@@ -23,7 +23,7 @@ from .rules import RULES
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checker; gives the exit code."""
-    parser = _parser()
+    parser = command_line()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # code is shown in a terminal that lacks its letters, too
     try:
@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
         raise LintError(f"{message}\nTry: effectonce lint --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="effectonce lint",
         description="Find the consumer that will charge twice, before it does.",
