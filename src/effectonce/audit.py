@@ -32,6 +32,7 @@ class Entry(Struct, frozen=True):
     target: str
     outcome: str
     detail: str = ""
+    place: str = ""  # the store or broker, without secrets: several may share a log, and hold the same keys
 
 
 class Audit:
@@ -46,36 +47,40 @@ class Audit:
         self.path = None if path is None else os.fspath(path)
         self._here: deque[Entry] = deque(maxlen=_KEPT)
 
-    def record(self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "") -> Entry:
+    def record(
+        self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
+    ) -> Entry:
         """Write down one entry. Long texts are cut; control characters never get out as such."""
         texts = (show(by, 200), show(action, 100), show(target, 1000), show(outcome, 500), show(detail, 8000))
-        entry = Entry(time.time_ns() // 1000, *texts)
+        where = show(place, 500)
+        entry = Entry(time.time_ns() // 1000, *texts, where)
         if self.path is None:
             self._here.append(entry)
         else:
             self._append(self.path, msgspec.json.encode(entry) + b"\n")
-        log.info("%s %s %s: %s%s", *texts[:4], f" ({texts[4]})" if texts[4] else "")
+        more = f"{f' ({texts[4]})' if texts[4] else ''}{f' in {where}' if where else ''}"
+        log.info("%s %s %s: %s%s", *texts[:4], more)
         return entry
 
     @contextmanager
-    def doing(self, action: str, target: str, *, by: str, detail: str = "") -> Iterator[None]:
+    def doing(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
         """``asked`` before what happens inside, then ``done``, or ``failed: …`` where it raised, which goes on.
 
         An ``asked`` without another line after it: the process died on the way, or the disk was full by then (which is
         logged, and changes no outcome): look at the target.
         """
-        self.record(action, target, by=by, outcome=ASKED, detail=detail)
+        self.record(action, target, by=by, outcome=ASKED, detail=detail, place=place)
         try:
             yield
         except BaseException as error:
             what = f"[{error.code}] {error}" if isinstance(error, EffectOnceError) else type(error).__name__
-            self._ended(action, target, by, f"failed: {what}", detail)
+            self._ended(action, target, by, f"failed: {what}", detail, place)
             raise
-        self._ended(action, target, by, DONE, detail)
+        self._ended(action, target, by, DONE, detail, place)
 
-    def _ended(self, action: str, target: str, by: str, outcome: str, detail: str) -> None:
+    def _ended(self, action: str, target: str, by: str, outcome: str, detail: str, place: str) -> None:
         try:
-            self.record(action, target, by=by, outcome=outcome, detail=detail)
+            self.record(action, target, by=by, outcome=outcome, detail=detail, place=place)
         except ConfigurationError as error:
             log.error("%s %s: %s, which could not be written down: %s", action, show(target), outcome, error)
 

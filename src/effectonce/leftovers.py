@@ -15,6 +15,11 @@ _PAGE: Final = 100
 _LOOKED_AT: Final = 10  # times the limit: what others run is passed over, but not without end
 
 
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
 class Leftovers:
     """The unfinished records of one scope.
 

@@ -88,6 +88,17 @@ def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogC
     assert [entry.action for entry in audit.recent()] == ["dlq purge"]
 
 
+def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They may hold the same keys: each line says which it is about; those of older releases do not."""
+    caplog.set_level(logging.INFO, "effectonce.audit")
+    audit = Audit(tmp_path / "audit.jsonl")
+    (tmp_path / "audit.jsonl").write_text('{"at":1,"by":"a","action":"b","target":"c","outcome":"done","detail":""}\n')
+    with audit.doing("records forget", "charge pay_1", by="ann", place="redis://staging"):
+        pass
+    assert [entry.place for entry in audit.recent()] == ["redis://staging", "redis://staging", ""]
+    assert "records forget charge pay_1: done in redis://staging" in caplog.text
+
+
 def test_a_deed_that_cannot_be_written_down_afterwards_is_still_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,14 +7,19 @@ import os
 import pty
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from effectonce.cli.crash import Bench, Crew
+from effectonce.cli.crash_modes import MODES
 
 from .conftest import BREAKS, LETS_EVERYTHING_THROUGH, Run, Sabotage
 
@@ -138,6 +143,16 @@ def test_each_mode_lets_through_what_it_says(
     assert line["lets_through"]
 
 
+def test_a_worker_that_is_hired_has_made_its_tables(tmp_path: Path) -> None:
+    """Otherwise it would wait for them until another ends, which has halted in a transaction: for ever."""
+    mode = next(mode for mode in MODES if mode.name == "inbox")
+    with Crew() as crew:
+        Bench(mode, "30s", tmp_path / "bench", crew).worker()
+        with closing(sqlite3.connect(tmp_path / "bench" / "ledger.db")) as db:
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert len(tables - {"charges"}) > 0
+
+
 def test_the_table_of_a_pipe_is_plain_and_leaves_nothing_behind(run: Run, temporary: Path) -> None:
     done = run("demo", "--crash")
     assert (done.returncode, done.stderr) == (0, "")
@@ -154,7 +169,8 @@ def test_the_table_of_a_pipe_is_plain_and_leaves_nothing_behind(run: Run, tempor
 def test_a_narrow_terminal_gets_boxes_progress_and_no_line_too_long(environment: dict[str, str]) -> None:
     code, output = in_a_terminal(environment, "demo", "--crash", NO_COLOR="1")
     assert code == 0
-    assert "32/32" in output  # the progress, wiped at the end
+    assert re.search(r"31/32  \d+\.\d/s  \d+ s left  \S", output)  # the progress, wiped at the end
+    assert "32/32" in output
     shown = output.rpartition("\r\x1b[K")[2]
     assert "┌" in shown
     assert max(map(len, shown.splitlines())) == 80

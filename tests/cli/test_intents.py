@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from effectonce.audit import Audit
+
 from .conftest import Run
 
 BILLING = """
@@ -79,17 +81,22 @@ def test_recovery_goes_on_with_what_was_left(billing: None, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("word", "left"), [(["--done", '"sent"'], []), (["--abandon"], []), (["--retry"], ["open"])])
-def test_an_operator_decides_and_that_is_logged(billing: None, run: Run, word: list[str], left: list[str]) -> None:
+def test_an_operator_decides_and_that_is_logged(
+    billing: None, tmp_path: Path, run: Run, word: list[str], left: list[str]
+) -> None:
     (mail,) = listed(run, "--in-doubt")
     dry = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--dry-run")
     assert dry.stdout == f"{mail['id']} is in doubt: would resolve it as {word[0][2:]}\n"
-    done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--yes")
+    done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--yes", "--audit", "audit.jsonl")
     assert done.returncode == 0
+    for entry in Audit(tmp_path / "audit.jsonl").recent():  # as the dashboard names it, which shows both
+        assert (entry.target, entry.place) == (f"intents/billing/ses/send {mail['id']}", "sqlite:///shop.db")
     assert f"was resolved as {word[0][2:]} by " in done.stderr
     assert [row["state"] for row in listed(run) if row["key"] == "m1"] == left
-    again = run("intents", "resolve", "billing:intents", str(mail["id"]), "--retry")
-    assert again.returncode == 2
-    assert "[not-in-doubt]" in again.stderr
+    for more in ([], ["--dry-run"]):
+        again = run("intents", "resolve", "billing:intents", str(mail["id"]), "--retry", *more)
+        assert (again.returncode, again.stdout) == (2, "")
+        assert "[not-in-doubt]" in again.stderr
 
 
 @pytest.mark.parametrize(

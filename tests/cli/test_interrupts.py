@@ -48,6 +48,15 @@ def pay(intent):
     while not pathlib.Path("go").exists():
         time.sleep(0.01)
     return "ch_1"
+
+saga = eo.Saga("order", worker.store, input=str)
+
+@saga.step()
+def ship(order: str) -> None:
+    note("began")
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    note("ended")
 """
 
 
@@ -98,6 +107,61 @@ def test_relay(shop: Path, at_terminal: Open) -> None:
     assert [state for state, _ in states] == ["published"]
 
 
+def test_relay_once_settles_what_is_on_its_way(shop: Path, at_terminal: Open) -> None:
+    """Ctrl-C comes while the broker's file is locked: what was leased is sent then, and nothing stays leased."""
+    with eo.connect(f"sqlite:///{shop}/shop.db") as store, eo.connect_broker(f"sqlite:///{shop}/queue.db") as broker:
+        store.migrate()
+        broker.declare("orders")
+    with sqlite3.connect(shop / "shop.db", isolation_level=None) as outbox:
+        outbox.execute("BEGIN")
+        for number in range(20):
+            eo.Outbox(to="orders", table="effectonce_outbox").send(outbox, eo.Message(type="paid", data=number))
+        outbox.execute("COMMIT")
+
+        def leased() -> int:
+            waiting = "SELECT count(*) FROM effectonce_outbox WHERE state = 'pending' AND leased_until > 0"
+            return int(outbox.execute(waiting).fetchone()[0])
+
+        with sqlite3.connect(shop / "queue.db", isolation_level=None) as locked:
+            locked.execute("BEGIN IMMEDIATE")
+            terminal = at_terminal("relay", "--from", "sqlite:///shop.db", "--to", "sqlite:///queue.db", "--once")
+            until(leased)
+            terminal.type(CTRL_C)
+            terminal.until("^C")
+            locked.execute("ROLLBACK")
+        assert terminal.end() == 130
+        assert leased() == 0
+    assert "sending" in terminal.shown
+    assert re.search(r"[1-9]\d* published", terminal.shown)
+
+
+def test_recover_ends_after_the_call_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
+    begin = "import shop\nfor n in (1, 2):\n try: shop.pay('x', key=f'pay_{n}')\n except shop.eo.OutcomeUnknown: pass"
+    subprocess.run([sys.executable, "-c", begin], cwd=shop, env={**environment, "BEFORE": "1"}, check=True, timeout=60)
+    terminal = at_terminal("intents", "recover", "shop:intents", "--idle", "1us")
+    until(lambda: notes(shop))
+    terminal.type(CTRL_C)
+    terminal.until("stopping after this step")
+    (shop / "go").touch()
+    assert terminal.end() == 130
+    assert "1 done" in terminal.shown
+    assert len(notes(shop)) == 1, "the other was not begun"
+
+
+def test_resume_ends_after_the_saga_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
+    begin = "import shop\nfor n in (1, 2): shop.saga.start(f'order-{n}', 'x')"
+    subprocess.run([sys.executable, "-c", begin], cwd=shop, env=environment, check=True, timeout=60)
+    terminal = at_terminal("sagas", "resume", "shop:saga", "--audit", "audit.jsonl")
+    until(lambda: notes(shop))
+    terminal.type(CTRL_C)
+    terminal.until("stopping after this step")
+    (shop / "go").touch()
+    assert terminal.end() == 130
+    assert notes(shop) == ["began", "ended"], "what was begun is whole, and the other was not begun"
+    assert "1 done" in terminal.shown
+    assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+
+
 def test_recover_leaves_an_intent_that_goes_on_with_the_same_key(
     shop: Path, at_terminal: Open, environment: dict[str, str]
 ) -> None:
@@ -106,6 +170,8 @@ def test_recover_leaves_an_intent_that_goes_on_with_the_same_key(
     recover = ("intents", "recover", "shop:intents", "--idle", "1us", "--audit", "audit.jsonl")
     terminal = at_terminal(*recover)
     until(lambda: notes(shop))
+    terminal.type(CTRL_C)
+    terminal.until("stopping after this step")
     terminal.type(CTRL_C)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.shown
@@ -194,3 +260,27 @@ def test_dashboard(store: eo.Store, at_terminal: Open) -> None:
     terminal.type(CTRL_C)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.shown
+
+
+async def test_in_an_event_loop_nothing_is_begun_either_once_somebody_asked_to_stop() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    saga = eo.Saga("order", store, input=str)
+    intents = eo.Intents(store, scope="billing")
+    fails = [TimeoutError("no answer")]
+
+    @saga.step()
+    async def ship(order: str) -> None: ...
+
+    @intents.operation("stripe", "charge")
+    async def pay(intent: eo.Intent[str]) -> str:
+        if fails:
+            raise fails.pop()
+        return "ch_1"
+
+    await saga.astart("order-1", "x")
+    with pytest.raises(eo.OutcomeUnknown):
+        await pay("x", key="pay_1")
+    left = await saga.aresume(stop=lambda: True), await intents.arecover(idle="1us", stop=lambda: True)
+    done = await saga.aresume(), await intents.arecover(idle="1us")
+    assert ([each.done for each in left], [each.done for each in done]) == ([0, 0], [1, 1])
+    await store.aclose()

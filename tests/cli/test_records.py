@@ -158,6 +158,7 @@ def test_forget_lets_it_run_again_and_is_written_down(store: eo.Store, cli: Cli)
     assert record is not None
     assert (record.state, record.generation) == ("free", 1)
     assert audited() == [("records forget", "charge pay_1", "asked"), ("records forget", "charge pay_1", "done")]
+    assert {entry.place for entry in Audit("audit.jsonl").recent()} == {"sqlite:///shop.db"}
     assert cli("records", "forget", "charge", "nobody", "--yes").code == 1
 
 
@@ -268,8 +269,11 @@ def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatc
         "nobody = 7\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    closed: list[eo.Broker] = []
+    monkeypatch.setattr(eo.Broker, "close", lambda broker: closed.append(broker))
     done = cli("doctor", "clinic:worker", "--json")
     assert done.code == 1
+    assert len(closed) == 1, "some clients complain at the end of the process when they are left open"
     assert any("set lease= below that" in finding["what"] for finding in done.json["findings"])
     wrong = cli("doctor", "clinic:nobody")
     assert (wrong.code, "neither a Worker nor Intents" in wrong.err) == (2, True)

@@ -137,6 +137,10 @@ def test_a_dry_run_says_what_would_be_done(orders: Path, cli: Cli) -> None:
         "o-declined is in doubt: would resolve it as retry\n"
     )
     assert json.loads(cli("resume", "--dry-run", "--json")[1]) == {"open": 2, "dry_run": True}
+    for id, state in (("o-good", "done"), ("o-declined", "in doubt")):
+        assert cli("compensate", id, "--dry-run") == (1, f"{id} is {state}: it would stay as it is\n", "")
+    code, out, err = cli("resolve", "o-good", "--retry", "--dry-run")
+    assert (code, out, "[not-in-doubt]" in err) == (2, "", True), "as without --dry-run"
     assert listed(cli, "--all") == before
     code, out, err = cli("compensate", "o-unknown")
     assert (code, out) == (2, "")

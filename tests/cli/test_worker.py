@@ -175,7 +175,8 @@ def test_a_dry_run_removes_nothing_and_deeds_are_written_down(shop: Shop, run: R
         assert (refused.returncode, refused.stdout, "--yes" in refused.stderr) == (2, "", True)
     assert shop.dead() == 1
     audit = ("--yes", "--audit", str(shop.folder / "audit.jsonl"))
-    assert run("dlq", "redrive", "shop:worker", "orders", *audit).returncode == 0
+    few = ("--why", "attempts-exhausted", "--limit", "3")
+    assert run("dlq", "redrive", "shop:worker", "orders", *few, *audit).returncode == 0
     assert run("dlq", "purge", "shop:worker", "orders", "--all", *audit).stdout == "0 were removed\n"
     entries = Audit(shop.folder / "audit.jsonl").recent()
     assert [(entry.action, entry.target, entry.outcome) for entry in reversed(entries)] == [
@@ -184,6 +185,7 @@ def test_a_dry_run_removes_nothing_and_deeds_are_written_down(shop: Shop, run: R
         ("dlq purge", "orders of billing", "asked"),
         ("dlq purge", "orders of billing", "done"),
     ]
+    assert [entry.detail for entry in entries[::2]] == ["all", "why attempts-exhausted, at most 3"]
 
 
 def test_run_check_as_json(shop: Shop, run: Run) -> None:

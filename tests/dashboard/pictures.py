@@ -36,6 +36,7 @@ PAGES = {
     "saga": "/saga?scope=saga%2Forder-fulfilment&key=order-2005",
     "outbox": "/outbox",
     "dead-letters": "/letters",
+    "dead-letter": "/letters",
     "dry-run": "/letters",
     "doctor": "/doctor",
     "audit": "/audit",
@@ -81,6 +82,8 @@ def shoot(page: Any, address: str, name: str, path: str, target: Path) -> None:
         page.wait_for_timeout(400)
     if name == "intent":
         page.locator("tr", has_text="intent").first.get_by_role("link").first.click()
+    if name == "dead-letter":
+        page.locator("td.lead a").first.click()
     if name == "dry-run":
         page.get_by_label("Choose all on this page").check()
         page.get_by_role("button", name="Dry run").click()

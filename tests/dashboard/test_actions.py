@@ -211,6 +211,16 @@ def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Vis
     assert page.count("grace@desk") == 1
 
 
+def test_what_was_done_in_another_store_is_told_with_its_name(own: World, hand: Visitor) -> None:
+    """Several stores may share an audit log, and hold the same keys: this record was not resolved."""
+    for place in ("redis://staging", own.url):
+        own.audit.record("records resolve", "charge-card pay_doubtful", by="cron", detail="done", place=place)
+    page = hand.get("/record?scope=charge-card&key=pay_doubtful").text
+    assert "done: done (in redis://staging)" in page
+    assert page.count("(in ") == 1, "of its own store that goes without saying"
+    assert "redis://staging" in hand.get("/audit").text
+
+
 # -- private stores
 
 

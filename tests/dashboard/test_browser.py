@@ -158,6 +158,18 @@ def test_light_and_dark(page: Page) -> None:
     assert ground() == dark
 
 
+def test_a_long_failure_leaves_room_for_the_rest_of_its_row(page: Page, night: tuple[World, str]) -> None:
+    why = "failed: [configuration] saga 'order-1' is done: there is nothing to turn around, whoever asks for it"
+    night[0].audit.record("sagas compensate", "order-fulfilment order-1", by="grace@desk", outcome=why)
+    page.goto("/audit")
+    row = page.locator("tbody tr", has_text="whoever asks").first
+    expect(row.get_by_text("failed", exact=True)).to_be_visible()
+    table = page.locator("table.rows").evaluate("table => table.offsetWidth <= table.parentElement.clientWidth")
+    assert table, "it ends where its panel does: who and when can be seen"
+    lines = row.locator("td.mono").evaluate("cell => cell.offsetHeight / parseFloat(getComputedStyle(cell).lineHeight)")
+    assert lines < 6, "its target is not one letter a line"
+
+
 def test_a_phone_shows_every_page_without_sideways_scrolling(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     saga = "/saga?scope=saga%2Forder-fulfilment&key=order-2005"

@@ -95,6 +95,13 @@ class Worker:
         """Hand it a delivery, or the word to go on; its answer."""
         try:
             self._pipe.send_bytes(body)
+        except OSError:
+            raise Broken("a worker ended by itself") from None
+        return self.answer()
+
+    def answer(self) -> str:
+        """Its next word."""
+        try:
             if not self._pipe.poll(PATIENCE):
                 raise Broken(f"a worker did not answer for {PATIENCE:g} s")
             answer = self._pipe.recv_bytes().decode()
@@ -127,9 +134,11 @@ class Bench:
         self.body = encoded(envelope())
 
     def worker(self, halt: Point | Literal["any", ""] = "") -> Worker:
-        """A new worker process; with ``halt`` it stops there (or at any point), once."""
+        """A new worker process; with ``halt`` it stops there (or at any point), once. It is ready: one that still made
+        its tables would wait for another that has halted in a transaction."""
         worker = self._crew.hire(self._mode.name, self._folder, self._lease, halt)
         self._workers.append(worker)
+        worker.answer()
         return worker
 
     def settle(self, worker: Worker, answer: str = "") -> None:

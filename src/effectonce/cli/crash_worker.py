@@ -1,9 +1,9 @@
 """The worker of `effectonce demo --crash`: a process of its own, made to be killed.
 
-Deliveries come in through a pipe; each is answered with one word: ``ack``, ``again SECONDS`` (deliver it later),
-``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. Told to halt at a point, or at ``any``, it stops
-once when it gets there, says so, and goes on with the next word. The end of the pipe is the end of the worker, so
-that none outlives its parent.
+It says ``ready``, and then deliveries come in through a pipe; each is answered with one word: ``ack``, ``again
+SECONDS`` (deliver it later), ``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. Told to halt at a
+point, or at ``any``, it stops once when it gets there, says so, and goes on with the next word. The end of the pipe is
+the end of the worker, so that none outlives its parent.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def main(broker: Connection, name: str, folder: Path, lease: str, halt: str) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends the workers
     mode = next(mode for mode in MODES if mode.name == name)
     handler = mode.handler(Desk(folder, lease, Halt(halt, broker)))
-    while True:
-        try:
-            body = broker.recv_bytes()
-        except EOFError:
-            return
-        broker.send_bytes(handled(handler, body).encode())
+    try:
+        broker.send_bytes(b"ready")
+        while True:
+            broker.send_bytes(handled(handler, broker.recv_bytes()).encode())
+    except (EOFError, BrokenPipeError):
+        return

@@ -133,7 +133,8 @@ def redrive(
         came: list[Redrive] = []
         sent = 0
         target = f"{letters.queue} of {letters.group}"
-        with audited(audit, "dlq redrive", target, _words(select, id, new_generation)), Patience() as patience:
+        about = _words(why, type, key, id, limit, new_generation)
+        with audited(audit, "dlq redrive", target, about), Patience() as patience:
             with bar("redriving", min(limit or 2**62, letters.count()) if select is None else None) as advance:
 
                 def told(each: Redrive, of: int) -> None:
@@ -192,7 +193,7 @@ def purge(
             return
         confirm(f"Remove {len(doomed):,} dead letters of {show(queue)} for good?", yes=yes or not doomed)
         target = f"{letters.queue} of {letters.group}"
-        with audited(audit, "dlq purge", target, _words(select, id, False)), Patience() as patience:
+        with audited(audit, "dlq purge", target, _words(why, type, key, id, limit)), Patience() as patience:
             _tell_removed(queue, _removed(letters, doomed, patience), False, as_json)
             patience.leave()
 
@@ -246,9 +247,12 @@ def _select(why: str, type: str, key: str, ids: Sequence[str] | None) -> Select 
     return select
 
 
-def _words(select: Select | None, ids: Sequence[str] | None, new_generation: bool) -> str:
+def _words(
+    why: str, type: str, key: str, ids: Sequence[str] | None, limit: int | None, new_generation: bool = False
+) -> str:
     """What was chosen, for the audit log."""
-    which = "all" if select is None else " ".join(ids or ("selected",))
+    given = {"why": why, "type": type, "key": key, "id": " ".join(ids or ()), "at most": limit}
+    which = ", ".join(f"{name} {value}" for name, value in given.items() if value) or "all"
     return f"{which}, as new generations" if new_generation else which
 
 

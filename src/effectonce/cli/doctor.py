@@ -57,6 +57,8 @@ def doctor(
         raise ConfigurationError("doctor looks at one store: give its URL once, by itself or with --store")
     found = [_program(each) for each in programs or () if "://" not in each]
     with ExitStack() as stack:
+        for each in found:
+            stack.callback(_close, each)
         store_url = settings.setting("store", next(iter(urls), store))
         broker_url = settings.setting("broker", broker)
         if store_url is None and broker_url is None and not found:
@@ -84,6 +86,14 @@ def _program(name: str) -> Worker | Intents:
     if not isinstance(found, Worker | Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, neither a Worker nor Intents")
     return found
+
+
+def _close(program: Worker | Intents) -> None:
+    """Its connections: what doctor has opened would complain when the process ends."""
+    if isinstance(program, Worker):
+        program.broker.close()
+    if program.store is not None:
+        program.store.close()
 
 
 def _limits() -> Limits:

@@ -23,6 +23,7 @@ from .options import (
     DryRun,
     Json,
     Limit,
+    Patience,
     Yes,
     audited,
     chosen,
@@ -35,6 +36,7 @@ from .options import (
     report,
     tally,
 )
+from .records import require_in_doubt
 from .terminal import bar, confirm
 
 intents = group("Calls to outside APIs: what is open, what is in doubt.")
@@ -72,19 +74,24 @@ def recover(
     audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with everything that a dead process left. Safe to run several at once, and beside the workers."""
+    """Go on with everything that a dead process left. Safe to run several at once, and beside the workers.
+
+    Ctrl-C ends it after what is on its way.
+    """
     found = _found(name)
     left, _ = paged(found.store, [(scope, None) for scope in found.operations], COUNTED, None)
     if dry_run:
         report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
         return
-    with audited(audit, "intents recover", name), bar("recovering", len(left)) as advance:
-        found.store.add_hook(
-            lambda event: advance(1) if event.kind in ENDS and event.scope in found.operations else None
-        )
-        sync, later = found.recover(idle=idle), asyncio.run(found.arecover(idle=idle))
-    facts = {field: getattr(sync, field) + getattr(later, field) for field in sync.__struct_fields__}
-    tally(as_json, facts)
+    with audited(audit, "intents recover", name, place=found.store.engine.backend), Patience() as patience:
+        with bar("recovering", len(left)) as advance:
+            found.store.add_hook(
+                lambda event: advance(1) if event.kind in ENDS and event.scope in found.operations else None
+            )
+            sync = found.recover(idle=idle, stop=patience.asked)
+            later = asyncio.run(found.arecover(idle=idle, stop=patience.asked))
+        tally(as_json, {field: getattr(sync, field) + getattr(later, field) for field in sync.__struct_fields__})
+        patience.leave()
 
 
 @intents.command()
@@ -113,6 +120,7 @@ def resolve(
             f"no intent is known by {show(id)!r}; look at: effectonce intents list {show(name)} --in-doubt"
         )
     if dry_run:
+        require_in_doubt(found.store, record.scope, id)
         text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {word}"
         report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
         return
@@ -120,7 +128,8 @@ def resolve(
         f"Resolve {show(id)} as {word}?" + (" It is sent again, under a new key." if retry else ""),
         yes=yes or record.state != "in_doubt",
     )
-    with audited(audit, "intents resolve", f"{show(name)} {show(id)}", word):
+    target = f"{show(record.scope)} {show(id)}"
+    with audited(audit, "intents resolve", target, word, place=found.store.engine.backend):
         found.resolve(id, word, result=result, who=operator())
     report(as_json, f"{show(id)}: {word}", id=id, resolved=word)
 

@@ -132,9 +132,12 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def audited(file: str | None, action: str, target: str, detail: str = "") -> AbstractContextManager[None]:
-    """Write down who does this, before and after."""
-    return Audit(settings.setting("audit", file)).doing(action, target, by=operator(), detail=detail)
+def audited(
+    file: str | None, action: str, target: str, detail: str = "", *, place: object = ""
+) -> AbstractContextManager[None]:
+    """Write down who does this, before and after. ``place``: the backend whose records or messages these are."""
+    where = repr(place) if place else ""
+    return Audit(settings.setting("audit", file)).doing(action, target, by=operator(), detail=detail, place=where)
 
 
 class Patience:
@@ -155,6 +158,9 @@ class Patience:
         self.over = True
         # Not by `print`: what was interrupted may be just that, and would not be entered twice.
         os.write(2, b"\nstopping after this step (Ctrl-C again: at once)\n")
+
+    def asked(self) -> bool:
+        return self.over
 
     def leave(self) -> None:
         """End the command as Ctrl-C does, where it was asked for."""

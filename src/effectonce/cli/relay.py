@@ -19,7 +19,7 @@ from effectonce.store import connect
 from . import settings
 from .options import Json
 from .outbox import Table
-from .terminal import Screen, without_secrets
+from .terminal import Screen, bar, without_secrets
 from .worker import Listen
 
 From = Annotated[
@@ -68,7 +68,14 @@ def relay(
             event="started",
         )
         if once:
-            asyncio.run(worker.drain())
+            due = worker.stats()
+            known = None if (count := due.counts.get("pending", 0)) >= due.cap else count
+            with bar("sending", known) as advance:
+                store.add_hook(lambda event: advance(1) if event.kind == "published" else None)
+                try:
+                    asyncio.run(worker.drain())
+                except KeyboardInterrupt:
+                    worker.interrupted = True
         else:
             with reporter.every(every):
                 worker.run()

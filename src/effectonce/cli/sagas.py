@@ -29,6 +29,7 @@ from .options import (
     DryRun,
     Json,
     Limit,
+    Patience,
     Yes,
     audited,
     chosen,
@@ -41,6 +42,7 @@ from .options import (
     report,
     tally,
 )
+from .records import require_in_doubt
 from .terminal import Cell, Colour, Screen, bar, confirm, table
 
 sagas = group("Sagas: what is on its way, what is in doubt, and how one went.")
@@ -103,33 +105,49 @@ def show_(name: Name, id: Id, as_json: Json = False) -> None:
 
 @sagas.command()
 def resume(name: Name, dry_run: DryRun = False, audit: AuditFile = None, as_json: Json = False) -> None:
-    """Go on with everything that was started, or left by a dead process. Safe to run several at once."""
+    """Go on with everything that was started, or left by a dead process. Safe to run several at once.
+
+    Ctrl-C ends it after what is on its way.
+    """
     found = _found(name)
     left = sum(1 for _ in islice(found.records("open"), COUNTED))
     if dry_run:
         report(as_json, f"{left:,} are on their way; nothing was done", open=left, dry_run=True)
         return
-    with audited(audit, "sagas resume", show(name)), bar("resuming", left) as advance:
-        found.store.add_hook(lambda event: advance(1) if event.kind in ENDS and event.scope == found.scope else None)
-        came = asyncio.run(found.aresume()) if found.is_async else found.resume()
-    tally(as_json, structs.asdict(came))
+    with audited(audit, "sagas resume", show(name), place=found.store.engine.backend), Patience() as patience:
+        with bar("resuming", left) as advance:
+            found.store.add_hook(
+                lambda event: advance(1) if event.kind in ENDS and event.scope == found.scope else None
+            )
+            stop = patience.asked
+            came = asyncio.run(found.aresume(stop=stop)) if found.is_async else found.resume(stop=stop)
+        tally(as_json, structs.asdict(came))
+        patience.leave()
 
 
 @sagas.command()
 def compensate(
     name: Name, id: Id, dry_run: DryRun = False, yes: Yes = False, audit: AuditFile = None, as_json: Json = False
 ) -> None:
-    """Turn a saga around that is not finished: undo what is done, in reverse order."""
+    """Turn a saga around that is not finished: undo what is done, in reverse order. Ctrl-C waits for that."""
     found = _found(name)
     record = _known(found, id)
-    undo = [entry.name for entry in reversed(found.log(record).entries) if entry.do.state == "done"]
-    if dry_run:
-        text = f"would undo, of {show(id)}: {', '.join(undo) or 'nothing'}"
-        report(as_json, text, id=id, compensated=False, undo=undo, dry_run=True)
-        return
+    log = found.log(record)
+    undo = [entry.name for entry in reversed(log.entries) if entry.do.state == "done"]
     unfinished = record.state in ("claimed", "free")  # of others the saga itself says why they stay as they are
+    if dry_run:
+        running = record.state == "claimed" and (record.lease_until or 0) > found.store.now()
+        stays = running or not unfinished
+        text = f"would undo, of {show(id)}: {', '.join(undo) or 'nothing'}"
+        if stays:
+            text = f"{show(id)} is {_facts(record, log)['state']}: it would stay as it is"
+        report(as_json, text, id=id, compensated=False, undo=[] if stays else undo, dry_run=True)
+        if stays:
+            raise typer.Exit(1)
+        return
     confirm(f"Undo {', '.join(undo) or 'what is done'} of {show(id)}?", yes=yes or not unfinished)
-    with audited(audit, "sagas compensate", f"{found.name} {show(id)}"):
+    target = f"{found.name} {show(id)}"
+    with audited(audit, "sagas compensate", target, place=found.store.engine.backend), Patience():
         if found.is_async:
             asyncio.run(found.acompensate(id))
         else:
@@ -159,11 +177,12 @@ def resolve(
     record = _known(found, id)
     said = word.replace("_", " ")
     if dry_run:
+        require_in_doubt(found.store, found.scope, id)
         text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {said}"
         report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
         return
     confirm(f"Resolve {show(id)} as {said}?", yes=yes or record.state != "in_doubt")
-    with audited(audit, "sagas resolve", f"{found.name} {show(id)}", said):
+    with audited(audit, "sagas resolve", f"{found.name} {show(id)}", said, place=found.store.engine.backend):
         found.resolve(id, word, result=value, who=operator())
     report(as_json, f"{show(id)}: {said}", id=id, resolved=word)
 

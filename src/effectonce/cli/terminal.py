@@ -8,6 +8,7 @@ import select
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TextIO
@@ -61,18 +62,26 @@ def filled(screen: Screen, done: float, width: int = 20) -> str:
 
 
 class Progress:
-    """How far the work is: a bar on one line of a terminal that is wiped at the end; nothing in a pipe."""
+    """How far the work is, with its rate and the time left: a bar on one line of a terminal that is wiped at the end;
+    nothing in a pipe. Needs no rich."""
 
     def __init__(self, total: int = 0, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream if stream is not None else sys.stderr)
         self._total = total
         self._done = 0
+        self._began = time.monotonic()
 
     def show(self, text: str) -> None:
         if self._screen.live:
             bar = f"{filled(self._screen, self._done / self._total)} " if self._total else ""
-            line = f"  {bar}{self._done}/{self._total}  {text}"[: self._screen.width - 1]
+            line = f"  {bar}{self._done}/{self._total}  {self._pace()}{text}"[: self._screen.width - 1]
             print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
+
+    def _pace(self) -> str:
+        if not (self._done and self._total):
+            return ""
+        rate = self._done / max(time.monotonic() - self._began, 0.001)
+        return f"{rate:.1f}/s  {(self._total - self._done) / rate:.0f} s left  "
 
     def step(self, text: str, total: int | None = None) -> None:
         self._done += 1

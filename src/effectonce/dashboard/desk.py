@@ -91,9 +91,9 @@ class Ask(Struct, frozen=True):
             raise InvalidOption(f"{name} is one of {', '.join(known)}")
         return default
 
-    def audited(self, action: str, target: str, detail: str = "") -> AbstractContextManager[None]:
+    def audited(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
         """What happens inside is written down, before and after, with who did it."""
-        return self.sources.audit.doing(action, target, by=self.session.signature, detail=detail)
+        return self.sources.audit.doing(action, target, by=self.session.signature, detail=detail, place=place)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         desk = self.desk

@@ -68,7 +68,7 @@ def audited(sources: Sources, record: Record) -> list[Entry]:
     ended: set[tuple[str, ...]] = set()
     for entry in sources.audit.recent(AUDITED):
         if entry.target in targets:
-            deed = (entry.action, entry.by, entry.detail)
+            deed = (entry.action, entry.by, entry.detail, entry.place)
             if entry.outcome != ASKED:
                 ended.add(deed)
             elif deed in ended:
@@ -87,7 +87,8 @@ def timeline(sources: Sources, record: Record) -> list[Moment]:
     if record.note is not None and kind_of(record.scope) == "saga":
         moments += _steps(sources, record)
     moments += _state(record)
-    moments += [Moment(entry.at, entry.action, entry.by, _deed(entry)) for entry in audited(sources, record)]
+    here = repr(sources.store.engine.backend)
+    moments += [Moment(entry.at, entry.action, entry.by, _deed(entry, here)) for entry in audited(sources, record)]
     if record.expires_at is not None:
         moments.append(
             Moment(record.expires_at, "expires", detail="after that a duplicate would run again", tone="free")
@@ -95,9 +96,11 @@ def timeline(sources: Sources, record: Record) -> list[Moment]:
     return sorted(moments, key=lambda moment: moment.at)
 
 
-def _deed(entry: Entry) -> str:
+def _deed(entry: Entry, here: str) -> str:
+    """What was done, and where, if that goes by another name: another store, or this one by another way."""
     outcome = "asked, and no outcome was written down" if entry.outcome == ASKED else entry.outcome
-    return f"{entry.detail}: {outcome}" if entry.detail else outcome
+    where = "" if entry.place in ("", here) else f" (in {entry.place})"
+    return f"{entry.detail}: {outcome}{where}" if entry.detail else f"{outcome}{where}"
 
 
 def _claim(record: Record) -> Iterable[Moment]:

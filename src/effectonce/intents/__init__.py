@@ -44,7 +44,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.handlers import is_async, name_of, refuse_unguardable, return_type
-from effectonce.leftovers import AT_ONCE, Leftovers
+from effectonce.leftovers import AT_ONCE, Leftovers, never
 from effectonce.policies import check_scope
 from effectonce.providers import Provider, find
 from effectonce.record import Record
@@ -182,10 +182,12 @@ class Intents:
 
     # -- recovery and people
 
-    def recover(self, *, idle: Duration = "1m", limit: int | None = None) -> Recovered:
+    def recover(
+        self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never
+    ) -> Recovered:
         """Go on with every intent that nobody has touched for ``idle``; with ``limit`` with so many, and the next call
-        goes on from there. Safe to run several at once, and beside the workers. Operations that are async are left to
-        `arecover`.
+        goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to run several at
+        once, and beside the workers. Operations that are async are left to `arecover`.
 
         One whose completion joins rows of its caller's (`Operation.send`) is not completed: what it gave is written
         down, and the delivery that writes the rows completes it. One of a saga's step is left to the saga, which may
@@ -193,16 +195,22 @@ class Intents:
         side = self.store.engine.sync_side()
         ends: Counter[str] = Counter()
         for page in self._left_behind(idle, limit, is_async=False):
-            ends.update(drive(self._gone_on(operation, record, side)) for operation, record in page)
+            ends.update(drive(self._gone_on(operation, record, side)) for operation, record in page if not stop())
+            if stop():
+                break
         return Recovered(**ends)
 
-    async def arecover(self, *, idle: Duration = "1m", limit: int | None = None) -> Recovered:
+    async def arecover(
+        self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never
+    ) -> Recovered:
         """`recover`, for async operations; several at a time."""
         side = self.store.engine.async_side()
         ends: Counter[str] = Counter()
         pages = self._left_behind(idle, limit, is_async=True)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
+                if stop():
+                    return Recovered(**ends)
                 some = (self._gone_on(operation, record, side) for operation, record in page[at : at + AT_ONCE])
                 ends.update(await asyncio.gather(*some))
         return Recovered(**ends)

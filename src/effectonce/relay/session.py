@@ -46,10 +46,12 @@ class Session:
 
     async def drain(self) -> None:
         async with AsyncExitStack() as stack:
-            lane = self.lane(stack)
-            while await lane.round():
-                if self.signals.outage is not None:
-                    raise self.signals.outage
+            await self._until_ended([self._spawn(self._empty(self.lane(stack)))])
+
+    async def _empty(self, lane: Lane) -> None:
+        while not self.signals.stopping and await lane.round():
+            if self.signals.outage is not None:
+                raise self.signals.outage
 
     async def serve(self) -> None:
         capabilities = self._settings.engine.backend.capabilities
@@ -63,16 +65,20 @@ class Session:
             self._spawn(self._clean(self._port(stack)))
             if capabilities.notifies:
                 self._spawn(self._listen(self._port(stack)))
-            try:
-                await self._wait_for(lanes)
-            except asyncio.CancelledError:
-                self.stop()
-                await asyncio.wait(lanes, timeout=_GRACE)
-                raise
-            finally:
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.wait(self._tasks)
+            await self._until_ended(lanes)
+
+    async def _until_ended(self, lanes: Sequence[asyncio.Task[None]]) -> None:
+        """All of ``lanes``. Cancelled, they settle what is on its way before they end."""
+        try:
+            await self._wait_for(lanes)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait(lanes, timeout=_GRACE)
+            raise
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
 
     async def _wait_for(self, lanes: Sequence[asyncio.Task[None]]) -> None:
         """Until all lanes have ended; where one fails, the others are told to, and its error is raised."""

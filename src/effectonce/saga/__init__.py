@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Raw, Struct
@@ -53,7 +53,7 @@ from effectonce.errors import (
 from effectonce.fingerprint import fingerprints
 from effectonce.handlers import return_type
 from effectonce.keys import Key, encode_key
-from effectonce.leftovers import AT_ONCE, Leftovers
+from effectonce.leftovers import AT_ONCE, Leftovers, never
 from effectonce.policies import check_scope
 from effectonce.record import Record
 from effectonce.store import Store
@@ -255,23 +255,28 @@ class Saga(Generic[In]):
 
     # -- recovery
 
-    def resume(self, *, limit: int | None = None) -> Resumed:
+    def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
         """Go on with every saga that was started, or left behind by a process that died; with ``limit`` with so many,
-        and the next call goes on from there. Safe to run several at once."""
+        and the next call goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to
+        run several at once."""
         self._require_sync()
         side = self.store.engine.sync_side()
         came: Counter[str] = Counter()
         for page in self._left_behind(limit):
-            came.update(drive(self._came_to(*each, side)) for each in page)
+            came.update(drive(self._came_to(*each, side)) for each in page if not stop())
+            if stop():
+                break
         return Resumed(**came)
 
-    async def aresume(self, *, limit: int | None = None) -> Resumed:
+    async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
         """`resume`, in an event loop; several at a time."""
         side = self.store.engine.async_side()
         came: Counter[str] = Counter()
         pages = self._left_behind(limit)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
+                if stop():
+                    return Resumed(**came)
                 came.update(await asyncio.gather(*(self._came_to(*each, side) for each in page[at : at + AT_ONCE])))
         return Resumed(**came)
 
