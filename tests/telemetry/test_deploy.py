@@ -14,6 +14,7 @@ import yaml
 import effectonce as eo
 from effectonce.contracts import Event
 from effectonce.telemetry.endpoints import parse
+from effectonce.telemetry.prometheus import ALARMING as COUNTED_FROM_ZERO
 from effectonce.telemetry.prometheus import Metrics
 
 from .scrape import private
@@ -98,6 +99,21 @@ def test_every_metric_is_on_the_dashboard_and_what_is_alarming_has_an_alert() ->
     assert alarmed >= ALARMING
     text = " ".join(rule["expr"] for rule in alerts())
     assert all(kind in text for kind in ALARMING_KINDS)
+
+
+def test_an_alert_on_an_increase_looks_at_what_is_counted_from_zero() -> None:
+    """Otherwise the first event, which may be the only one, is no increase."""
+    for expression in (rule["expr"] for rule in alerts() if "increase(" in rule["expr"]):
+        (kinds,) = re.findall(r'kind=~?"([^"]*)"', expression)
+        assert set(kinds.split("|")) <= set(COUNTED_FROM_ZERO)
+
+
+def test_a_single_figure_adds_stores_up_and_counts_each_once() -> None:
+    """Every process of one store exposes the same gauge; and two stores in doubt are more than one."""
+    for panel in panels():
+        if panel["type"] == "stat":
+            (expression,) = (target["expr"] for target in panel["targets"])
+            assert expression.startswith(("sum(max by (", "count(max by ("))
 
 
 def test_every_alert_says_what_to_do() -> None:

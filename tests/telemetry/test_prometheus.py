@@ -118,6 +118,28 @@ def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.value("effectonce_outcomes_total", kind="completed", scope=prometheus.OTHER) == 7
 
 
+def test_what_alerts_look_for_is_counted_from_zero() -> None:
+    """Prometheus sees no increase in a series that begins with 1: the first fenced write would alarm nobody."""
+    store = eo.connect("memory://", sweep_every=None)
+    metrics = private().watch(store)
+    with eo.block(store, scope="s", key="x"):
+        pass
+    found = page(metrics)
+    for kind in prometheus.ALARMING:
+        assert found.value("effectonce_outcomes_total", scope="s", kind=kind) == 0
+
+
+def test_f37_a_store_that_was_never_swept_grows_stale_as_well() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    metrics = private().watch(store)
+    assert page(metrics).value("effectonce_sweep_age_seconds") == -1, "there is nothing to sweep"
+    with eo.block(store, scope="s", key="x"):
+        pass
+    assert page(private().watch(store)).value("effectonce_sweep_age_seconds") >= 0
+    store.purge()
+    assert page(private().watch(store)).value("effectonce_sweep_age_seconds") >= 0
+
+
 def test_metrics_of_one_registry_count_once_however_often_they_are_made() -> None:
     registry = CollectorRegistry()
     store = eo.connect("memory://", sweep_every=None)

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from effectonce.contracts import Meter
@@ -70,10 +70,10 @@ class Tally:
 
 
 class Tallies:
-    """All that is counted of one scope, by kind of event."""
+    """All that is counted of one scope, by kind of event; ``kinds`` also while there are none."""
 
-    def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
+    def __init__(self, kinds: Iterable[str] = ()) -> None:
+        self._tallies = {kind: Tally() for kind in kinds}
 
     def meter(self, kind: str) -> Meter:
         tally = self._tallies.setdefault(kind, Tally())

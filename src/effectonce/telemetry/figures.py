@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -27,7 +28,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Literal["sum", "max"]]] = {
     "effectonce_up": ("Whether this answered when it was last asked for its figures.", ("what",), "max"),
     "effectonce_records": ("Records by state, counted up to a cap.", ("store", "state"), "max"),
     "effectonce_in_doubt_oldest_seconds": ("The age of the oldest record in doubt.", ("store",), "max"),
-    "effectonce_sweep_age_seconds": ("Since expired records were last swept.", ("store",), "max"),
+    "effectonce_sweep_age_seconds": ("Since expired records were last swept, or watched if never.", ("store",), "max"),
     "effectonce_outbox_messages": ("Messages in the outbox by state, counted up to a cap.", ("store", "state"), "max"),
     "effectonce_outbox_oldest_seconds": ("The age of the oldest message that has not left.", ("store",), "max"),
     "effectonce_outbox_clean_age_seconds": ("Since published messages were last cleaned up.", ("store",), "max"),
@@ -123,6 +124,7 @@ class _OfStore:
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
         self._name = name_of(store)
+        self._since = time.monotonic()
         self._stats: Reading[_Aged] = Reading(self._name, self._read)
         self.readings = (self._stats,)
 
@@ -143,7 +145,10 @@ class _OfStore:
             for state, count in stats.counts.items():
                 families.gauge("effectonce_records", count, self._name, state)
             _age(families, "effectonce_in_doubt_oldest_seconds", aged.age(stats.oldest_in_doubt) or 0.0, self._name)
-            _age(families, "effectonce_sweep_age_seconds", aged.age(stats.swept_at), self._name)
+            swept = aged.age(stats.swept_at)
+            if swept is None and any(stats.counts.values()):  # F37: a sweeper that has failed from the first day on
+                swept = time.monotonic() - self._since
+            _age(families, "effectonce_sweep_age_seconds", swept, self._name)
         for lane, sizes in store.engine.batch_sizes():
             families.batches(sizes, self._name, lane)
 

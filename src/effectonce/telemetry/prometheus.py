@@ -35,6 +35,9 @@ from .watching import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 
 #: Of these the scope is where a message goes to.
 RELAYED = frozenset(("published", "publish_failed", "parked"))
+#: What alerts look for. Counted from 0 as soon as a scope is known: in a series that begins with 1 Prometheus sees no
+#: increase.
+ALARMING = ("lease_lost", "fenced", "unrecorded", "unprotected")
 #: These end a run, and say how long it took.
 ENDS = ("completed", "released", "failed", "in_doubt")
 
@@ -103,7 +106,7 @@ class Board:
         tallies = self._scopes.get((scope, relayed))
         if tallies is None:
             place = (scope if len(self._scopes) < MAX_SCOPES else OTHER, relayed)
-            tallies = self._scopes.setdefault(place, Tallies())
+            tallies = self._scopes.setdefault(place, Tallies(ALARMING if scope and not relayed else ()))
         return tallies.meter(kind)
 
     def __call__(self, event: Event) -> None:
@@ -153,6 +156,9 @@ class _Shares:
     def meter(self, kind: str, scope: str, relayed: bool) -> Meter:
         if scope not in self._seen and len(self._seen) >= MAX_SCOPES:
             scope = OTHER
+        if scope and not relayed and scope not in self._seen:
+            for each in ALARMING:
+                self._outcomes.labels(scope, each)
         self._seen.add(scope)
         counter = (self._relay if relayed else self._outcomes).labels(scope, kind)
         timer = self._claim.labels(scope) if kind == "claimed" else None
