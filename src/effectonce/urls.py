@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .durations import micros
 from .errors import InvalidOption
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
@@ -65,6 +68,24 @@ class Address:
     def seconds(self, name: str, default: float) -> float:
         """A duration option, in seconds."""
         return self.take(name, lambda text: micros(float(text) if _number(text) else text, name) / 1e6, default)
+
+    def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
+        """What ``ca_file``, ``cert_file`` and ``key_file`` make, where ``secure``. Elsewhere they are refused: they
+        need ``how``."""
+        ca_file, cert_file, key_file = (self.take(name, str, "") for name in ("ca_file", "cert_file", "key_file"))
+        if not secure:
+            if ca_file or cert_file or key_file:
+                raise InvalidOption(f"ca_file, cert_file and key_file need {how}; got {self}")
+            return None
+        import ssl  # for those who connect by it
+
+        try:
+            context = ssl.create_default_context(cafile=ca_file or None)
+            if cert_file:
+                context.load_cert_chain(cert_file, key_file or None)
+        except OSError as error:
+            raise InvalidOption(f"the TLS files of {self} cannot be used: {error}") from None
+        return context
 
     def done(self) -> None:
         """Refuse the options that nobody took, naming those that exist."""

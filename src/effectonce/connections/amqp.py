@@ -57,10 +57,7 @@ class Endpoint:
         self.vhost = address.path[1:] or "/"
         self.timeout = address.seconds("timeout", 10.0)
         self.heartbeat = address.take("heartbeat", _heartbeat, 30)
-        files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
-        if any(files) and not secure:
-            raise InvalidOption(f"ca_file, cert_file and key_file need TLS, which is amqps://; got {address}")
-        self.tls = _tls(address, *files) if secure else None
+        self.tls = address.tls(secure, "TLS, which is amqps://")
         self.shown = str(address)
 
     def __repr__(self) -> str:
@@ -72,16 +69,6 @@ def _heartbeat(text: str) -> int:
     if not 1 <= seconds <= 600:
         raise InvalidOption("the heartbeat is a whole number of seconds, from 1 to 600")
     return seconds
-
-
-def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file or None)
-    except OSError as error:
-        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
-    return context
 
 
 class Connection(asyncio.Protocol):

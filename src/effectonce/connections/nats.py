@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, MissingDriver, show
 from effectonce.urls import Address, flag
 
 API: Final = "$JS.API"
@@ -59,26 +58,12 @@ class Endpoint:
             self.login = {"token": address.user}
         if credentials := address.take("credentials", str, ""):
             self.login = {"user_credentials": credentials}
-        secure = address.take("tls", flag, False)
-        files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
-        if any(files) and not secure:
-            raise InvalidOption(f"ca_file, cert_file and key_file need tls=true; got {address}")
-        self.tls = _tls(address, *files) if secure else None
+        self.tls = address.tls(address.take("tls", flag, False), "tls=true")
         # A user without a password is a token, which is a secret too.
         self.shown = str(address) if "token" not in self.login else f"nats://***@{address.netloc}"
 
     def __repr__(self) -> str:
         return f"Endpoint({self.shown!r})"
-
-
-def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file or None)
-    except OSError as error:
-        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
-    return context
 
 
 class Line:

@@ -126,12 +126,10 @@ def endpoint_at(
 ) -> Endpoint:
     """Where ``address`` leads; takes the options that every Redis has. ``database`` is in the path unless given."""
     timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
-    files = [address.take(name, str, "") for name in ("ca_file", "cert_file", "key_file")]
+    tls = address.tls(secure)
     number = address.path.strip("/") or "0" if database is None else database
     if not (number.isascii() and number.isdigit()):
         raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
-    if any(files) and not secure:
-        raise InvalidOption(f"ca_file, cert_file and key_file need TLS; {address} has none")
     return Endpoint(
         host=address.host or "localhost",
         port=address.port or 6379,
@@ -139,22 +137,12 @@ def endpoint_at(
         db=int(number),
         user=address.user,
         password=address.password,
-        tls=_tls(address, *files) if secure else None,
+        tls=tls,
         timeout=timeout,
         connect_timeout=connect_timeout,
         shown=str(address),
         loses=loses,
     )
-
-
-def _tls(address: Address, ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file or None)
-    except OSError as error:
-        raise InvalidOption(f"the TLS files of {address} cannot be used: {error}") from None
-    return context
 
 
 #: What tells the eviction policy; some services forbid the first.
