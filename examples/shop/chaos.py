@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orders import Basket
     from run import Shop
 
-KILLED = ("web", "relay", "worker", "provider")
+KILLED = ("web", "relay", "worker", "provider", "dashboard")
 BUYERS = 8
 LOST = 0.05  # of the provider's answers
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
+from operator import attrgetter
 from pkgutil import iter_modules
+from typing import Any
+
+from msgspec import json, structs
 
 import effectonce as eo
+import effectonce.broker
+import effectonce.http.client
+import effectonce.store
 from effectonce import errors, integrations
+from effectonce.doctor import Limits
+from effectonce.lint.config import Config
 
 from .pages import DOCS
 
@@ -29,8 +39,91 @@ def errors_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _plain(error: type) -> str:
-    return " ".join((inspect.getdoc(error) or "").split()).replace("``", "`")
+def _plain(thing: type) -> str:
+    paragraphs = re.split(r"\n\s*\n", inspect.getdoc(thing) or "")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("``", "`")
+
+
+#: What has options with defaults, as it is called.
+TOOLS = (
+    "Store",
+    "once",
+    "block",
+    "Inbox",
+    "Outbox",
+    "Relay",
+    "Worker",
+    "Worker.handler",
+    "Retry",
+    "Intents.operation",
+    "Saga",
+    "Saga.step",
+    "http.Route",
+    "http.client.Settings",
+)
+
+SETTINGS = """# Configuration
+
+There is no file that has to exist. What code needs it is told in code; URLs may come from the environment; the command
+line also reads `pyproject.toml`.
+
+## The environment
+
+| variable | what it sets |
+|---|---|
+| `EFFECTONCE_STORE` | the store of `eo.connect()` without a URL, and of every command |
+| `EFFECTONCE_BROKER` | the broker of `eo.connect_broker()` without a URL, and of every command |
+| `EFFECTONCE_AUDIT` | the file in which commands write down what they change |
+| `EFFECTONCE_DASHBOARD_TOKEN`, `EFFECTONCE_DASHBOARD_VIEWER_TOKEN` | who may operate the dashboard, who may look |
+| `NO_COLOR` | no colours in a terminal |
+| `PROMETHEUS_MULTIPROC_DIR` | metrics of several processes are served as one, as prometheus_client does it |
+
+## pyproject.toml
+
+An option comes before the environment, and that before the nearest `pyproject.toml`. The values of `doctor` and `lint`
+are the defaults; spans may be written as `"10m"`."""
+
+
+def configuration_page() -> str:
+    toml = [
+        "[tool.effectonce]",
+        'store = "sqlite:///shop.db"',
+        'broker = "sqlite:///queue.db"',
+        'audit = "audit.jsonl"',
+        *_table("doctor", Limits),
+        *_table("lint", Config),
+    ]
+    parts = [SETTINGS, "```toml\n" + "\n".join(toml) + "\n```"]
+    parts += [
+        "## Defaults",
+        'What an option is where you do not give it. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds; what '
+        "each option means stands with [its name](api.md).",
+        "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_defaults(name)} |" for name in TOOLS)]),
+    ]
+    for kind, schemes in (("stores", eo.store.SCHEMES), ("brokers", eo.broker.SCHEMES)):
+        parts.append(f"## URLs of {kind}")
+        for module, name in dict.fromkeys(schemes.values()):
+            spelled = ", ".join(f"`{scheme}://`" for scheme, where in schemes.items() if where == (module, name))
+            parts += [f"**{spelled}**", _plain(getattr(import_module(f"effectonce.{kind}.{module}"), name))]
+    parts.append(
+        "An option that does not exist is an error which names those that do. In a user name, a password or a path, "
+        "percent-encode what is special."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(name: str, settings: Any) -> list[str]:
+    """The defaults of a struct as a table of ``[tool.effectonce]``, with what its source says about each."""
+    comments = {field: f"  # {said}" for said, field in re.findall(r"#: (.+)\n +(\w+):", inspect.getsource(settings))}
+    values = zip(settings.__struct_encode_fields__, structs.asdict(settings()).items(), strict=True)
+    written = [f"{as_} = {json.encode(value).decode()}{comments.get(field, '')}" for as_, (field, value) in values]
+    return ["", f"[tool.effectonce.{name}]", *written]
+
+
+def _defaults(name: str) -> str:
+    given = inspect.signature(attrgetter(name)(eo)).parameters.values()
+    shown = [f"`{each.name}={each.default!r}`" for each in given if each.default not in (each.empty, ..., Any)]
+    return ", ".join(shown).replace("'", '"')
 
 
 #: The public names by what they are for; all of them, which a test checks.
@@ -114,7 +207,7 @@ def undocumented() -> set[str]:
     return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 
 
-PAGES = {"errors.md": errors_page, "api.md": api_page}
+PAGES = {"errors.md": errors_page, "api.md": api_page, "configuration.md": configuration_page}
 
 
 def main() -> None:

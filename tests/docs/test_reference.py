@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
 import pytest
 
+import effectonce
+from effectonce import broker, store
+from effectonce.urls import Address
+
+from .pages import DOCS, ROOT
 from .reference import PAGES, REFERENCE, undocumented
+
+#: Where a scheme does not take ``scheme://localhost``.
+ADDRESSES = {
+    "memory": "memory://",
+    "sqlite": "sqlite:///shop.db",
+    "redis+unix": "redis+unix:///run/redis.sock",
+    "postgresql": "postgresql://localhost/shop",
+    "postgres": "postgres://localhost/shop",
+    "mysql": "mysql://localhost/shop",
+    "mariadb": "mariadb://localhost/shop",
+    "dynamodb": "dynamodb://records?region=eu-west-1",
+    "sqs": "sqs://?region=eu-west-1",
+    "servicebus": "servicebus://name:key@shop.servicebus.windows.net",
+}
+BACKENDS = [(kind, scheme) for kind, module in (("stores", store), ("brokers", broker)) for scheme in module.SCHEMES]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -14,3 +39,33 @@ def test_a_page_is_up_to_date(name: str) -> None:
 
 def test_every_public_name_is_there() -> None:
     assert not undocumented()
+
+
+@pytest.mark.parametrize(("kind", "scheme"), BACKENDS)
+def test_every_option_of_a_url_is_explained(kind: str, scheme: str) -> None:
+    module, name = {"stores": store.SCHEMES, "brokers": broker.SCHEMES}[kind][scheme]
+    backend = getattr(import_module(f"effectonce.{kind}.{module}"), name)
+    address = Address(ADDRESSES.get(scheme, f"{scheme}://localhost"))
+    backend(address)
+    for option in address._taken:
+        assert re.search(rf"(``|[?&]){option}(``|=)", backend.__doc__), f"{name}: {option}"
+
+
+def test_every_variable_of_the_environment_is_there() -> None:
+    page = (REFERENCE / "configuration.md").read_text()
+    sources = [path.read_text() for path in Path(ROOT, "src").rglob("*.py")]
+    named = {each for text in sources for each in re.findall(r"EFFECTONCE_[A-Z_]*[A-Z]", text)}
+    assert {each for each in named if f"`{each}`" not in page} == set()
+
+
+def test_every_metric_is_there() -> None:
+    page = (DOCS / "operate" / "telemetry.md").read_text()
+    sources = [path.read_text() for path in Path(ROOT, "src", "effectonce", "telemetry").glob("*.py")]
+    named = {each for text in sources for each in re.findall(r'"(effectonce_[a-z_]+)"', text)}
+    assert {each for each in named if not re.search(rf"`{each}(_total)?`", page)} == set()
+
+
+def test_the_layout_names_every_module() -> None:
+    page = (DOCS / "internals" / "layout.md").read_text().split("**One algorithm")[0]
+    modules = {module.name for module in iter_modules(effectonce.__path__)} - {"__main__"}
+    assert {each for each in modules if not re.search(rf"\b{each}\b", page)} == set()

@@ -59,13 +59,13 @@ tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFo
 imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2: wrong usage, or a file that
 could not be read.
 
-```
-effectonce lint .                                   # code frames, colour in a terminal
-effectonce lint . --output-format concise           # full, concise, json, sarif, github, junit
-effectonce lint . --diff                            # what --fix would mend
-effectonce lint --explain P11
-effectonce lint . --write-baseline lint-baseline.json
-effectonce lint . --baseline lint-baseline.json     # only what is new
+```console
+$ effectonce lint .                                   # code frames, colour in a terminal
+$ effectonce lint . --output-format concise           # full, concise, json, sarif, github, junit
+$ effectonce lint . --diff                            # what --fix would mend
+$ effectonce lint --explain P11
+$ effectonce lint . --write-baseline lint-baseline.json
+$ effectonce lint . --baseline lint-baseline.json     # only what is new
 ```
 
 Settings stand in `pyproject.toml`, and the command line comes before them:

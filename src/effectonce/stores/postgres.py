@@ -81,6 +81,11 @@ class PostgresBackend:
     """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``; `migrate` also makes an inbox and an outbox.
 
     Each port has a connection of its own by URL, or borrows one per operation from an existing pool.
+
+    Options: ``prefix`` (effectonce), ``timeout`` and ``connect_timeout`` (5 s each), ``prepare`` (``auto``: not behind
+    a pooler; ``on``, ``off``), ``allow_unsafe`` (no; yes: takes a server that may lose what it has confirmed), and
+    libpq's own ``host``, ``application_name``, ``options``, ``channel_binding``, ``gssencmode``, ``sslmode``,
+    ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
     """
 
     capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True, ordered=True)

@@ -1,0 +1,278 @@
+"""Records in one file: slow, and whole. Every operation reads it, and writes it anew, under a lock."""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import msgpack, structs
+
+from effectonce.clocks import SystemClock
+from effectonce.contracts import Capabilities
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Note,
+    Page,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    Resolution,
+    Settlement,
+    Stats,
+    Swept,
+    standing,
+)  # fmt: skip
+from effectonce.urls import Address
+
+
+class Row(Record, frozen=True):
+    lapsed: bool = False  # taken from a lease that had ended
+
+    def live(self, now: int) -> bool:
+        return self.expires_at is None or self.expires_at > now
+
+
+Rows = dict[tuple[str, str], Row]
+
+
+class FileBackend:
+    """``file:///records.bin``"""
+
+    capabilities = Capabilities(name="file", lanes=1, notes=True, ordered=True)
+
+    def __init__(self, address: Address) -> None:
+        address.done()  # refuses options that do not exist
+        self.path, self.clock = Path(address.path), SystemClock()
+
+    def sync_port(self) -> "FilePort":
+        return FilePort(self)
+
+    async_port = sync_port  # it waits for a disk, as SQLite does: a server would want a driver that awaits
+
+    def schema_sql(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"file://{self.path}"
+
+
+class FilePort:
+    def __init__(self, backend: FileBackend) -> None:
+        self._path, self._clock = backend.path, backend.clock
+
+    @contextmanager
+    def _rows(self) -> Iterator[tuple[Rows, int]]:
+        with open(f"{self._path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # before the clock is read: who waits has a later time
+            stored = self._path.read_bytes() if self._path.exists() else b"\x90"
+            rows = {(row.scope, row.key): row for row in msgpack.decode(stored, type=list[Row])}
+            yield rows, self._clock.now()
+            after = msgpack.encode(list(rows.values()))
+            if after != stored:
+                with open(f"{self._path}.new", "wb") as new:  # without fsync: a power cut may lose the last of it
+                    new.write(after)
+                os.replace(new.name, self._path)
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        with self._rows() as (rows, now):
+            return [apply(rows, op, now) for op in batch]
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        with self._rows() as (rows, now):
+            row = rows.get((scope, key))
+            return row if row is not None and row.live(now) else None
+
+    async def list(self, query: Query) -> Page:
+        after = query.after if query.cursor is None else tuple(msgpack.decode(bytes.fromhex(query.cursor)))
+        with self._rows() as (rows, now):
+            found = [
+                row
+                for at, row in sorted(rows.items())
+                if row.live(now)
+                and (after is None or at > after)
+                and query.scope in (None, row.scope)
+                and query.state in (None, row.state)
+                and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
+            ]
+        page = found[: query.limit]
+        more = len(found) > len(page)
+        return Page(list(page), msgpack.encode((page[-1].scope, page[-1].key)).hex() if more else None)
+
+    async def stats(self) -> Stats:
+        with self._rows() as (rows, now):
+            live = [row for row in rows.values() if row.live(now)]
+        states = ("claimed", "done", "failed", "in_doubt", "free")
+        return Stats(
+            counts={state: sum(row.state == state for row in live) for state in states},
+            cap=len(live),
+            oldest_in_doubt=min((row.changed_at for row in live if row.state == "in_doubt"), default=None),
+            swept_at=self._swept_at(),
+        )
+
+    def _swept_at(self) -> int | None:
+        swept = Path(f"{self._path}.swept")
+        return int(swept.read_text()) if swept.exists() else None
+
+    def _note_sweep(self, now: int) -> None:
+        Path(f"{self._path}.swept").write_text(str(now))
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        with self._rows() as (rows, now):
+            row = rows.get((scope, key))
+            if row is None or not row.live(now):
+                return False
+            rows[scope, key] = structs.replace(reopened(row, now, retention), fingerprint=None, note=None)
+            return True
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        with self._rows() as (rows, now):
+            row = rows.get((scope, key))
+            answer = answer_of(row, b"", now) if row is not None and row.live(now) else None
+            if row is None or answer is None or answer.kind != "in_doubt":
+                return False
+            new = reopened(row, now, resolution.retention)
+            if resolution.state != "free":
+                new = structs.replace(new, generation=row.generation, attempts=row.attempts)
+            rows[scope, key] = structs.replace(
+                new, state=resolution.state, result=resolution.result, error=resolution.error
+            )
+            return True
+
+    async def sweep(self, limit: int) -> Swept:
+        with self._rows() as (rows, now):
+            expired = [at for at, row in rows.items() if not row.live(now)]
+            lapsed = [
+                at
+                for at, row in rows.items()
+                if row.state == "claimed" and row.doubt_on_lapse and (row.lease_until or 0) <= now
+            ]
+            for at in expired[:limit]:
+                del rows[at]
+            for at in lapsed[:limit]:
+                rows[at] = structs.replace(rows[at], state="in_doubt", changed_at=now, lease_until=None)
+            self._note_sweep(now)
+        return Swept(min(len(expired), limit), min(len(lapsed), limit), max(len(expired), len(lapsed)) > limit)
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return ()
+
+    async def now(self) -> int:
+        return self._clock.now()
+
+    async def check(self) -> None: ...
+
+    async def migrate(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def answer_of(row: Row, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
+    """Steps 2 to 7 of a claim, which are the same for every store."""
+    return standing(
+        row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
+        row.lease_until, row.fingerprint, row.result, row.error, row.note,
+        fingerprints=fingerprints, now=now, claimant=claimant,
+    )  # fmt: skip
+
+
+def apply(rows: Rows, op: Batchable, now: int) -> Reply:
+    at = (op.scope, op.key)
+    old = rows.get(at)
+    row = old if old is not None and old.live(now) else None  # step 1: expired counts as absent
+    if isinstance(op, Claim | Look | Remember):
+        claimant = op.owner if isinstance(op, Claim) else None
+        answer = answer_of(row, op.fingerprints, now, claimant) if row is not None else None
+        if isinstance(op, Look):
+            return answer or Answer("absent")
+        if answer is not None:
+            if isinstance(op, Remember):
+                return answer.kind == "done"
+            if row is not None and answer.kind == "in_doubt" and row.state == "claimed":  # step 7
+                rows[at] = structs.replace(row, state="in_doubt", changed_at=now, lease_until=None)
+            return answer
+        if isinstance(op, Claim) and row is not None and 0 < op.max_attempts <= row.attempts:
+            rows[at] = structs.replace(
+                row, state="failed", error=EXHAUSTED, result=None, changed_at=now, lease_until=None,
+                expires_at=now + op.retention,
+            )  # fmt: skip
+            return Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
+        new = Row(  # step 8
+            scope=op.scope,
+            key=op.key,
+            state="done",
+            token=now if old is None else max(old.token + 1, now),
+            attempts=row.attempts if row else 0,
+            generation=row.generation if row else 0,
+            doubt_on_lapse=False,
+            created_at=row.created_at if row else now,
+            changed_at=now,
+            expires_at=now + op.retention,
+            fingerprint=op.fingerprints[:33] or (row.fingerprint if row else None),
+            note=row.note if row else None,
+        )
+        if isinstance(op, Remember):
+            rows[at] = structs.replace(new, result=op.result, fingerprint=op.fingerprints[:33] or None, note=None)
+            return True
+        rows[at] = new = structs.replace(
+            new,
+            state="claimed",
+            owner=op.owner,
+            attempts=new.attempts + 1,
+            doubt_on_lapse=op.doubt_on_lapse,
+            lease_until=now + op.lease,
+            expires_at=None if op.doubt_on_lapse else now + op.lease + op.retention,
+            note=op.note if new.note is None else new.note,
+            lapsed=row is not None and row.state == "claimed",
+        )
+        return Answer("claimed", new.token, new.attempts, new.generation, lapsed=new.lapsed, note=new.note)
+    if row is None or (row.owner, row.token) != (op.owner, op.token):
+        return False
+    if isinstance(op, Settlement):
+        if row.state != "claimed" and (row.state, op.state) != ("in_doubt", "done"):
+            return row.state == op.state  # this very settlement, whose reply was lost; or another came between
+        rows[at] = structs.replace(
+            row,
+            state=op.state,
+            changed_at=now,
+            lease_until=None,
+            expires_at=None if op.state == "in_doubt" else now + op.retention,
+            attempts=row.attempts - op.refund,
+            result=op.result,
+            error=op.error,
+            note=row.note if op.note is None else op.note,
+        )
+        return True
+    if row.state != "claimed":
+        return False
+    if isinstance(op, Note):
+        rows[at] = structs.replace(row, note=op.note, changed_at=now)
+    elif isinstance(op, Renewal):
+        until = now + op.lease
+        rows[at] = structs.replace(
+            row, lease_until=until, expires_at=None if row.doubt_on_lapse else until + op.retention
+        )
+    return True
+
+
+def reopened(row: Row, now: int, retention: int) -> Row:
+    """Free, in a new generation; the owner is fenced out by a new token."""
+    return structs.replace(
+        row,
+        state="free",
+        owner=b"",
+        token=max(row.token + 1, now),
+        generation=row.generation + 1,
+        attempts=0,
+        changed_at=now,
+        lease_until=None,
+        expires_at=now + retention,
+        result=None,
+        error=None,
+    )
