@@ -440,7 +440,8 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     watched = engine.watched
     took = 0.0
     if watched and run.began is not None:
-        took = engine.monotonic() - run.began
+        monotonic = engine.monotonic
+        took = monotonic() - run.began
     result: bytes | None
     try:
         result = run.policy.codec.encode(value)

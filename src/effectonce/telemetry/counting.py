@@ -11,6 +11,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Final
 
 from effectonce.contracts import Meter
@@ -54,15 +55,22 @@ class Tally:
         with self.lock:
             # Others append meanwhile, behind those that are taken.
             size = len(self.pending)
+            if not size:
+                return
             taken = self.pending[:size]
             del self.pending[:size]
-            taken.sort()
-            zeros = bisect_right(taken, 0.0)
+            zeros = taken.count(0.0)
             self.count += size
             self.timed += size - zeros
-            self.total += sum(taken[zeros:])
-            for at, bound in enumerate(BOUNDS):
-                self.up_to[at] += bisect_right(taken, bound) - zeros
+            if zeros == size:
+                return
+            self.total += sum(taken)
+            if max(taken) > BOUNDS[0]:
+                taken.sort()
+                below = [bisect_right(taken, bound) - zeros for bound in BOUNDS]
+            else:  # of handlers that do next to nothing, which would notice the time that sorting takes
+                below = [size - zeros] * len(BOUNDS)
+            self.up_to = list(map(add, self.up_to, below))
 
     def buckets(self) -> Sequence[tuple[str, float]]:
         """As Prometheus has them: the bound, and how many were up to it."""
