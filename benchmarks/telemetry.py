@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
 import io
 import logging
@@ -21,8 +20,8 @@ from effectonce.telemetry.logging import EventLogger
 from effectonce.telemetry.prometheus import Metrics
 from tests.harness import servers
 
-from .guard import charge, fresh, guard, one_by_one
-from .measure import Case, Measure, Table
+from .guard import blocks_of, charge, fresh, guard
+from .measure import Case, Table, in_turn
 
 Open = Callable[[], Any]
 
@@ -61,7 +60,7 @@ def telemetry(scale: float) -> Iterator[Table]:
                 "the same, and a line for each event": {},
             }
             clock = time.process_time_ns if name == "memory" else time.perf_counter_ns
-            measures = in_turn({each: guarded(*made) for each, made in stores.items()}, size, count, clock)
+            measures = in_turn({each: blocks_of(guarded(*made), size, clock) for each, made in stores.items()}, count)
             yield Table(
                 f"{name}, a guarded call, watched",
                 "µs of CPU" if name == "memory" else "µs",
@@ -77,38 +76,6 @@ def guarded(module: Any, connect: Open) -> Callable[[], Callable[..., Any]]:
     if module is eo:
         return lambda: guard(connect(), charge)
     return lambda: module.once(connect(), scope=fresh(1)[0], key="payment_id")(charge)
-
-
-def in_turn(
-    cases: dict[str, Callable[[], Callable[..., Any]]], size: int, blocks: int, clock: Callable[[], int]
-) -> dict[str, Measure]:
-    """Two hundredths are less than what a machine's moods differ by from one second to the next. So all cases are timed
-    in blocks of a few milliseconds, one after the other, and of each the best block counts: the one least disturbed."""
-    rounds: dict[int, dict[str, float]] = {}
-
-    def whole(number: int) -> dict[str, float]:
-        if number not in rounds:
-            best = dict.fromkeys(cases, float("inf"))
-            gc.disable()
-            for block in range(blocks):
-                names = list(cases) if block % 2 else list(reversed(cases))
-                for name in names:
-                    best[name] = min(best[name], timed(cases[name](), size, clock))
-                if block % 10 == 0:
-                    gc.collect()
-            gc.enable()
-            rounds[number] = best
-        return rounds[number]
-
-    return {name: lambda number, name=name: whole(number)[name] for name in cases}  # type: ignore[misc]
-
-
-def timed(handler: Callable[..., Any], size: int, clock: Callable[[], int]) -> float:
-    one_by_one(handler, fresh(size // 5))
-    keys = fresh(size)
-    started = clock()
-    one_by_one(handler, keys)
-    return (clock() - started) / size / 1e3
 
 
 def without_telemetry(folder: Path) -> Any:
