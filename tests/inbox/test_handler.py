@@ -17,6 +17,8 @@ import pytest
 
 import effectonce as eo
 from effectonce.connections.callers import session_on
+from effectonce.connections.callers.psycopg import PsycopgSession
+from effectonce.core.drive import drive
 from tests.harness.proxy import FaultProxy
 from tests.inbox.conftest import Shop, place_of
 from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync, told
@@ -720,3 +722,23 @@ async def test_a_transaction_that_has_failed_is_never_taken_for_committed(
         await session.commit()
     await desk.roll_back()
     await shop.stack.aclose()
+
+
+def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
+    postgres_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until that has come, about once in a hundred times, a transaction that has failed looks as if it were at work."""
+    import psycopg
+
+    honest, waited = PsycopgSession._sync, list[bool]()
+
+    async def sync(session: PsycopgSession) -> None:
+        waited.append(True)
+        await honest(session)
+
+    with psycopg.connect(postgres_place.url) as conn, conn.pipeline():
+        session = session_on(conn)
+        drive(session.rows("SELECT 1"))
+        monkeypatch.setattr(PsycopgSession, "_sync", sync)
+        assert not drive(session._has_failed())
+    assert waited

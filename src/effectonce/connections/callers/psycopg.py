@@ -37,11 +37,14 @@ class PsycopgSession(Caller):
         cursor: Any = RawCursor(self.connection, row_factory=tuple_row)
         cursor.execute(sql, params)
         if cursor.pgresult is None:  # in a pipeline: ask for it now
-            with self.connection.pipeline() as pipeline:
-                pipeline.sync()
+            await self._sync()
         if not cursor.pgresult.nfields:
             return (), ()
         return _names(cursor) if named else (), cursor.fetchall()
+
+    async def _sync(self) -> None:
+        with self.connection.pipeline() as pipeline:
+            pipeline.sync()
 
     def _is_lost(self) -> bool:
         return bool(self.connection.closed)
@@ -50,6 +53,8 @@ class PsycopgSession(Caller):
         return bool(self.connection.pgconn.transaction_status != _IDLE)
 
     async def _has_failed(self) -> bool:
+        if self.connection._pipeline:  # of a statement that has failed, the end may still be on its way
+            await self._sync()
         return bool(self.connection.pgconn.transaction_status == _INERROR)
 
     async def _begin(self) -> None:
@@ -65,11 +70,14 @@ class AsyncPsycopgSession(PsycopgSession):
         cursor: Any = AsyncRawCursor(self.connection, row_factory=tuple_row)
         await cursor.execute(sql, params)
         if cursor.pgresult is None:
-            async with self.connection.pipeline() as pipeline:
-                await pipeline.sync()
+            await self._sync()
         if not cursor.pgresult.nfields:
             return (), ()
         return _names(cursor) if named else (), await cursor.fetchall()
+
+    async def _sync(self) -> None:
+        async with self.connection.pipeline() as pipeline:
+            await pipeline.sync()
 
 
 def _names(cursor: Any) -> list[str]:
