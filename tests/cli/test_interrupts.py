@@ -17,7 +17,7 @@ import effectonce as eo
 from effectonce.audit import Audit
 from tests.harness.waiting import until
 
-from .test_terminal import CTRL_C, HERE, Open, at_terminal, dead_letters, expired, store
+from .test_terminal import CTRL_C, HERE, Open, Terminal, at_terminal, dead_letters, expired, store
 
 __all__ = ["at_terminal", "dead_letters", "expired", "store"]
 
@@ -135,15 +135,20 @@ def test_relay_once_settles_what_is_on_its_way(shop: Path, at_terminal: Open) ->
     assert re.search(r"[1-9]\d* published", terminal.shown)
 
 
-def test_recover_ends_after_the_call_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
-    begin = "import shop\nfor n in (1, 2):\n try: shop.pay('x', key=f'pay_{n}')\n except shop.eo.OutcomeUnknown: pass"
-    subprocess.run([sys.executable, "-c", begin], cwd=shop, env={**environment, "BEFORE": "1"}, check=True, timeout=60)
-    terminal = at_terminal("intents", "recover", "shop:intents", "--idle", "1us")
+def stop_at_the_first_step(shop: Path, terminal: Terminal) -> None:
+    """Ctrl-C while it is at hand; then it may end."""
     until(lambda: notes(shop))
     terminal.type(CTRL_C)
     terminal.until("stopping after this step")
     (shop / "go").touch()
     assert terminal.end() == 130
+
+
+def test_recover_ends_after_the_call_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
+    begin = "import shop\nfor n in (1, 2):\n try: shop.pay('x', key=f'pay_{n}')\n except shop.eo.OutcomeUnknown: pass"
+    subprocess.run([sys.executable, "-c", begin], cwd=shop, env={**environment, "BEFORE": "1"}, check=True, timeout=60)
+    terminal = at_terminal("intents", "recover", "shop:intents", "--idle", "1us")
+    stop_at_the_first_step(shop, terminal)
     assert "1 done" in terminal.shown
     assert len(notes(shop)) == 1, "the other was not begun"
 
@@ -152,11 +157,7 @@ def test_resume_ends_after_the_saga_at_hand(shop: Path, at_terminal: Open, envir
     begin = "import shop\nfor n in (1, 2): shop.saga.start(f'order-{n}', 'x')"
     subprocess.run([sys.executable, "-c", begin], cwd=shop, env=environment, check=True, timeout=60)
     terminal = at_terminal("sagas", "resume", "shop:saga", "--audit", "audit.jsonl")
-    until(lambda: notes(shop))
-    terminal.type(CTRL_C)
-    terminal.until("stopping after this step")
-    (shop / "go").touch()
-    assert terminal.end() == 130
+    stop_at_the_first_step(shop, terminal)
     assert notes(shop) == ["began", "ended"], "what was begun is whole, and the other was not begun"
     assert "1 done" in terminal.shown
     assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
