@@ -169,6 +169,22 @@ class Port(Protocol):
     async def close(self) -> None: ...
 
 
+class Short(Protocol):
+    """An optional power of a `Port` in this process (`Capabilities.lanes` 0): what a first call asks, without an
+    operation made for it. Another thread may call both at any time."""
+
+    def first(
+        self, scope: str, key: str, owner: bytes, lease: int, retention: int, doubt_on_lapse: bool, fingerprints: bytes
+    ) -> int:
+        """The token of a `Claim` of these, granted where there is no record; 0, and no change, where the claim itself
+        has to be asked."""
+        ...
+
+    def complete(self, scope: str, key: str, owner: bytes, token: int, retention: int, result: bytes | None) -> bool:
+        """The reply to a `Settlement` of these as ``done``."""
+        ...
+
+
 @runtime_checkable
 class Lone(Protocol):
     """An optional power of a sync `Port`: it takes one operation as `Port.run` would, without a coroutine around it."""

@@ -31,7 +31,6 @@ from .handlers import (
 )
 from .keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor, position
 from .policies import check_scope, choice, policy_options
-from .record import Look
 from .store import DEFAULT_RETENTION, Store
 
 P = ParamSpec("P")
@@ -96,7 +95,7 @@ class _Plan(Struct, kw_only=True):
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = Run(engine, policy, "", Look(policy.scope, ""), running.get())
+            run = Run(engine, policy, "", "", b"", b"", running.get())
             unprotected(run, "missing_key", str(error))
             return run
         fingerprint = self.fingerprint

@@ -21,7 +21,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.engine import Engine
-from effectonce.record import Batchable, Settlement
+from effectonce.record import Settlement
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock, override
 
@@ -258,10 +258,10 @@ def test_an_unrecorded_completion_says_that_the_handler_ran(store: eo.Store, clo
         def sync_port(self) -> Any:
             port: Any = super().sync_port()
 
-            def settle(op: Batchable) -> bool:
+            def complete(*of: Any) -> bool:
                 raise eo.StoreUnavailable("no route to host", 7.0)
 
-            port.settle = settle
+            port.complete = complete
             return port
 
     charge = eo.once(eo.Store(Down(clock=clock)), scope="s", key="k")(lambda k: k)

@@ -53,7 +53,7 @@ def run_by_another_release(store: eo.Store, shop: Shop) -> None:
 def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
     """As the store does for a caller that was cancelled just when its claim was granted."""
     run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
-    claim: Any = run.asks
+    claim: Any = run.asks()
     assert side.settle(release(claim, side.claim(claim)))
 
 
@@ -384,7 +384,7 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
     if resumed:
         backend.clock.advance("16d")
         run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
-        side.claim(run.asks)  # and it died at once
+        side.claim(run.asks())  # and it died at once
     backend.clock.advance("31d")
     assert order_saga(store, shop).resume() == Resumed(in_doubt=1)
     assert shop.calls == ["reserve"]

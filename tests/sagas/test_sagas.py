@@ -143,7 +143,7 @@ def test_an_interruption_is_not_forgotten_by_who_only_looks(store: eo.Store, sho
     """F49: somebody had it and died, and then it is started once more, which runs nothing."""
     saga = order_saga(store, shop, lease="50ms")
     saga.start("o-1", ORDER)
-    claimed = store.engine.sync_side().claim(saga._run("o-1").asks)
+    claimed = store.engine.sync_side().claim(saga._run("o-1").asks())
     assert (claimed if hasattr(claimed, "kind") else drive(claimed)).kind == "claimed"
     while saga.get("o-1").lease_until > store.now():  # type: ignore[union-attr, operator]
         threading.Event().wait(0.01)

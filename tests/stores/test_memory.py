@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from effectonce.core.drive import drive
 from effectonce.errors import InvalidOption
@@ -73,7 +74,8 @@ def test_a_manual_clock_moves_only_when_told() -> None:
 
 
 def asked(port: MemoryPort, owner: bytes, key: str = "k") -> Answer:
-    answer: Any = port.claim(Claim("s", key, owner, 60_000_000, 1_000))
+    token = port.first("s", key, owner, 60_000_000, 1_000, False, b"")
+    answer: Any = Answer("claimed", token, 1) if token else port.claim(Claim("s", key, owner, 60_000_000, 1_000))
     return answer
 
 
@@ -206,7 +208,6 @@ def test_a_doubt_that_is_completed_keeps_no_error() -> None:
 def test_an_interruption_leaves_the_lock_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it comes inside, or while the lock is another's (F16)."""
     port = MemoryPort(MemoryBackend())
-    op = Settlement("s", "k", b"mine", 1, "done", 1_000)
 
     def interrupted(*args: Any) -> Any:
         raise KeyboardInterrupt
@@ -214,7 +215,7 @@ def test_an_interruption_leaves_the_lock_as_it_was(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(port, "_ticks", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            port.settle(op)
+            port.complete("s", "k", b"mine", 1, 1_000, b"1")
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -228,8 +229,99 @@ def test_an_interruption_leaves_the_lock_as_it_was(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(port, "_acquire", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            port.settle(op)
+            port.complete("s", "k", b"mine", 1, 1_000, b"1")
     assert not port._backend.lock.acquire(blocking=False)
     done.set()
     holder.join()
     assert port._backend.lock.acquire(blocking=False)
+
+
+# -- the short ways say what the long ones do
+
+
+def settled(*ops: Settlement) -> Callable[[MemoryPort, ManualClock, int], None]:
+    def happen(port: MemoryPort, clock: ManualClock, token: int) -> None:
+        for op in ops:
+            assert drive(port.run([structs.replace(op, token=token)])) == [True]
+
+    return happen
+
+
+def forgotten(port: MemoryPort, clock: ManualClock, token: int) -> None:
+    assert drive(port.forget("s", "k", 10**12))
+
+
+def swept(port: MemoryPort, clock: ManualClock, token: int) -> None:
+    clock.advance("1h")
+    assert drive(port.sweep(10)).deleted == 2
+
+
+def taken_over(port: MemoryPort, clock: ManualClock, token: int) -> None:
+    clock.advance("61s")
+    answer: Any = drive(port.run([Claim("s", "k", b"rival", 60_000_000, 10**9)]))[0]
+    assert answer.kind == "claimed"
+
+
+MEANWHILE: dict[str, Callable[[MemoryPort, ManualClock, int], object]] = {
+    "nothing": lambda port, clock, token: None,
+    "its lease lapsed": lambda port, clock, token: clock.advance("61s"),
+    "it expired": lambda port, clock, token: clock.advance("1h"),
+    "it was swept": swept,
+    "it was taken over": taken_over,
+    "it was forgotten": forgotten,
+    "it was completed": settled(Settlement("s", "k", b"mine", 0, "done", 10**12, b"before")),
+    "it was released": settled(Settlement("s", "k", b"mine", 0, "free", 10**12)),
+    "it failed": settled(Settlement("s", "k", b"mine", 0, "failed", 10**12, None, b"why")),
+    "it is in doubt": settled(Settlement("s", "k", b"mine", 0, "in_doubt", 10**12, None, b"why")),
+}
+
+
+@pytest.mark.parametrize("retention", [10**9, 10**12])
+@pytest.mark.parametrize("happens", MEANWHILE.values(), ids=MEANWHILE)
+def test_a_completion_by_the_short_way_is_one_by_the_long_way(
+    happens: Callable[[MemoryPort, ManualClock, int], object], retention: int
+) -> None:
+    """F04, F08"""
+    found = []
+    for short in (True, False):
+        clock = ManualClock()
+        port = MemoryPort(MemoryBackend(clock=clock))
+        asked(port, b"another", "so that there is a scope")
+        token = port.first("s", "k", b"mine", 60_000_000, 10**9, False, b"f" * 33)
+        happens(port, clock, token)
+        clock.advance_micros(7)
+        if short:
+            reply: Any = port.complete("s", "k", b"mine", token, retention, b"1")
+        else:
+            (reply,) = drive(port.run([Settlement("s", "k", b"mine", token, "done", retention, b"1")]))
+        found.append((reply, drive(port.get("s", "k"))))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("doubts", [False, True])
+@pytest.mark.parametrize("prints", [b"", b"f" * 33, b"f" * 33 + b"g" * 33], ids=len)
+def test_a_first_claim_by_the_short_way_is_one_by_the_long_way(prints: bytes, doubts: bool) -> None:
+    found = []
+    for short in (True, False):
+        port = MemoryPort(MemoryBackend(clock=ManualClock()))
+        asked(port, b"another", "so that there is a scope")
+        if short:
+            token = port.first("s", "k", b"mine", 60_000_000, 10**9, doubts, prints)
+        else:
+            answer: Any = drive(port.run([Claim("s", "k", b"mine", 60_000_000, 10**9, 0, doubts, prints)]))[0]
+            token = answer.token
+        found.append((token, drive(port.get("s", "k"))))
+    assert found[0] == found[1]
+    assert found[0][0] > 0
+
+
+def test_the_short_way_grants_nothing_that_has_a_record() -> None:
+    """F02"""
+    port = MemoryPort(MemoryBackend())
+    assert port.first("s", "k", b"first of its scope", 60_000_000, 10**9, False, b"") == 0
+    assert drive(port.get("s", "k")) is None
+    asked(port, b"mine")
+    assert port.first("s", "k", b"rival", 60_000_000, 10**9, False, b"") == 0
+    record = drive(port.get("s", "k"))
+    assert record is not None
+    assert record.owner == b"mine"

@@ -37,9 +37,12 @@ Replies = list[Reply] | asyncio.Future[list[Reply]]
 
 
 class Side:
-    """One colour of a store, as the flow sees it: claim, settle, and a signal to wait on."""
+    """One colour of a store, as the flow sees it: claim, settle, and a signal to wait on.
 
-    __slots__ = ("claim", "groups", "loop", "settle")
+    ``first`` and ``complete`` are those of `contracts.Short`, where the port has them and nothing is to be hidden.
+    """
+
+    __slots__ = ("claim", "complete", "first", "groups", "loop", "settle")
 
     def __init__(
         self, claim: Submit, settle: Submit, groups: list[Group], loop: asyncio.AbstractEventLoop | None
@@ -48,6 +51,8 @@ class Side:
         self.settle = settle
         self.groups = groups
         self.loop = loop
+        self.first: Callable[..., int] | None = None
+        self.complete: Callable[..., bool] | None = None
 
     def signal(self) -> Signal:
         return ThreadSignal() if self.loop is None else TaskSignal(asyncio.get_running_loop())
@@ -174,7 +179,10 @@ class Engine(Events):
         capabilities = self.backend.capabilities
         if self.in_process:
             port: Any = open_port()
-            return Side(port.claim, port.settle, [], loop)
+            side = Side(port.claim, port.settle, [], loop)
+            if self.privacy is None:
+                side.first, side.complete = getattr(port, "first", None), getattr(port, "complete", None)
+            return side
         lanes = 2 if capabilities.lanes == 3 else 1
         groups: list[Group] = []
         for _ in range(1 if loop is None and capabilities.mixes else lanes):

@@ -69,10 +69,14 @@ class Run(Struct, eq=False, gc=False):
     engine: Engine
     policy: Policy
     key: str
-    asks: Claim | Look  # what the store is asked, and its words for what this is about; of mode S, a look
+    stored_key: str  # what the store sees: the key, or its keyed hash
+    owner: bytes  # what its claim is known by; b"": nothing is claimed
+    fingerprints: bytes
     parent: Run | None
     sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
-    answer: Answer = Answer("absent", attempts=1)  # what the claim came to
+    token: int = 0
+    """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
+    answer: Answer = Answer("absent", attempts=1)  # what else its claim came to, where it was not the first
     active: bool = True
     protected: bool = True
     replayed: bool = False  # what `begin` decided: the handler is not to run, it ran before
@@ -82,45 +86,19 @@ class Run(Struct, eq=False, gc=False):
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
     began: float | None = None  # when its claim was granted, where somebody watched; and how long it took from there
     took: float = 0.0
+    note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
 
     @property
     def scope(self) -> str:
         """The scope of the guard that this runs under."""
-        return self.asks.scope
-
-    @property
-    def stored_key(self) -> str:
-        """What the store sees: the key, or its keyed hash."""
-        return self.asks.key
-
-    @property
-    def owner(self) -> bytes:
-        """What its claim is known by; b"": nothing is claimed."""
-        asks = self.asks
-        return asks.owner if isinstance(asks, Claim) else b""
-
-    @property
-    def note(self) -> bytes | None:
-        """What the claim brings where the record has none, as it is stored."""
-        asks = self.asks
-        return asks.note if isinstance(asks, Claim) else None
-
-    @note.setter
-    def note(self, note: bytes) -> None:
-        assert isinstance(self.asks, Claim)
-        self.asks.note = note
+        return self.policy.scope
 
     @property
     def attempt(self) -> int:
         """Which attempt at this operation this is, counted by the store from 1."""
         return self.answer.attempts
-
-    @property
-    def token(self) -> int:
-        """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
-        return self.answer.token
 
     @property
     def generation(self) -> int:
@@ -160,9 +138,19 @@ class Run(Struct, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<running {show(self.scope)} {show(self.key)!r}, attempt {self.attempt}>"
 
+    def asks(self) -> Claim | Look:
+        """What the store is asked; of mode S, a look."""
+        policy = self.policy
+        if policy.seen:
+            return Look(policy.scope, self.stored_key, self.fingerprints)
+        return Claim(
+            policy.scope, self.stored_key, self.owner, policy.lease, policy.hold, policy.max_attempts,
+            policy.doubt_on_lapse, self.fingerprints, False, self.note,
+        )  # fmt: skip
+
     def renewal(self) -> Renewal:
-        asks, policy = self.asks, self.policy
-        return Renewal(asks.scope, asks.key, self.owner, self.token, policy.lease, policy.hold)
+        policy = self.policy
+        return Renewal(policy.scope, self.stored_key, self.owner, self.token, policy.lease, policy.hold)
 
     def lost(self) -> None:
         self.engine.leased.discard(self)
@@ -183,8 +171,7 @@ class Run(Struct, eq=False, gc=False):
 
     def tell(self, kind: str, detail: str = "") -> None:
         if self.engine.hooks:
-            answer = self.answer
-            self.engine.emit(kind, self.scope, self.key, answer.attempts, answer.token, self.took, detail)
+            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, self.took, detail)
 
     def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
         privacy = self.engine.privacy
@@ -221,22 +208,17 @@ def current() -> Run:
 
 def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
-    scope = policy.scope
     parent = running.get()
     if parent is not None:
-        parent = _around(parent, engine, scope, key)
+        parent = _around(parent, engine, policy.scope, key)
     stored_key = key
     if engine.privacy is not None:
-        stored_key = engine.privacy.hide(scope, key)
-        fingerprints = engine.privacy.hide_fingerprints(scope, fingerprints)
+        stored_key = engine.privacy.hide(policy.scope, key)
+        fingerprints = engine.privacy.hide_fingerprints(policy.scope, fingerprints)
     if policy.seen:
-        return Run(engine, policy, key, Look(scope, stored_key, fingerprints), parent)
+        return Run(engine, policy, key, stored_key, b"", fingerprints, parent)
     new_owner, monotonic = engine.new_owner, engine.monotonic  # 3.11 calls what an attribute holds slowly
-    claim = Claim(
-        scope, stored_key, new_owner(), policy.lease, policy.hold, policy.max_attempts, policy.doubt_on_lapse,
-        fingerprints,
-    )  # fmt: skip
-    return Run(engine, policy, key, claim, parent, monotonic())
+    return Run(engine, policy, key, stored_key, new_owner(), fingerprints, parent, monotonic())
 
 
 def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | None:
@@ -260,9 +242,17 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
-    claim = side.claim
+    first, policy = side.first, run.policy
+    if first is not None and run.note is None and not policy.seen:
+        token = first(
+            policy.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.doubt_on_lapse, run.fingerprints
+        )
+        if token:
+            run.token = token
+            _holds(run)
+            return None
     try:
-        answer = claim(run.asks)
+        answer = side.claim(run.asks())
     except StoreUnavailable as error:
         _without_store(run, error)
         return None
@@ -270,28 +260,28 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
         if answer.kind == "claimed":
             _granted(run, answer)
             return None
-        if answer.kind != "in_progress" or run.policy.wait is None:
+        if answer.kind != "in_progress" or policy.wait is None:
             _answered(run, answer)
             return None
     return _begin(run, side, answer)
 
 
 async def _begin(run: Run, side: Side, answer: Any) -> None:
-    op, wait = run.asks, run.policy.wait
+    wait = run.policy.wait
     try:
         if type(answer) is not Answer:
             pending = answer
             try:
                 answer = await pending
             except asyncio.CancelledError:
-                _give_back(op, pending, side)
+                _give_back(run, pending, side)
                 raise
     except StoreUnavailable as error:
         _without_store(run, error)
         return
-    if answer.kind == "in_progress" and wait is not None and isinstance(op, Claim):
+    if answer.kind == "in_progress" and wait is not None and not run.policy.seen:
         # Here another delivery is known to run: a store that fails now is no reason to run beside it.
-        answer = await _wait_turn(run, side, op, wait)
+        answer = await _wait_turn(run, side, wait)
     _answered(run, answer)
 
 
@@ -308,7 +298,12 @@ def _answered(run: Run, answer: Answer) -> None:
 
 
 def _granted(run: Run, answer: Answer) -> None:
-    run.answer = answer
+    run.answer, run.token = answer, answer.token
+    _holds(run)
+
+
+def _holds(run: Run) -> None:
+    """It has a lease: that is kept from now on, and told."""
     engine = run.engine
     engine.leased.add(run)
     if run.policy.lease < engine.heartbeat.shortest:
@@ -321,13 +316,11 @@ def _granted(run: Run, answer: Answer) -> None:
             run.began = began = engine.monotonic()
             waited = began - run.sent_at
         try:
-            meter = engine.claimed[run.asks.scope]
+            meter = engine.claimed[run.policy.scope]
         except KeyError:
             meter = None  # not told from in here: a hook that raises would seem to have raised over this
         if meter is None:
-            engine.emit(
-                "claimed", run.scope, run.key, answer.attempts, answer.token, waited, "lapsed" if answer.lapsed else ""
-            )
+            engine.emit("claimed", run.scope, run.key, run.attempt, run.token, waited, "lapsed" if run.lapsed else "")
             return
         try:
             meter(waited)
@@ -345,23 +338,26 @@ def answered(run: Run, reply: Reply) -> None:
         raise reply
 
 
-def _give_back(op: Claim | Look, pending: Awaitable[Answer], side: Side) -> None:
+def _give_back(run: Run, pending: Awaitable[Answer], side: Side) -> None:
     """The caller was cancelled. If that was just as its claim was granted, nobody will run it: free it."""
-    if isinstance(op, Claim) and isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled():
+    if isinstance(pending, asyncio.Future) and pending.done() and not pending.cancelled():
         answer = None if pending.exception() else pending.result()
-        if answer is not None and answer.kind == "claimed":
+        op = run.asks()
+        if answer is not None and answer.kind == "claimed" and isinstance(op, Claim):
             settled = asyncio.ensure_future(side.settle(release(op, answer)))
             settled.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
+async def _wait_turn(run: Run, side: Side, wait: float) -> Answer:
     """Ask again whenever the record may have changed, until it is settled, ours, or ``wait`` is over."""
     engine = run.engine
     monotonic = engine.monotonic
     deadline = monotonic() + wait
-    identity = (claim.scope, claim.key)
+    identity = (run.scope, run.stored_key)
     signal = side.signal()
     poll = FIRST_POLL
+    claim = run.asks()
+    assert isinstance(claim, Claim)
     claim.waiting = True
     try:
         # Registered before the record is asked again, so that a settlement in between is not missed.
@@ -376,7 +372,7 @@ async def _wait_turn(run: Run, side: Side, claim: Claim, wait: float) -> Answer:
                 try:
                     answer = await pending
                 except asyncio.CancelledError:
-                    _give_back(claim, pending, side)
+                    _give_back(run, pending, side)
                     raise
             left = deadline - monotonic()
             if answer.kind != "in_progress" or left <= 0:
@@ -402,7 +398,7 @@ def unprotected(run: Run, why: str, detail: str) -> None:
 
 def _replay(run: Run, answer: Answer) -> None:
     """What a call comes to that may not run: the stored value, or an error that says why."""
-    run.answer = answer
+    run.answer, run.token = answer, answer.token
     run.active = False
     run.replayed = True
     kind = answer.kind
@@ -443,23 +439,28 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         monotonic = engine.monotonic
         took = monotonic() - run.began
     result: bytes | None
+    policy = run.policy
     try:
-        result = run.policy.codec.encode(value)
+        result = policy.codec.encode(value)
     except Unstorable as error:
         result = None
         run.took = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
-    settle = side.settle
+    complete = side.complete
+    recorded: Any
     try:
-        recorded = settle(completion_of(run, result))
+        if complete is not None and run.parent is None and not policy.seen:
+            recorded = complete(policy.scope, run.stored_key, run.owner, run.token, policy.retention, result)
+        else:
+            recorded = side.settle(completion_of(run, result))
     except Exception as error:
         recorded = _raised(error)
     if recorded is True and not engine.waiters.waiting:  # what `_recorded` would come to
         if watched:
             try:
-                meter = engine.completed[run.asks.scope]
+                meter = engine.completed[policy.scope]
             except KeyError:
                 meter = None
             if meter is None:
@@ -555,13 +556,13 @@ def _recorded(run: Run, recorded: bool) -> None:
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
     """What records the success of ``run``."""
-    asks, policy = run.asks, run.policy
+    policy = run.policy
     if run.engine.privacy is not None:
         result = run.sealed(result, SEEN_GENERATION if policy.seen else run.answer.generation)
     kept = policy.retention if run.parent is None else max(policy.retention, run.keeps)
     if policy.seen:
-        return Remember(asks.scope, asks.key, kept, asks.fingerprints, result)
-    return Settlement(asks.scope, asks.key, asks.owner, run.answer.token, "done", kept, result)  # type: ignore[union-attr]
+        return Remember(policy.scope, run.stored_key, kept, run.fingerprints, result)
+    return Settlement(policy.scope, run.stored_key, run.owner, run.token, "done", kept, result)
 
 
 async def abort(run: Run, side: Side, error: BaseException) -> None:
@@ -572,12 +573,12 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     run.active = False
     run.took = run.engine.monotonic() - run.began if run.began is not None else 0.0
     policy = run.policy
-    if not run.protected or run.answer.kind not in ("claimed", "absent") or isinstance(error, GeneratorExit):
+    if not run.protected or run.replayed or isinstance(error, GeneratorExit):
         return
     if policy.seen:
         run.tell("released", type(error).__name__)
         return
-    if run.answer.kind == "absent":  # it was interrupted before its claim was answered
+    if not run.token:  # it was interrupted before its claim was answered
         return
     op = _ending(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
@@ -593,7 +594,7 @@ async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: s
     ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
     run.active = False
-    if run.protected and run.answer.kind == "claimed":
+    if run.protected and run.token and not run.replayed:
         op = _ending(run, state)
         op.note = note
         return await _end(run, side, op, why)

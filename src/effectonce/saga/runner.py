@@ -27,7 +27,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.providers import is_ambiguous
-from effectonce.record import Answer, Claim
+from effectonce.record import Answer
 
 from .steps import Attempt, Done, Step, StepRun, Work
 
@@ -293,9 +293,9 @@ class Runner:
         """The step's own key, the same in every attempt; a compensation's token is above that of its step."""
         run, undoing = self._course.run, part is entry.undo
         key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
-        answer = Answer("claimed", run.token + undoing, part.attempts, part.rounds, lapsed=part.crashes > 0)
-        asks = Claim(run.scope, key, run.owner, run.policy.lease, run.policy.hold)
-        return StepRun(run.engine, run.policy, key, asks, run, run.sent_at, answer)
+        token = run.token + undoing
+        answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
+        return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer)
 
     def _done(self) -> Done:
         entries = self._log.entries

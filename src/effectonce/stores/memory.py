@@ -106,7 +106,7 @@ class MemoryBackend:
 
 
 class MemoryPort:
-    """See `contracts.Port`. Every operation is applied under the backend's one lock, but for one way in: `claim`."""
+    """See `contracts.Port` and `Short` there. All is done under the backend's one lock, but for one way in: `first`."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
@@ -127,53 +127,71 @@ class MemoryPort:
             Remember: self._remember,
         }
 
-    def claim(self, op: Claim | Look) -> Reply:
-        """The reply itself, at once: nothing here is worth waiting for, alone or in company.
+    def first(
+        self, scope: str, key: str, owner: bytes, lease: int, retention: int, doubt_on_lapse: bool, fingerprints: bytes
+    ) -> int:
+        """A key that is new is granted without the lock: of those who put their row there at once, one does.
 
-        A key that is new is granted without the lock: of those who put their row there at once, one does. All that is
-        not new is changed under the lock only. What is deleted could make a key new again under the feet of a claim
-        that has read the clock, or take the scope's dictionary from it: so a deletion begins and ends with another
-        value of ``quiet``, and a claim that has seen two of them asks again.
+        All that is not new is changed under the lock only. What is deleted could make a key new again under the feet
+        of a claim that has read the clock, or take the scope's dictionary from it: so a deletion begins and ends with
+        another value of ``quiet``, and a claim that has seen two of them is made again, under the lock.
         """
         quiet = self._backend.quiet
-        if quiet is not None and type(op) is Claim:
-            key = op.key
-            rows = self._scopes.get(op.scope)
-            if rows is not None and key not in rows:
-                ticks = self._ticks
-                now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
-                row = _Row(
-                    "claimed", op.owner, now, 1, 0, now, op.lease, op.retention, op.doubt_on_lapse,
-                    op.fingerprints and op.fingerprints[:33], now, now, op.note,
-                )  # fmt: skip
-                if rows.setdefault(key, row) is row:
-                    if self._backend.quiet is quiet:
-                        return Answer("claimed", now, 1) if op.note is None else Answer("claimed", now, 1, note=op.note)
-                    self._take_back(op)
-        return self._locked(op)
+        rows = self._scopes.get(scope)
+        if rows is not None and quiet is not None and key not in rows:
+            ticks = self._ticks
+            now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
+            row = _Row(
+                "claimed", owner, now, 1, 0, now, lease, retention, doubt_on_lapse, fingerprints and fingerprints[:33],
+                now, now,
+            )  # fmt: skip
+            if rows.setdefault(key, row) is row:
+                if self._backend.quiet is quiet:
+                    return now
+                self._take_back(scope, key, owner)
+        return 0
 
-    def _take_back(self, op: Claim) -> None:
-        """Undo a grant that nobody has been told of."""
-        with self._lock:
-            rows = self._scopes.get(op.scope, {})
-            row = rows.get(op.key)
-            if row is not None and row.owner == op.owner:
-                del rows[op.key]
-
-    def _locked(self, op: Batchable) -> Reply:
-        """The reply to one operation, applied under the lock."""
+    def complete(self, scope: str, key: str, owner: bytes, token: int, retention: int, result: bytes | None) -> bool:
         acquire, release, ticks = self._acquire, self._release, self._ticks
         try:  # half as dear as `with`, and as safe from an interruption: the lock knows whose it is
             acquire()
             now = (self._offset + ticks()) // 1000
-            return self._settle(op, now) if type(op) is Settlement else self._appliers[type(op)](op, now)
+            row = self._scopes[scope][key]
+            # Nearly always: it holds the lease that it got, unchanged.
+            if row.owner is owner and row.token is token and row.state == "claimed" and now - row.leased_at < row.lease:
+                row.state, row.changed_at, row.result = "done", now, result
+                if row.retention is not retention:  # a write takes six times as long as a look
+                    row.retention = retention
+                return True
+            return self._settle(Settlement(scope, key, owner, token, "done", retention, result), now)
+        except KeyError:
+            return False
         finally:
             try:
                 release()
             except RuntimeError:  # interrupted while it waited: it is not ours
                 pass
 
-    settle = _locked
+    def _take_back(self, scope: str, key: str, owner: bytes) -> None:
+        """Undo a grant that nobody has been told of."""
+        with self._lock:
+            rows = self._scopes.get(scope, {})
+            row = rows.get(key)
+            if row is not None and row.owner == owner:
+                del rows[key]
+
+    def claim(self, op: Batchable) -> Reply:
+        acquire, release, ticks = self._acquire, self._release, self._ticks
+        try:  # as in `complete`
+            acquire()
+            return self._appliers[type(op)](op, (self._offset + ticks()) // 1000)
+        finally:
+            try:
+                release()
+            except RuntimeError:
+                pass
+
+    settle = claim
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         with self._lock:

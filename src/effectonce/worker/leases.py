@@ -158,7 +158,7 @@ class Leases:
             if run is None or run.lease_lost:
                 run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
                 mark(job, run)
-            ops.append(run.asks)
+            ops.append(run.asks())
         ends = [slots.ends for slots in self.slots]
         self._claiming += 1
         self._chores.when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
@@ -441,7 +441,7 @@ class Leases:
         run = job.run
         assert run is not None
         run.active = False
-        claim = run.asks
+        claim = run.asks()
         if isinstance(claim, Claim):
             replies = self._side.settle_block([release(claim, run.answer)])
             if not isinstance(replies, list):

@@ -66,7 +66,7 @@ class StoreOutlook:
     def _fate(self, job: Job) -> tuple[Fate, int]:
         engine = self._store.engine
         run = flow.prepare(engine, job.route.policy, job.key, job.fingerprints)
-        answer = engine.sync_side().claim(Look(run.scope, run.stored_key, run.asks.fingerprints))
+        answer = engine.sync_side().claim(Look(run.scope, run.stored_key, run.fingerprints))
         if type(answer) is not Answer:
             answer = drive(answer)
         record = self._store.get(job.route.policy.scope, job.key)

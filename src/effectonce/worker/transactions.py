@@ -21,7 +21,7 @@ from effectonce.core.backoff import Backoff
 from effectonce.core.engine import Engine
 from effectonce.core.flow import Run
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
-from effectonce.record import Answer, Look
+from effectonce.record import Answer
 
 from .chores import Fail, either
 from .jobs import Job, Poison, cause_of, mark
@@ -243,6 +243,6 @@ def _run_of(job: Job) -> Run:
     policy = job.route.policy
     job.used = 0  # the broker has counted anew since the redrive
     answer = Answer("claimed", attempts=job.tries)
-    run = Run(_no_store, policy, job.key, Look(policy.scope, job.key), None, answer=answer, protected=False)
+    run = Run(_no_store, policy, job.key, job.key, b"", b"", None, answer=answer, protected=False)
     mark(job, run)
     return run
