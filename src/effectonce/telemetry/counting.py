@@ -11,6 +11,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from math import hypot
 from operator import add
 from typing import Final
 
@@ -59,17 +60,20 @@ class Tally:
                 return
             taken = self.pending[:size]
             del self.pending[:size]
-            zeros = taken.count(0.0)
             self.count += size
-            self.timed += size - zeros
-            if zeros == size:
+            total = sum(taken)
+            if not total:
                 return
-            self.total += sum(taken)
-            if max(taken) > BOUNDS[0]:
+            zeros = 0 if all(taken) else taken.count(0.0)
+            self.total += total
+            self.timed += size - zeros
+            # Handlers that do next to nothing would notice the time that sorting takes, and even that of `max`. None of
+            # them took longer than the root of the sum of all squares.
+            if hypot(*taken) <= BOUNDS[0]:
+                below = [size - zeros] * len(BOUNDS)
+            else:
                 taken.sort()
                 below = [bisect_right(taken, bound) - zeros for bound in BOUNDS]
-            else:  # of handlers that do next to nothing, which would notice the time that sorting takes
-                below = [size - zeros] * len(BOUNDS)
             self.up_to = list(map(add, self.up_to, below))
 
     def buckets(self) -> Sequence[tuple[str, float]]:
