@@ -10,7 +10,8 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -460,6 +461,101 @@ def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, m
             thread.join(20)
             assert not thread.is_alive(), f"hung after line {reached}"
         assert group.submit(claim("later")).kind == "claimed", f"wedged after line {reached}"
+        return bool(reached)
+
+    tried = 0
+    while attempt(tried + 1):
+        tried += 1
+    assert tried > 15
+
+
+class Gate:
+    """A lock without a clock: whoever blocks on it times out when it is told to."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+        self.blocks = False  # somebody, until it is opened or told to time out
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        with self._changed:
+            self.blocks = blocking and self._closed
+            self._changed.wait_for(lambda: not self.blocks)
+            opened, self._closed = not self._closed, True
+            return opened
+
+    def release(self) -> None:
+        with self._changed:
+            if not self._closed:
+                raise RuntimeError("release unlocked lock")
+            self._closed = self.blocks = False
+            self._changed.notify()
+
+    def time_out(self) -> None:
+        with self._changed:
+            self.blocks = False
+            self._changed.notify()
+
+    def locked(self) -> bool:
+        return self._closed
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every line of its leader in turn, also in the instant of its reply: the others are all woken."""
+    monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
+    monkeypatch.setattr(thread_group, "threading", SimpleNamespace(Lock=Gate, current_thread=threading.current_thread))
+    file = ThreadGroup.submit.__code__.co_filename
+
+    def attempt(at: int) -> bool:
+        """Let the follower time out at its leader's ``at``-th line; whether there was one."""
+        port = Held()
+        group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+        followers: list[tuple[threading.Thread, Any]] = []  # each with its gate
+        reached, lines = [], [0]
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code.co_filename != file:
+                return None
+            if event == "line" and port.go.is_set():
+                lines[0] += 1
+                if lines[0] == at:
+                    reached.append(frame.f_lineno)
+                    followers[late][1].time_out()
+                    while any(thread.is_alive() and not gate.blocks for thread, gate in followers):
+                        pass  # until each has left, or blocks again
+            return trace
+
+        def submit(key: str) -> None:
+            group.submit(claim(key))
+
+        def submit_traced(key: str) -> None:
+            sys.settrace(trace)
+            submit(key)
+            sys.settrace(None)
+
+        def start(key: str, target: Callable[[str], None] = submit) -> threading.Thread:
+            thread = threading.Thread(target=target, args=(key,), daemon=True)
+            thread.start()
+            return thread
+
+        def gate_of(place: int) -> Any:
+            while len(group._queue) <= place or not getattr(group._queue[place].gate, "blocks", False):
+                pass
+            return group._queue[place].gate
+
+        first = start("first")
+        port.entered.wait(10)
+        leader = start("leader", submit_traced)
+        gate_of(0)
+        followers += [(start(f"f{n}"), gate_of(1 + n)) for n in range(3)]
+        port.go.set()
+        for thread in (first, leader, *(thread for thread, _ in followers)):
+            thread.join(10)
+        asleep = [thread for thread, _ in followers if thread.is_alive()]
+        for _, gate in followers:
+            gate.time_out()
+        assert not asleep, f"{len(asleep)} sleep on after line {reached}"
         return bool(reached)
 
     tried = 0

@@ -124,9 +124,10 @@ class ThreadGroup:
             replies = drive(exchange(self._port, [each.op for each in entries], pause_thread))
             for each, reply in pair(entries, replies, queue):
                 if each is not entry:
-                    answered.append(each)
                     each.others = answered
                 each.reply = own(reply) if isinstance(reply, Exception) else reply
+                if each is not entry:  # not before its reply: who times out just now wakes one of those in there
+                    answered.append(each)
             self._sent = []
 
     def _wake_next(self, answered: list[Entry]) -> None:
