@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from typing import Any
 
 from effectonce.contracts import Event, Hook, Meter, Tracer
@@ -10,6 +12,8 @@ from effectonce.contracts import Event, Hook, Meter, Tracer
 log = logging.getLogger("effectonce")
 
 MANY_SCOPES = 2000  # so many are remembered; names that never end must not fill the memory
+
+_adding = threading.Lock()  # one for all: hooks are added seldom
 
 
 class Events:
@@ -52,7 +56,8 @@ class Events:
         self.completed: dict[str, Meter | None] = {}
 
     def add_hook(self, hook: Hook) -> None:
-        self.hooks = (*self.hooks, hook)
+        with _adding:
+            self.hooks = (*self.hooks, hook)
 
     def emit(
         self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,
@@ -100,3 +105,12 @@ class Events:
         if self._hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
             self._forget()
         return meters, hooks
+
+
+def _after_fork() -> None:
+    global _adding  # a thread that is the parent's may hold it
+    _adding = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
