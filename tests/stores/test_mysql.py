@@ -35,7 +35,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.keys import digest
-from effectonce.record import Answer, Claim, Look, Query, Remember, Renewal, Settlement, Swept
+from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewal, Settlement, Swept
 from effectonce.stores import mysql
 from effectonce.stores.mysql import MySQLBackend
 from effectonce.stores.mysql_rows import aliased, queries
@@ -109,6 +109,10 @@ def settlement(of: Claim, answer: Answer, **options: Any) -> Settlement:
         "scope": of.scope, "key": of.key, "owner": of.owner, "token": answer.token, "state": "done",
         "retention": KEEP, **options,
     })  # fmt: skip
+
+
+def note(of: Claim, answer: Answer, text: bytes = b"n") -> Note:
+    return Note(of.scope, of.key, of.owner, answer.token, text)
 
 
 async def answer(port: Port, op: Claim | Look) -> Answer:
@@ -197,6 +201,26 @@ async def test_a_claim_and_a_settlement_are_one_round_trip_each(
         assert proxy.replies - before == 1
         assert await settle(port, mine, granted)
         assert proxy.replies - before == 2
+
+
+async def test_notes_and_settlements_that_wait_together_share_a_round_trip_and_a_commit(
+    make: PortMaker, mariadb_url: str, unique_name: str
+) -> None:
+    with FaultProxy(urlsplit(mariadb_url).port or 3306) as proxy:
+        port: Any = make(proxy.through(mariadb_url), prefix=unique_name)
+        await port.migrate()
+        claims = [claim(f"k{n}") for n in range(8)]
+        granted = await port.run(claims)
+        batch = [(settlement, note)[n % 2](c, g) for n, (c, g) in enumerate(zip(claims, granted, strict=True))]
+
+        async def commits() -> int:
+            [[[_, count]]] = await port._wire.ask("SHOW SESSION STATUS LIKE 'Com_commit'")
+            return int(count)
+
+        committed, before = await commits(), proxy.replies
+        assert await port.run(batch) == [True] * 8
+        assert proxy.replies - before == 1
+        assert await commits() - committed == 1
 
 
 async def test_keys_that_a_collation_would_merge_are_two(port: Port) -> None:
@@ -340,6 +364,29 @@ async def test_contention_leaves_no_lock_behind(
                 await port.run(batch)
             with locked(mariadb_url, unique_name, *others, wait="NOWAIT"):
                 pass
+
+
+@pytest.mark.parametrize("order", [(note, settlement), (settlement, note)])
+async def test_notes_and_settlements_lock_in_one_order(
+    mariadb_url: str, unique_name: str, order: tuple[Callable[..., Any], Callable[..., Any]]
+) -> None:
+    """F70: who waits for the first row holds no later one, else two batches could wait for each other."""
+    port: Any = open_backend(mariadb_url, prefix=unique_name).async_port()
+    await port.migrate()
+    claims = sorted((claim(f"k{n}") for n in range(2)), key=lambda c: digest("s", c.key))
+    batch = [make(c, g) for make, c, g in zip(order, claims, await port.run(claims), strict=True)]
+    [[[thread]]] = await port._wire.ask("SELECT CONNECTION_ID()")
+    waits = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = %s"
+    first, later = (c.key for c in claims)
+    with locked(mariadb_url, unique_name, first), admin(mariadb_url) as cursor:
+        task = asyncio.create_task(port.run(batch))
+        while not cursor.execute(waits, (thread,)):
+            assert not task.done()
+            await asyncio.sleep(0.12)  # the view stays as it is while it is read more than every 0.1 s
+        with locked(mariadb_url, unique_name, later, wait="NOWAIT"):
+            pass
+    assert await task == [True, True]
+    await port.close()
 
 
 @pytest.mark.parametrize("returning", ["auto", "off"])

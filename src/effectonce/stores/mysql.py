@@ -1,7 +1,7 @@
 """Records in MySQL >= 8.0 or MariaDB >= 10.6.
 
-A batch of claims is one `INSERT ... ON DUPLICATE KEY UPDATE`, of settlements one `UPDATE` with a join, each with
-what is needed to answer in the same packet. MariaDB returns the rows of the insert itself; MySQL reads them in
+A batch of claims is one `INSERT ... ON DUPLICATE KEY UPDATE`, of settlements and notes one `UPDATE` with a join, each
+with what is needed to answer in the same packet. MariaDB returns the rows of the insert itself; MySQL reads them in
 the same transaction. The statements are in ``sql/mysql_queries.sql``, with the reasons.
 """
 
@@ -123,6 +123,8 @@ class MySQLPort:
         kinds: dict[type, list[int]] = {}
         for position, op in enumerate(batch):
             kinds.setdefault(type(op), []).append(position)
+        if Note in kinds and Settlement in kinds:  # one statement: one commit, and one order of locks
+            kinds[Settlement] += kinds.pop(Note)
         for kind, positions in kinds.items():
             # By id, not by identity as they came: the order in which locks must be taken is the primary key's.
             items = sorted((digest(batch[n].scope, batch[n].key), n) for n in positions)
@@ -174,15 +176,24 @@ class MySQLPort:
             for id_, op in zip(ids, ops, strict=True)
         ]
 
-    async def _settle(self, ids: Sequence[bytes], ops: Sequence[Settlement]) -> list[Reply]:
+    async def _settle(self, ids: Sequence[bytes], ops: Sequence[Settlement | Note]) -> list[Reply]:
+        """Notes may be among them: to the statement, settlements that leave a claim a claim."""
+        states = ["claimed" if isinstance(op, Note) else _STATE[op.state] for op in ops]
         rows = [
-            f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,"
-            f"'{_STATE[op.state]}' AS state,{op.retention:d} AS retention,{self._payload(op.result)} AS result,"
-            f"{self._payload(op.error)} AS error,{op.refund:d} AS refund,{binary(op.note)} AS note"
-            for id_, op in zip(ids, ops, strict=True)
+            f"SELECT {binary(id_)} AS id,{binary(op.owner)} AS owner,{op.token:d} AS token,'{state}' AS state,"
+            f"{self._outcome(op)},{binary(op.note)} AS note"
+            for id_, op, state in zip(ids, ops, states, strict=True)
         ]
         found = await self._update("settle", ids, rows)
-        return [found.get(id_) == (op.owner, op.token, op.state) for id_, op in zip(ids, ops, strict=True)]
+        return [found.get(id_) == (op.owner, op.token, state) for id_, op, state in zip(ids, ops, states, strict=True)]
+
+    def _outcome(self, op: Settlement | Note) -> str:
+        if isinstance(op, Note):
+            return "0 AS retention,NULL AS result,NULL AS error,0 AS refund"
+        return (
+            f"{op.retention:d} AS retention,{self._payload(op.result)} AS result,{self._payload(op.error)} AS error,"
+            f"{op.refund:d} AS refund"
+        )
 
     async def _note(self, ids: Sequence[bytes], ops: Sequence[Note]) -> list[Reply]:
         rows = [
