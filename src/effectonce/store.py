@@ -100,9 +100,10 @@ class Store:
 
     def add_hook(self, hook: Hook) -> None:
         """Call ``hook`` with every `Event` from now on."""
-        self._hooks = (*self._hooks, hook)
-        if self._live is not None:
-            self._live.add_hook(hook)
+        with self._opening:  # an engine that opens meanwhile would not be told of it
+            self._hooks = (*self._hooks, hook)
+            if self._live is not None:
+                self._live.add_hook(hook)
 
     def take_scope(self, scope: str, function: Any) -> None:
         """Note that ``function`` runs under ``scope``; `ScopeTaken` where another one does."""

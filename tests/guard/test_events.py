@@ -33,10 +33,12 @@ class Lock:
         self._lock.release()
 
 
-def test_two_threads_that_add_a_hook_at_once_add_both(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "make", [Events, lambda hooks: eo.Store(MemoryBackend(), hooks=hooks)], ids=["worker", "store"]
+)
+def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes when the first has read the hooks and not yet written them."""
     lock = Lock()
-    monkeypatch.setattr(events, "_adding", lock)
 
     class Read(tuple[Any, ...]):
         def __iter__(self) -> Iterator[Any]:
@@ -50,7 +52,12 @@ def test_two_threads_that_add_a_hook_at_once_add_both(monkeypatch: pytest.Monkey
 
     def other(event: eo.Event) -> None: ...
 
-    told = Events(Read())
+    told = make(())
+    if isinstance(told, Events):
+        monkeypatch.setattr(events, "_adding", lock)
+    else:
+        told._opening = lock
+    told._hooks = Read()
     second = threading.Thread(target=told.add_hook, args=(other,))
     told.add_hook(hook)
     second.join(10)
