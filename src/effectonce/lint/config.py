@@ -51,7 +51,7 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     baseline: str = ""
     cache_dir: str = ".effectonce_cache"
     designs: bool = True
-    """Whether YAML, JSON, Markdown, Mermaid and Terraform files are looked at as well."""
+    """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are looked at as well."""
 
     def check(self, where: str) -> None:
         """Refuse names of rules that do not exist."""

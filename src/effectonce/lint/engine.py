@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 import msgspec
@@ -161,7 +162,15 @@ def _under(start: str, config: Config) -> Iterator[str]:
 
 def _wanted(path: str, config: Config) -> bool:
     kind = path.endswith(".py") or (config.designs and designs.is_design(os.path.basename(path)))
-    return kind and not config.excludes(path)
+    return kind and not config.excludes(path) and not _is_dump(path)
+
+
+def _is_dump(path: str) -> bool:
+    """Whether an SQL file is the data of a database: too large to be written by hand."""
+    try:
+        return path.lower().endswith(".sql") and os.path.getsize(path) > LARGEST
+    except OSError:
+        return False
 
 
 def _roots(paths: Sequence[str]) -> tuple[str, ...]:
@@ -204,7 +213,9 @@ def look(project: Project, path: str, asked_for: bool) -> Entry:
         if python:
             entry = _look_at_code(project, path, content)
         else:
-            entry = Entry(digest="", findings=designs.analysed(path, content, asked_for=asked_for))
+            project.begin()
+            found = designs.analysed(path, content, asked_for=asked_for, others=partial(project.sql_around, path))
+            entry = Entry(digest="", findings=found, used=project.used, asked=_asked(project))
     except Unreadable as error:
         entry = _unreadable(path, error.message, error.line, error.column)
     except (RecursionError, MemoryError):

@@ -55,9 +55,9 @@ _USAGE = """\
 # The checker
 
 `effectonce lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
-tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose. It
-imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2: wrong usage, or a file that
-could not be read.
+tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
+the tables of SQL files. It imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2:
+wrong usage, or a file that could not be read.
 
 ```console
 $ effectonce lint .                                   # code frames, colour in a terminal
@@ -82,8 +82,8 @@ baseline = "lint-baseline.json"
 ```
 
 `# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
-Markdown between `<!--` and `-->`). A comment that hides nothing any more is found too. For pre-commit there is the hook
-`effectonce-lint`.
+Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing any more is found too. For
+pre-commit there is the hook `effectonce-lint`.
 
 It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
 what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an

@@ -15,7 +15,7 @@ from .findings import Edit, Finding, Fix, Ignore, LintError, Place
 from .rules import RULES, selected
 
 _IGNORE = r"\s*effectonce:\s*ignore(?:\[([^\]]*)\])?[ \t]*(.*?)\s*(?:-->)?\s*$"
-_COMMENT = re.compile(rf"(?:#|//|%%){_IGNORE}")
+_COMMENT = re.compile(rf"(?:#|//|%%|--){_IGNORE}")
 _IN_MARKDOWN = re.compile(rf"(?:<!--|^\s*%%){_IGNORE}")
 """There a `#` begins a headline, or stands in an example; a Mermaid diagram has comments of its own."""
 

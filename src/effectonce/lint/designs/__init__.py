@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
 from effectonce.lint.findings import Finding
 from effectonce.lint.python.modules import Unreadable
 
-from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tree
+from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tables, tree
 from .judge import judged
 from .model import Design
 
 _TREES = (".yaml", ".yml", ".json")
-_ENDINGS = (*_TREES, ".md", ".markdown", ".mmd", ".mermaid", ".tf")
+_ENDINGS = (*_TREES, ".md", ".markdown", ".mmd", ".mermaid", ".tf", ".sql")
 _MARKED = re.compile(
     rb"^\s*[\"']?asyncapi[\"']?\s*:|AWSTemplateFormatVersion|AWS::|^functions:|^services:", re.MULTILINE
 )
@@ -23,10 +24,17 @@ def is_design(name: str) -> bool:
     return name.lower().endswith(_ENDINGS)
 
 
-def analysed(path: str, content: bytes, *, asked_for: bool = True) -> list[Finding]:
+def analysed(
+    path: str,
+    content: bytes,
+    *,
+    asked_for: bool = True,
+    others: Callable[[], Iterable[str]] = tables.nothing_else,
+) -> list[Finding]:
     """All findings of a design.
 
     A file that nobody asked for by name, and that does not look like a design, is none: a folder is full of YAML.
+    ``others`` gives the SQL files around it, for what one of them says of another's table.
     """
     low = path.lower()
     if low.endswith(_TREES):
@@ -39,6 +47,8 @@ def analysed(path: str, content: bytes, *, asked_for: bool = True) -> list[Findi
         return []
     if low.endswith(".tf"):
         return judged(hcl.read(path, text))
+    if low.endswith(".sql"):
+        return judged(tables.read(path, text, others))
     if low.endswith((".mmd", ".mermaid")):
         return judged(mermaid.read(path, text.splitlines(), 1))
     return judged(markdown.read(path, text))

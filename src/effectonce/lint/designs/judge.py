@@ -43,6 +43,18 @@ def judged(design: Design) -> list[Finding]:
                 help="keep it longer than retries, visibility timeout, dead-letter queue and redrive together",
             )
         )
+    for table in design.tables:
+        out.append(
+            _found(
+                "EO101",
+                table.at,
+                table.name,
+                f"nothing keeps `{table.key}` of the table `{table.name}` unique: two deliveries can both be recorded "
+                "as the first",
+                help=f"a primary key or unique index on ({table.key}), with the consumer if several share the table",
+                mode="T",
+            )
+        )
     return out
 
 

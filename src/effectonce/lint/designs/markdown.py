@@ -1,4 +1,4 @@
-"""Markdown: tables of consumers, and the Mermaid diagrams between them."""
+"""Markdown: tables of consumers, the Mermaid diagrams between them, and what the lists around them say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from effectonce.lint.findings import Place
 
 from . import mermaid
 from .model import Consumer, Design, Said
+from .prose import read as prose_of
 
 _CONSUMER = re.compile(
     r"^(?:consumer|handler|worker|subscriber|listener|processor|message handler|event handler|consumer / handler)s?$",
@@ -28,6 +29,7 @@ _LONGEST = 2_000
 def read(path: str, text: str) -> Design:
     design = Design()
     lines = text.splitlines()
+    prose = list(lines)
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -38,6 +40,7 @@ def read(path: str, text: str) -> Design:
                 found = mermaid.read(path, lines[at + 1 : end], at + 2)
                 design.consumers += found.consumers
                 design.early_acks += found.early_acks
+            prose[at : end + 1] = [""] * len(prose[at : end + 1])
             at = end + 1
         elif "|" in line and at + 1 < len(lines) and _RULE.match(lines[at + 1][:_LONGEST]):
             end = at + 2
@@ -47,6 +50,7 @@ def read(path: str, text: str) -> Design:
             at = end
         else:
             at += 1
+    design.consumers += prose_of(path, prose)
     return design
 
 

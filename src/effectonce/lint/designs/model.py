@@ -118,12 +118,22 @@ class Setting:
 
 
 @dataclass(slots=True)
+class Table:
+    """A table of messages in which nothing keeps ``key`` unique."""
+
+    name: str
+    at: Place
+    key: str
+
+
+@dataclass(slots=True)
 class Design:
     consumers: list[Consumer] = field(default_factory=list)
     queues: list[Queue] = field(default_factory=list)
     early_acks: list[Setting] = field(default_factory=list)
     short: list[Setting] = field(default_factory=list)
     """Retentions that are too short; what is wrong stands for the name."""
+    tables: list[Table] = field(default_factory=list)
 
 
 def line_place(path: str, number: int, text: str) -> Place:

@@ -14,6 +14,7 @@ from .library import (
     effects,
     guards,
     habits,
+    handover,
     higher,
     layers,
     orm,
@@ -36,7 +37,7 @@ DEEPEST = 14
 
 _AWS_READS = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
 
-_LIBRARY = (plain, higher, guards, brokers, registrations, orm, redis, documents, stores, services, effects)
+_LIBRARY = (handover, plain, higher, guards, brokers, registrations, orm, redis, documents, stores, services, effects)
 """Asked in this order: the first that knows a call says what it does."""
 
 

@@ -128,7 +128,7 @@ class Contexts(Calls):
                     returns_failure=habits.returns_failure(handler.body),
                     says_false=habits.says_false(handler.body),
                     depth=len(self.frames),
-                    trivial=all(op.kind in ("ack", "commit", "rollback") for op in done)
+                    trivial=all(op.kind in ("ack", "commit", "rollback", "wait") for op in done)
                     and habits.only_tells(handler.body),
                 )
             )
@@ -263,9 +263,9 @@ class Contexts(Calls):
                 self.retrying -= 1
         if value.tag == "suppress":
             return self._suppressed(item, inner)
-        if value.tag == "message.process":
+        if value.tag in ("message.process", "executor", "task.group"):
             how = inner()
-            self.emit("ack", item.context_expr, text="process")
+            self.emit("ack" if value.tag == "message.process" else "wait", item.context_expr, text=value.tag)
             return how
         return inner()
 

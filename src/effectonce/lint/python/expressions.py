@@ -32,6 +32,9 @@ class Expressions(Names):
                 return Val(text=repr(node.value)[:80], literal=node.value)
             case ast.Subscript():
                 return self.item(self.value(node.value), self.value(node.slice))
+            case ast.Await(value=ast.Name() | ast.Attribute()):
+                self.emit("wait", node)
+                return self.value(node.value)
             case ast.Await() | ast.Starred():
                 return self.value(node.value)
             case ast.JoinedStr():

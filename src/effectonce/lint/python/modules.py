@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from effectonce.lint.findings import Place
 
 from . import sql
+from .buffers import Taker, takers
 
 if TYPE_CHECKING:
     from .values import Val
@@ -216,6 +217,11 @@ class Module:
             for binding in bindings
             if isinstance(binding.node, ast.ClassDef)
         }
+
+    @cached_property
+    def buffers(self) -> dict[str, list[Taker]]:
+        """The queues inside the process that this file makes, by name, and its functions that take from them."""
+        return takers(self)
 
     @cached_property
     def unique(self) -> dict[str, list[frozenset[str]]]:

@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from effectonce.lint.config import SKIPPED
@@ -28,6 +28,8 @@ RECEIVES = re.compile(
     rb"|blmove|next_msg|KafkaConsumer|basic_get|queue_receiver|subscription_receiver|\.pubsub\(|\.iterator\("
 )
 """What every receiving of messages comes down to."""
+_SQL_FILES = "*.sql"
+"""What is asked for when all of those are."""
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
@@ -61,6 +63,7 @@ class Project:
         self._found: dict[tuple[str, str], str] = {}
         self._files: dict[str, bool] = {}
         self._bases: dict[str, dict[str, list[str]]] = {}
+        self._tables: dict[str, list[str]] = {}
         self._receiving: dict[str, tuple[bool, str]] = {}
         self._changed: list[tuple[Val, dict[str, Val] | None, tuple[Val, ...]]] = []
         self.used: dict[str, str] = {}
@@ -170,8 +173,36 @@ class Project:
             found = [self.find(module.directory, each) for each in dotted]
         return [path for path in found if path and path != module.path]
 
+    def sql_around(self, path: str) -> Iterator[str]:
+        """The texts of the SQL files around the one at ``path``: migrations stand side by side, or each in a folder."""
+        directory = os.path.dirname(path)
+        found = self._sql_files(directory)
+        self.asked[directory, _SQL_FILES] = digest(os.pathsep.join(found).encode())
+        for other in found:
+            if other != path:
+                try:
+                    with open(other, "rb") as file:
+                        content = file.read(LARGEST)
+                except OSError:
+                    content = b""
+                self.used[other] = digest(content)
+                yield content.decode("utf-8", "replace")
+
+    def _sql_files(self, directory: str) -> list[str]:
+        above = directory if directory == self._root(directory) else os.path.dirname(directory)
+        if above not in self._tables:
+            self._tables[above] = []
+            for folder, folders, names in os.walk(above):
+                folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+                self._tables[above] += [
+                    os.path.join(folder, name) for name in sorted(names) if name.lower().endswith(".sql")
+                ]
+        return self._tables[above]
+
     def still_so(self, directory: str, dotted: str, path: str) -> bool:
         """Whether an import that once meant ``path`` means it still."""
+        if dotted == _SQL_FILES:
+            return digest(os.pathsep.join(self._sql_files(directory)).encode()) == path
         if dotted.startswith("<"):
             return os.pathsep.join(self.deriving(directory, dotted[1:])) == path
         if dotted.startswith("."):

@@ -119,7 +119,7 @@ def _after_with(tokens: list[str]) -> list[str]:
         if token == "(":
             depth += 1
             if depth == 1 and tokens[at + 1 : at + 2] and tokens[at + 1] in ("insert", "update") and inner is None:
-                inner = tokens[at + 1 : _closing(tokens, at)]
+                inner = tokens[at + 1 : closing(tokens, at)]
         elif token == ")":
             depth -= 1
         elif depth == 0 and token in ("select", "insert", "update", "delete", "merge"):
@@ -140,12 +140,12 @@ def _insert(tokens: list[str]) -> Statement:
     table, at = _name(tokens, at)
     columns: tuple[str, ...] = ()
     if tokens[at : at + 1] == ["("] and tokens[at + 1 : at + 2] != ["select"]:
-        end = _closing(tokens, at)
-        columns = tuple(part[-1] for part in _split(tokens[at + 1 : end]) if part)
+        end = closing(tokens, at)
+        columns = tuple(part[-1] for part in split(tokens[at + 1 : end]) if part)
         at = end + 1
     values: tuple[str, ...] = ()
     if tokens[at : at + 1] in (["values"], ["value"]) and tokens[at + 1 : at + 2] == ["("]:
-        parts = _split(tokens[at + 2 : _closing(tokens, at + 1)])
+        parts = split(tokens[at + 2 : closing(tokens, at + 1)])
         values = tuple(part[0] if len(part) == 1 else "(" for part in parts)
     rest = tokens[at:]
     grows = ""
@@ -203,7 +203,7 @@ def _select(tokens: list[str]) -> Statement:
     if not table and "exists" in tokens:  # SELECT EXISTS (SELECT 1 FROM processed …)
         inner = _index(tokens, "from")
         table = _name(tokens, inner + 1)[0] if inner < len(tokens) else ""
-    columns = tuple(part[-1] for part in _split(tokens[1:start]) if part)
+    columns = tuple(part[-1] for part in split(tokens[1:start]) if part)
     where_at = _index(tokens, "where", start)
     locks = any(tokens[at : at + 2] == ["for", "update"] for at in range(len(tokens)))
     locks = locks or any(token.startswith(("pg_advisory", "pg_try_advisory", "get_lock")) for token in tokens)
@@ -223,7 +223,7 @@ def _growing(tokens: list[str], table: str) -> str:
 
 def _assignments(tokens: list[str]) -> list[tuple[str, list[str]]]:
     out = []
-    for part in _split(tokens):
+    for part in split(tokens):
         if "=" in part:
             at = part.index("=")
             if at and part[at - 1] != ")":
@@ -238,7 +238,7 @@ def _grows(column: str, value: list[str]) -> bool:
         return False
     if value[0] in _GROWING:
         return True
-    if value[0] in _STABLE and _closing(value, 1) == len(value) - 1:
+    if value[0] in _STABLE and closing(value, 1) == len(value) - 1:
         return False
     return any(token in _ARITHMETIC for token in value[1:])
 
@@ -273,7 +273,7 @@ def _clause(tokens: list[str], start: int, ends: set[str]) -> int:
     return len(tokens)
 
 
-def _closing(tokens: list[str], at: int) -> int:
+def closing(tokens: list[str], at: int) -> int:
     """The parenthesis that closes the one at ``at``."""
     depth = 0
     for end in range(at, len(tokens)):
@@ -283,7 +283,7 @@ def _closing(tokens: list[str], at: int) -> int:
     return len(tokens)
 
 
-def _split(tokens: list[str]) -> list[list[str]]:
+def split(tokens: list[str]) -> list[list[str]]:
     """By commas outside parentheses."""
     parts: list[list[str]] = [[]]
     depth = 0
@@ -313,7 +313,7 @@ def unique_columns(text: str) -> dict[str, list[frozenset[str]]]:
     for found in _TABLE.finditer(text[:_LONGEST]):
         table = found.group(1).rpartition(".")[2].strip('"`').lower()
         tokens = ["(", *words(text[found.end() :])]
-        parts = _split(tokens[1 : _closing(tokens, 0)])
+        parts = split(tokens[1 : closing(tokens, 0)])
         keys = out.setdefault(table, [])
         for part in parts:
             if not part:
@@ -322,7 +322,7 @@ def unique_columns(text: str) -> dict[str, list[frozenset[str]]]:
                 continue
             if "(" in part and part[0] in ("unique", "primary", "constraint"):
                 at = part.index("(")
-                keys.append(frozenset(token for token in part[at + 1 : _closing(part, at)] if token != ","))
+                keys.append(frozenset(token for token in part[at + 1 : closing(part, at)] if token != ","))
             elif not any("serial" in token or token in _NUMBERED for token in part):
                 keys.append(frozenset({part[0]}))
     return out

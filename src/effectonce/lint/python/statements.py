@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .calls import Frame
 from .contexts import NEXT, Contexts, worst
-from .library import brokers, documents, habits, higher, orm, registrations
+from .library import brokers, documents, habits, handover, orm, registrations
 from .modules import Binding, Class, imports_of
 from .registries import registered
 from .values import UNKNOWN, Function, Op, Val
@@ -31,7 +31,10 @@ class Walker(Contexts):
             case ast.Expr():
                 self._expression(node.value)
             case ast.Assign():
+                before = len(self.trace.ops)
                 value = self.value(node.value)
+                if len(self.trace.ops) > before and handover.forgotten(self, node):
+                    handover.mark(self, before, node.value)
                 for target in node.targets:
                     self.assign(target, value)
             case ast.AugAssign():
@@ -85,9 +88,8 @@ class Walker(Contexts):
             self.discarded = inner
             before = len(self.trace.ops)
             self.value(node)
-            if inner is node and len(self.trace.ops) > before and higher.spawns(inner):
-                for op in self.trace.ops[before:]:
-                    op.spawned = True
+            if inner is node and len(self.trace.ops) > before and handover.spawns(self, inner):
+                handover.mark(self, before, inner)
 
     def _yield(self, node: ast.Yield) -> None:
         self._give(self.value(node.value) if node.value is not None else Val(literal=None))

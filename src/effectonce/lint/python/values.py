@@ -149,7 +149,8 @@ class Op:
 
     Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
     ``claim`` (an atomic first-one-wins); ``mark`` (writes a dedup record); ``unmark``; ``ack``; ``nack``; ``retry``;
-    ``commit``; ``receive``; ``raise``; ``call`` (of something unseen); ``guard`` (a tool that dedups).
+    ``commit``; ``receive``; ``raise``; ``call`` (of something unseen); ``guard`` (a tool that dedups);
+    ``wait`` (for work that was handed over).
     """
 
     kind: str
@@ -188,8 +189,8 @@ class Op:
     locks: int = 0
     deferred: bool = False
     """Runs after the transaction has committed (`on_commit`)."""
-    spawned: bool = False
-    """Started and not waited for: what comes after it in the code may come before it in time."""
+    handed: Place | None = None
+    """Where it was started and not waited for: what comes after that in the code may come before it in time."""
     retrying: bool = False
     """Inside a local retry: a loop around a try, or a function under a retry decorator."""
 

@@ -76,6 +76,12 @@ class Walk:
         """Objects of an unknown kind of which an attribute was added to, by their text: a save would keep that."""
         self.registries: dict[tuple[str, str], tuple[Val, ...]] = {}
         """The handlers in a module's tables, by path and name."""
+        self.beside = False
+        """Whether anything was started and not waited for."""
+        self.handed: dict[str, Val] = {}
+        """What is in the queues inside the process that are being emptied, by their names."""
+        self.emptied: set[tuple[ast.AST, str]] = set()
+        """The functions that took from one already."""
         self._counter = 0
 
     # -- numbers and places

@@ -12,8 +12,11 @@ RULES = [
         summary="The message is acked before the work is done, so a crash loses it.",
         why="""\
 An acked message is gone from the broker. With auto-ack, `acks_late=False` or an auto-committed offset that happens as
-it is handed over; the worker dies in the middle of the work and nobody delivers it again. Ack last, and make the
-consumer survive the redelivery that this allows.""",
+it is handed over; the worker dies in the middle of the work and nobody delivers it again. The same holds for a message
+that is put into a queue inside the process, or given to a task, a thread, an executor or `BackgroundTasks`, and acked
+(a webhook: answered) while the work is still to be done: what is in memory dies with the process. Ack last, where the
+work is done, and make the consumer survive the redelivery that this allows. To have stored the message first, in a
+table or another broker's queue, is as good.""",
         bad="""\
 import json
 

@@ -13,7 +13,10 @@ RULES = [
         why="""\
 Queues, webhooks and retried calls deliver at least once: a worker that dies between the effect and the ack gets the
 same message again. A consumer that charges, sends, inserts or counts does so once more. An effect is harmless only if
-twice equals once: an upsert, `SET status = 'paid'`, a delete by id.""",
+twice equals once: an upsert, `SET status = 'paid'`, a delete by id.
+
+A design is asked the same in its own words. What a list in prose does not say of duplicates counts only where the
+document says that they come (at least once), or says of another consumer what becomes of them.""",
         bad="""\
 import stripe
 from celery import shared_task
@@ -50,7 +53,12 @@ anything else. S only for what is idempotent already.""",
         why="""\
 Two workers get the same message (a rebalance, an expired visibility timeout). Both look, both find nothing, both act.
 Under load this is not rare; and a crash after the effect, before the record, repeats it too. Uniqueness is kept where
-the data is: one atomic step that only the first can pass.""",
+the data is: one atomic step that only the first can pass.
+
+In an SQL file it is the table that is looked at: an inbox, `processed_messages`, `idempotency_keys` and their like
+whose key no primary key, unique constraint or unique index keeps apart, in that file or in another migration. A key
+together with a number, a random id or the time of the insert (as PostgreSQL wants it for partitions) lets a second row
+in.""",
         bad="""\
 import json
 

@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: P11
+# expect file: EO201, P11
 from fastapi import BackgroundTasks, FastAPI
 from twilio.rest import Client
 

@@ -1,5 +1,5 @@
 # ruff: noqa
-# expect file: P11
+# expect file: EO201, P11
 import pika, json, threading, requests
 def work(data):
     requests.post("https://a.example/x", json=data)

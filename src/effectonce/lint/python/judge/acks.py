@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from math import inf
 
 from effectonce.lint.findings import Edit, Fix, Label, Place
+from effectonce.lint.python.library.handover import works
 from effectonce.lint.python.modules import Module
-from effectonce.lint.python.values import Handler, Op, Val
+from effectonce.lint.python.values import UNKNOWN, Handler, Op, Val
 from effectonce.lint.words import words
 
-from .cases import Case
+from .cases import TOOLS, Case, given_message
 from .fixing import after
 
 #: family: settings that ack as the message is handed over, with the value that does so and the one that does not.
@@ -32,6 +34,9 @@ _SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
 }
 
 
+#: Families whose message is done with as soon as the consumer returns, and that would deliver it again otherwise.
+_ANSWERS = words("webhook faststream lambda")
+
 #: Families that ack whatever a consumer returns: False is no refusal there.
 _HEEDLESS = words("celery dramatiq rq arq taskiq huey procrastinate faststream")
 
@@ -42,6 +47,7 @@ def judge(case: Case) -> None:
     early = _by_setting(case)
     if not early:
         _by_order(case)
+        _by_answer(case)
     _swallowed(case, early)
 
 
@@ -186,17 +192,61 @@ def _by_order(case: Case) -> None:
             if op.handlers or op.final:
                 continue
             late = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)  # its loop may be over by then
-            beside = op.spawned and not ack.spawned and case.trace.precedes(op, ack)
+            beside = op.handed and not ack.handed and case.trace.precedes(op, ack) and _left_alone(case, op, ack.seq)
+            beside = beside and not _of_others(ack)
             if late or beside:
                 case.found(
                     "EO201",
                     ack.at,
                     f"{case.who} acks its message before the work is done, so a crash loses it",
-                    labels=(Label(op.at, _what(op)),),
+                    labels=_labels(op) if beside else (Label(op.at, _what(op)),),
                     trail=case.trail_to(op),
-                    help="move the ack behind the work",
+                    help="wait for the work before the ack, or ack where the work is done"
+                    if beside
+                    else "move the ack behind the work",
                 )
                 return
+
+
+def _by_answer(case: Case) -> None:
+    """Work that a consumer leaves behind when it returns, where to return is to ack."""
+    if case.consumer.family not in _ANSWERS or any(op.kind == "ack" for op in case.ops):
+        return
+    for op in case.work:
+        if op.handed and not op.handlers and works(op) and _left_alone(case, op):
+            case.found(
+                "EO201",
+                op.handed,
+                f"{case.who} answers before this work is done, so a crash loses its message",
+                labels=() if op.at == op.handed else (Label(op.at, _what(op)),),
+                trail=case.trail_to(op),
+                help="do the work first, or store the message (a row, a broker's queue) and answer then",
+            )
+            return
+
+
+def _of_others(ack: Op) -> bool:
+    """`consumer.commit(finished)`: of messages whose work is done, as somebody keeps count of them."""
+    return ack.key is not None and not given_message(ack) and ack.key.literal is UNKNOWN
+
+
+def _left_alone(case: Case, op: Op, until: float = inf) -> bool:
+    """Whether nobody waits for what was handed over, nor has stored the message before."""
+    between = [each for each in case.ops if not each.handed and each.seq < until]
+    return not any((each.kind == "wait" and each.seq > op.seq) or _stored(each) for each in between)
+
+
+def _stored(op: Op) -> bool:
+    """Whether a message is kept by what comes first: as a row, a document, a message of another queue."""
+    if op.kind in ("claim", "mark"):
+        return op.store not in ("redis", "cache", "memory", *TOOLS)
+    return op.effect is not None and op.effect.category in ("insert", "publish", "enqueue", "append")
+
+
+def _labels(op: Op) -> tuple[Label, ...]:
+    assert op.handed is not None
+    here = Label(op.handed, "handed over here")
+    return (here,) if op.at == op.handed else (here, Label(op.at, _what(op)))
 
 
 def _what(op: Op) -> str:

@@ -167,7 +167,7 @@ def _settled(walk: Calls, call: Call) -> Val | None:
     settles = tag in _MESSAGES or (delivered and name in ("ack", "nack", "nak", "reject"))
     commits = tag == "kafka.consumer" and name in ("commit", "commit_async")
     if commits or (settles and name in _ACKS) or name in _ACKS_BY_NAME:
-        walk.emit("ack", call.node, text=call.shown)
+        walk.emit("ack", call.node, text=call.shown, key=call.argument(0, "offsets") if commits else None)
     elif (settles and name in _NACKS) or name in _NACKS_BY_NAME:
         walk.emit("nack", call.node, text=call.shown)
     elif name == "retry" and tag in ("celery.self", "celery.app"):

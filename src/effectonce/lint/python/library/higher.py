@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from effectonce.lint.python.values import Function, Val
 from effectonce.lint.words import words
 
+from . import handover
+
 if TYPE_CHECKING:
     from effectonce.lint.python.calls import Call, Calls
 
@@ -31,7 +33,10 @@ _RUNS = {
     "gevent.spawn": 0,
     "eventlet.spawn": 0,
     "threading.Timer": 1,
+    "starlette.background.BackgroundTask": 0,
 }
+_AFTER = words("starlette.background.BackgroundTask")
+"""Of those: what runs when the consumer has answered."""
 _RUN_METHODS = {
     **dict.fromkeys(
         words("submit apply_async apply map starmap imap imap_unordered spawn start_soon run_sync call_soon add_task"),
@@ -43,8 +48,7 @@ _RUN_METHODS = {
 }
 _MAPS = words("map starmap imap imap_unordered")
 """What calls the function for each of what it is given."""
-_THREADS = words("run_in_executor run_in_threadpool submit start_soon run_sync")
-_SPAWNS = words("create_task ensure_future run_coroutine_threadsafe submit run_in_executor")
+_THREADS = words("run_in_executor run_in_threadpool submit start_soon run_sync add_task")
 _RETRYING = words("Retrying AsyncRetrying retry_context RetryingCaller")
 
 
@@ -69,22 +73,19 @@ def called(walk: Calls, call: Call) -> Val | None:
         given = call.args[position + 1 :]
         if name in _MAPS:
             given = tuple(walk.element(each, call.node) for each in given)
-        return walk.invoke(function, given, {}, call.node)
+        elif call.tag == "executor" and name in ("apply", "apply_async"):  # a pool of processes takes them in a tuple
+            given = (call.argument(1, "args") or Val()).items
+        start = len(walk.trace.ops)
+        result = walk.invoke(function, given, {}, call.node)
+        if ref in _AFTER:
+            handover.mark(walk, start, call.node)
+        return result
     if 0 <= position < len(call.args) and (call.args[position].ref or call.args[position].base is not None):
-        handed = replace(call, target=call.args[position], args=call.args[position + 1 :])  # of a library
+        function_node, *given_nodes = call.node.args[position:]
+        node = ast.copy_location(ast.Call(func=function_node, args=given_nodes, keywords=[]), call.node)
+        handed = replace(call, node=node, target=call.args[position], args=call.args[position + 1 :])  # of a library
         return walk.called(handed) if ref in _RUNS or name in _THREADS else None
     return None
-
-
-def spawns(node: ast.expr) -> bool:
-    """Whether a statement starts something that nobody waits for: `asyncio.create_task(work(message))`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    if node.func.attr in _SPAWNS:
-        return True
-    made = node.func.value  # Thread(target=work).start()
-    thread = isinstance(made, ast.Call) and getattr(made.func, "attr", getattr(made.func, "id", "")) == "Thread"
-    return node.func.attr == "start" and thread
 
 
 def _function(call: Call, position: int) -> Function | None:

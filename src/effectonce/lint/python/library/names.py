@@ -123,6 +123,8 @@ payment             paypalrestsdk:Payment,Payout,Sale,Capture,Authorization iyzi
                     rave_python:Rave conekta:Order,Charge paddle_billing:Client recurly:Client klarna:Client
 paypal.http         paypalcheckoutsdk:PayPalHttpClient paypalhttp:HttpClient
 thread              threading:Thread,Timer multiprocessing:Process
+task.group          asyncio:TaskGroup anyio:create_task_group trio:open_nursery
+background          fastapi:BackgroundTasks starlette:BackgroundTasks
 executor            concurrent:ThreadPoolExecutor,ProcessPoolExecutor multiprocessing:Pool,ThreadPool
 process.lock        threading:Lock,RLock,Semaphore,BoundedSemaphore,Condition
                     asyncio:Lock,Semaphore,Condition,BoundedSemaphore multiprocessing:Lock,RLock anyio:Lock,Semaphore
