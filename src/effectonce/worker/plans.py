@@ -62,7 +62,9 @@ class Plans:
         self.route = route
         handle = _handle_async if route.is_async else _handle
         self.plain = Plan(_handling(inbox, connect, None), handle)
-        self.counted = Plan(_handling(inbox, connect, max(1, route.retry.max_crashes - 1)), handle)
+        # Of what may have been tried before: of that which surely was, the first try was not counted.
+        crashes = route.retry.max_crashes
+        self.counted = {known: Plan(_handling(inbox, connect, max(1, crashes - known)), handle) for known in (0, 1)}
         self._owed: set[str] = set()  # keys with a start that is still counted, though it ended with a word
 
     async def check(self) -> None:
@@ -72,6 +74,9 @@ class Plans:
             await _empty(transaction)
         else:
             await asyncio.to_thread(lambda: drive(_empty(transaction)))
+
+    def _plan(self, job: Job) -> Plan:
+        return self.counted[job.delivery.attempt > 1] if job.suspect else self.plain
 
     async def run_async(self, unit: Unit) -> None:
         jobs, errors = unit.jobs, unit.errors
@@ -83,7 +88,7 @@ class Plans:
             try:
                 if job.key in self._owed and not await self._uncount(job):
                     raise _away()
-                await (self.counted if job.suspect else self.plain).run_async(job)
+                await self._plan(job).run_async(job)
             except (Exception, asyncio.CancelledError) as error:
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
                     await self._uncount(job)
@@ -101,7 +106,7 @@ class Plans:
             try:
                 if job.key in self._owed and not drive(self._uncount(job)):
                     raise _away()
-                (self.counted if job.suspect else self.plain).run_sync(job)
+                self._plan(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 errors[at] = error
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:

@@ -186,8 +186,9 @@ class Transactions:
         elif isinstance(error, PayloadMismatch):
             line.dead(job, cause_of(error, attempts=attempt))
         elif isinstance(error, AttemptsExhausted):
-            text = f"its last attempt ended without a word, and this is delivery number {attempt}"
-            line.dead(job, cause_of(Poison(text), attempts=attempt - 1))
+            tried = max(attempt - 1, retry.max_crashes)
+            text = f"its last attempt ended without a word, and it has been tried {tried} times"
+            line.dead(job, cause_of(Poison(text), attempts=tried))
         elif isinstance(error, InProgress):
             line.later(job, error.retry_after)
         elif isinstance(error, _AWAY):

@@ -51,7 +51,7 @@ class TransactionsStage(InboxStage, LineStage):  # type: ignore[misc]  # the inb
         inbox = self.worker.inbox
         assert inbox is not None
         plans = Plans(route, RouteInbox(inbox, route.policy.scope, route.policy.retention), self._connect)
-        for plan in (plans.plain, plans.counted):
+        for plan in (plans.plain, *plans.counted.values()):
             plan.unchecked = False
             plan.options.backoff = plan.options.max_backoff = 1e-6
         transactions = Transactions(line, [plans], Turns(), fail)
