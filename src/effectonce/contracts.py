@@ -171,13 +171,13 @@ class Port(Protocol):
 
 class Short(Protocol):
     """An optional power of a `Port` in this process (`Capabilities.lanes` 0): what a first call asks, without an
-    operation made for it. Another thread may call both at any time."""
+    operation made for it. Threads call them at any time. The class that has them also has ``claim`` and ``settle``:
+    where a subclass changes one of those it is a `Short` no longer."""
 
     def first(
         self, scope: str, key: str, owner: bytes, lease: int, retention: int, doubt_on_lapse: bool, fingerprints: bytes
     ) -> int:
-        """The token of a `Claim` of these, granted where there is no record; 0, and no change, where the claim itself
-        has to be asked."""
+        """The token of a `Claim` of these, granted where there is no record; 0 where the claim has to be asked."""
         ...
 
     def complete(self, scope: str, key: str, owner: bytes, token: int, retention: int, result: bytes | None) -> bool:

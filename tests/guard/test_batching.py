@@ -22,13 +22,17 @@ from effectonce.core import thread_group
 from effectonce.core.batching import AsyncGroup, exchange, pause_thread
 from effectonce.core.drive import drive
 from effectonce.core.thread_group import ThreadGroup
-from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
 
 from .grouped import GroupedBackend
 
 
 def claim(key: str, owner: str = "o", **options: Any) -> Claim:
     return Claim("s", key, owner.encode().ljust(16), 60_000_000, 10**10, **options)
+
+
+def note(key: str) -> Note:
+    return Note("s", key, b"o".ljust(16), 1, b"n")
 
 
 def nobody(op: Claim, answer: Answer) -> None:
@@ -64,6 +68,63 @@ async def test_a_batch_is_bounded_in_number_and_in_bytes() -> None:
     heavy = [Settlement("s", f"h{n}", b"", 1, "done", 1, b"x" * 300_000) for n in range(5)]
     await asyncio.gather(*(group.submit(op) for op in heavy))
     assert [len(batch) for batch in backend.batches] == [3, 2]
+
+
+class Slow:
+    """A port whose round trips end when ``answers`` is set."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.answers = asyncio.Event()
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        self.batches.append(len(batch))
+        await self.answers.wait()
+        return [True] * len(batch)
+
+
+def side(claims: Slow, settlements: Slow) -> tuple[AsyncGroup, AsyncGroup]:
+    """The two groups of one loop, each with two ports."""
+    loop = asyncio.get_running_loop()
+    first = AsyncGroup([claims, claims], 128, nobody, loop)  # type: ignore[list-item]
+    return first, AsyncGroup([settlements, settlements], 128, nobody, loop, first)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_second_round_trip_goes_out_beside_the_first_where_enough_wait(beside: bool) -> None:
+    """Fewer are enough where the other group has nothing under way, so that the store has something to do."""
+    claims, settlements = Slow(), Slow()
+    first, second = side(claims, settlements)
+    waiting = [first.submit(claim("beside"))] if beside else []
+    waiting.append(second.submit(note("alone")))
+    await asyncio.sleep(0)
+    enough = 32 if beside else 16
+    waiting += [second.submit(note(f"k{n}")) for n in range(enough - 1)]
+    await asyncio.sleep(0)
+    assert settlements.batches == [1]
+    waiting.append(second.submit(note("one more")))
+    await asyncio.sleep(0)
+    assert settlements.batches == [1, enough]
+    claims.answers.set()
+    settlements.answers.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_notes_in_step_go_out_in_halves_and_claims_do_not() -> None:
+    """Fifty sagas at once would else wait for the store together, and then it for them."""
+    claims, settlements = Slow(), Slow()
+    first, second = side(claims, settlements)
+    claims.answers.set()
+    settlements.answers.set()
+
+    async def caller(n: int) -> None:
+        await first.submit(claim(f"k{n}"))
+        for _ in range(3):
+            await second.submit(note(f"k{n}"))
+
+    await asyncio.gather(*(caller(n) for n in range(50)))
+    assert claims.batches == [50]
+    assert settlements.batches == [25] * 6
 
 
 async def test_refusals_are_shared_and_grants_are_not() -> None:

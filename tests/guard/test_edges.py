@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ import pytest
 import effectonce as eo
 from effectonce.core.engine import Engine
 from effectonce.record import Settlement
-from effectonce.stores.memory import MemoryBackend
+from effectonce.stores.memory import MemoryBackend, MemoryPort
 from effectonce.testing import ManualClock, override
 
 from .conftest import Colour
@@ -258,10 +258,10 @@ def test_an_unrecorded_completion_says_that_the_handler_ran(store: eo.Store, clo
         def sync_port(self) -> Any:
             port: Any = super().sync_port()
 
-            def complete(*of: Any) -> bool:
+            def settle(op: Settlement) -> bool:
                 raise eo.StoreUnavailable("no route to host", 7.0)
 
-            port.complete = complete
+            port.settle = settle
             return port
 
     charge = eo.once(eo.Store(Down(clock=clock)), scope="s", key="k")(lambda k: k)
@@ -665,3 +665,75 @@ def test_a_hook_that_comes_while_others_are_asked_what_they_want_is_told_from_th
     seen.clear()
     charge("p2")
     assert seen == ["claimed", "completed"]
+
+
+# -- the short ways of a store in this process
+
+
+def test_a_clock_that_stands_at_zero_is_no_reason_to_keep_a_claim() -> None:
+    """F19"""
+    store = eo.Store(MemoryBackend(clock=ManualClock(0)), sweep_every=None)
+    failing = [ValueError()]
+
+    @eo.once(store, scope="s", key="k")
+    def charge(k: str) -> str:
+        if failing:
+            raise failing.pop()
+        return k
+
+    with pytest.raises(ValueError):
+        charge("k")
+    assert charge("k") == "k"
+
+
+def test_a_port_that_changes_what_becomes_of_operations_gets_all_of_them(clock: ManualClock) -> None:
+    seen: list[str] = []
+
+    class Port(MemoryPort):
+        def settle(self, op: Any) -> Any:
+            seen.append(type(op).__name__)
+            return super().settle(op)
+
+    class Wrapped:
+        def __init__(self, port: MemoryPort) -> None:
+            self._port = port
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._port, name)
+
+        def claim(self, op: Any) -> Any:
+            seen.append(type(op).__name__)
+            return self._port.claim(op)
+
+    class Backend(MemoryBackend):
+        wraps: Callable[[MemoryBackend], Any] = Port
+
+        def sync_port(self) -> Any:
+            return type(self).wraps(self)
+
+    class Wrapping(Backend):
+        wraps = staticmethod(lambda backend: Wrapped(MemoryPort(backend)))
+
+    for backend, ops in ((Backend(clock=clock), ["Settlement"] * 2), (Wrapping(clock=clock), ["Claim"] * 2)):
+        seen.clear()
+        charge = eo.once(eo.Store(backend), scope="s", key="k")(lambda k: k)
+        assert (charge("a"), charge("b")) == ("a", "b")
+        assert seen == ops
+
+
+def test_on_store_error_run_also_where_the_short_way_fails(clock: ManualClock) -> None:
+    class Port(MemoryPort):
+        def claim(self, op: Any) -> Any: ...
+
+        def first(self, *of: Any) -> int:
+            raise eo.StoreUnavailable("it is away")
+
+    class Backend(MemoryBackend):
+        def sync_port(self) -> Any:
+            return Port(self)
+
+    events: list[str] = []
+    store = eo.Store(Backend(clock=clock), hooks=[lambda event: events.append(event.kind)])
+    charge = eo.once(store, scope="s", key="k", on_store_error="run")(lambda k: k)
+    assert charge("k") == "k"
+    assert events == ["unprotected"]

@@ -33,8 +33,6 @@ class FaultyPort(MemoryPort):
             raise error
         return reply
 
-    first = complete = None  # type: ignore[assignment]  # every operation may fail
-
     def claim(self, op: Any) -> Reply:
         return self._faulted(super().claim, op)
 

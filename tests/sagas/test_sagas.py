@@ -37,6 +37,23 @@ def test_the_steps_run_in_order_and_a_duplicate_gets_what_they_gave(saga: eo.Sag
     assert shop.calls == ["reserve", "charge", "ship"]
 
 
+def test_what_a_step_does_once_is_kept_as_long_as_the_saga(store: eo.Store) -> None:
+    @eo.once(store, scope="charges", key="order", retention="1h")
+    def charge(order: str) -> None: ...
+
+    saga = eo.Saga("kept", store, input=Order, retention="30d")
+
+    @saga.step()
+    def pay(order: Order) -> None:
+        charge(order.id)
+
+    saga.run("o-1", ORDER)
+    record = store.get("charges", "o-1")
+    assert record is not None
+    assert record.expires_at is not None
+    assert record.expires_at - record.changed_at > 29 * 86_400_000_000
+
+
 def test_three_steps_are_four_commits(shop: Shop) -> None:
     with eo.connect("memory://") as store:
         side = store.engine.sync_side()

@@ -14,8 +14,10 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from effectonce.connections.postgres import Statement
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.core.drive import drive
 from effectonce.errors import (
@@ -31,7 +33,7 @@ from effectonce.errors import (
     WrongColour,
 )
 from effectonce.record import Claim, Look, Note, Query, Remember, Renewal, Resolution, Settlement
-from effectonce.stores.postgres import PostgresBackend
+from effectonce.stores.postgres import PostgresBackend, PostgresPort
 from effectonce.testing.suites import store_cases, store_suite
 from effectonce.urls import Address
 from tests.harness import servers
@@ -214,8 +216,11 @@ def test_a_settlement_is_applied_while_the_same_claim_is_renewed(postgres_url: s
             assert applied is True
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("change", ["awaited = true", "lease_until = lease_until + 1", "owner = 'another'"])
-def test_an_operation_by_itself_goes_by_what_a_rival_has_left(postgres_url: str, unique_name: str, change: str) -> None:
+def test_an_operation_goes_by_what_a_rival_has_left(
+    postgres_url: str, unique_name: str, change: str, together: bool
+) -> None:
     """It waited for the row: what it finds there then counts, and who began to wait meanwhile is told."""
     applied = "owner" not in change
     for settles in (False, True):
@@ -224,12 +229,16 @@ def test_an_operation_by_itself_goes_by_what_a_rival_has_left(postgres_url: str,
             mine = claim(f"{settles}")
             token = taken(port, mine)
             op = settlement(mine, token) if settles else Note(mine.scope, mine.key, mine.owner, token, b"n")
+            batch: list[Any] = [op]
+            if together:  # with one that nobody has touched
+                other = claim(f"{settles} other")
+                batch.append(replace(op, key=other.key, owner=other.owner, token=taken(port, other)))
             rival.execute(f'UPDATE "{unique_name}_records" SET {change} WHERE key = %s', (mine.key,))
             with ThreadPoolExecutor(1) as pool:
-                waiter = pool.submit(one, port, op)
+                waiter = pool.submit(drive, port.run(batch))
                 until(lambda: blocked(postgres_url, unique_name))
                 rival.commit()
-                assert waiter.result(10) is applied
+                assert list(waiter.result(10)) == [applied, *[True] * together]
             told = settles and "awaited" in change
             assert list(drive(listener.changes(2.0 if told else 0.05))) == ([("s", mine.key)] if told else [])
 
@@ -259,6 +268,49 @@ def test_a_batchs_answers_belong_to_their_operations(postgres_url: str, unique_n
                 assert answer.result == b"%d" % n
             elif n % 4 > 1:
                 assert (record.owner, answer.attempts) == (op.owner, 2 if n % 4 == 2 else 1)
+
+
+def test_a_batch_that_is_repeated_is_recognised(postgres_url: str, unique_name: str) -> None:
+    """F68, of several at once: the same tokens, and what was applied is applied; also notes and settlements mixed."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        batch = [claim(f"k{n}", note=b"draft" if n % 2 else None) for n in range(4)]
+        first = drive(port.run(batch))
+        assert [answer.note for answer in first] == [op.note for op in batch]
+        assert [a.token for a in drive(port.run(batch))] == [a.token for a in first]
+        notes: list[Any] = [Note(op.scope, op.key, op.owner, a.token, b"n") for op, a in zip(batch, first, strict=True)]
+        ends = [settlement(op, a.token, result=b"r") for op, a in zip(batch, first, strict=True)]
+        for ops in (notes, notes, [*ends[:2], *notes[2:]], [*ends[:2], *notes[2:]], ends):
+            assert list(drive(port.run(ops))) == [True] * 4
+        assert list(drive(port.run(notes))) == [False] * 4
+        records = [drive(port.get("s", op.key)) for op in batch]
+        assert [(record.state, record.result, record.note) for record in records] == [("done", b"r", b"n")] * 4
+
+
+def test_claims_that_meet_records_cost_one_round_trip_more_once_only(
+    postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New keys are the rule and go the short way. Where the last batch met records, the next asks for all at once."""
+    with ports(at(postgres_url, unique_name)) as (port,):
+        assert isinstance(port, PostgresPort)
+        names = {statement.name: name for name, statement in port._queries.items()}
+        asked: list[str] = []
+        execute = port._wire.execute
+
+        def told(statement: Statement, *args: Any) -> Any:
+            asked.append(names[statement.name])
+            return execute(statement, *args)
+
+        monkeypatch.setattr(port._wire, "execute", told)
+        old, new = ["a", "b"], ["c", "d"]
+        for keys, kinds in (
+            (old, ["claimed", "claimed"]),
+            (["a", "new"], ["in_progress", "claimed"]),
+            (old, ["in_progress", "in_progress"]),
+            (new, ["claimed", "claimed"]),
+            (["e", "f"], ["claimed", "claimed"]),
+        ):
+            assert [answer.kind for answer in drive(port.run([claim(key) for key in keys]))] == kinds
+        assert asked == ["claim_fresh", "claim_fresh", "claim", "claim", "claim", "claim_fresh"]
 
 
 # -- the server's side: clock, locks, dead rows --------------------------------------------------------------
@@ -347,7 +399,13 @@ def partition(url: str, backend: PostgresBackend, prefix: str, count: int = 4) -
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("name", ["claim", "seen_alone", "settle", "settle_alone", "note_alone", "renew", "remember"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "claim", "seen_alone", "settle", "settle_claimed", "settle_alone", "note_claimed", "note_alone", "renew",
+        "remember",
+    ],
+)  # fmt: skip
 def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str, partitioned: bool) -> None:
     """`UPDATE … FROM unnest` chose a sequential scan on a young table, and the prepared plan kept it."""
     from effectonce.stores.postgres_statements import queries

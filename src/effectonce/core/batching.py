@@ -27,6 +27,7 @@ from effectonce.record import Answer, Batchable, Claim, Look, Note, Renewal, Rep
 MAX_BYTES = 1_000_000
 CONTENTION_TRIES = 5
 MANY = 32  # from here on a second port pays
+FEW = 16  # and from here on where the store would else be idle whenever the loop is not
 
 Orphaned = Callable[[Claim, Answer], None]
 
@@ -256,11 +257,19 @@ class AsyncGroup:
 
     The tasks are never a caller's, so that cancelling a caller harms nobody else, and run in an empty context. The
     second port is used only while many wait: half of them are then with the store while the loop serves the others.
-    A caller that is cancelled takes its claim out of the queue, or, if it was granted, has it given back. A block of
-    operations has one future, and goes out by itself.
+    Fewer will do while the group ``beside`` this one, which takes the loop's other operations, has nothing under way:
+    else the two of them see to that. A caller that is cancelled takes its claim out of the queue, or, if it was
+    granted, has it given back. A block of operations has one future, and goes out by itself.
     """
 
-    def __init__(self, ports: Sequence[Port], limit: int, orphaned: Orphaned, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        ports: Sequence[Port],
+        limit: int,
+        orphaned: Orphaned,
+        loop: asyncio.AbstractEventLoop,
+        beside: AsyncGroup | None = None,
+    ) -> None:
         self._limit = limit
         self._orphaned = orphaned
         self._loop = loop
@@ -270,14 +279,27 @@ class AsyncGroup:
         self._idle = list(reversed(ports))
         self._tasks: set[asyncio.Task[None]] = set()  # referred to, so that they are not collected
         self._closing = False
+        self._under_way = 0  # round trips
+        self._beside = beside
+        if beside is not None:
+            beside._beside = self
         self.sizes = no_sizes()
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
-        self._queue.append(Entry(op, future))
-        if len(self._idle) == len(self._ports) and not self._closing:
+        queue, idle = self._queue, self._idle
+        queue.append(Entry(op, future))
+        if (
+            idle
+            and not self._closing
+            and (len(idle) == len(self._ports) or (self._under_way and len(queue) >= self._enough()))
+        ):
             self._start()
         return future
+
+    def _enough(self) -> int:
+        """How many are worth a round trip of their own while another of this group is under way."""
+        return MANY if self._beside is not None and self._beside._under_way else FEW
 
     def submit_block(self, ops: Sequence[Batchable]) -> asyncio.Future[list[Reply]]:
         """The replies to ``ops``, in their order, when all are there. A reply may be an exception: none is raised."""
@@ -327,10 +349,9 @@ class AsyncGroup:
                 entries = self._next()
                 if not entries:
                     continue
-                if len(self._queue) >= MANY and self._idle:
+                if self._idle and len(self._queue) >= self._enough():
                     self._start()
-                tally(self.sizes, len(entries))
-                replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
+                replies = await self._exchange(port, [entry.op for entry in entries])
                 for entry, reply in pair(entries, replies, self._queue):
                     self._deliver(entry, reply)
                 entries = []
@@ -349,6 +370,14 @@ class AsyncGroup:
                     self._deliver(each, told)
             if not isinstance(error, Exception | asyncio.CancelledError):
                 raise
+
+    async def _exchange(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        tally(self.sizes, len(batch))
+        self._under_way += 1
+        try:
+            return await exchange(port, batch, asyncio.sleep)
+        finally:
+            self._under_way -= 1
 
     async def close(self) -> None:
         self._closing = True
@@ -369,9 +398,8 @@ class AsyncGroup:
             return  # whoever asked has been cancelled
         if self._blocks and self._idle:
             self._start()
-        tally(self.sizes, len(part.ops))
         try:
-            replies = await exchange(port, part.ops, asyncio.sleep)
+            replies = await self._exchange(port, part.ops)
             if len(replies) != len(part.ops):
                 replies = [RuntimeError(f"the port gave {len(replies)} replies to {len(part.ops)} operations")]
                 replies *= len(part.ops)
@@ -402,7 +430,11 @@ class AsyncGroup:
         queue = self._queue
         while queue:
             waiting = len(queue)
-            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * MANY else waiting
+            # Whoever writes a note comes back with the next. Callers that do so in step would wait for the store all
+            # at once, and then it for them: in halves they do not.
+            in_step = type(queue[0].op) is Note and not self._under_way
+            half = self._enough() if in_step else MANY
+            share = waiting // 2 if len(self._ports) > 1 and waiting >= 2 * half else waiting
             entries = take(queue, min(share, self._limit))
             if entries:
                 return entries

@@ -39,7 +39,7 @@ Replies = list[Reply] | asyncio.Future[list[Reply]]
 class Side:
     """One colour of a store, as the flow sees it: claim, settle, and a signal to wait on.
 
-    ``first`` and ``complete`` are those of `contracts.Short`, where the port has them and nothing is to be hidden.
+    ``first`` and ``complete`` are those of `contracts.Short`, where the port has them (and no result is to be hidden).
     """
 
     __slots__ = ("claim", "complete", "first", "groups", "loop", "settle")
@@ -180,17 +180,19 @@ class Engine(Events):
         if self.in_process:
             port: Any = open_port()
             side = Side(port.claim, port.settle, [], loop)
-            if self.privacy is None:
-                side.first, side.complete = getattr(port, "first", None), getattr(port, "complete", None)
+            if _has_short_ways(port):
+                side.first, side.complete = port.first, None if self.privacy is not None else port.complete
             return side
         lanes = 2 if capabilities.lanes == 3 else 1
         groups: list[Group] = []
+        beside: AsyncGroup | None = None
         for _ in range(1 if loop is None and capabilities.mixes else lanes):
             if loop is None:
                 groups.append(ThreadGroup(open_port(), capabilities.batch, self._orphaned_in_thread))
             else:
                 ports = [open_port() for _ in range(lanes)]
-                groups.append(AsyncGroup(ports, capabilities.batch, self._orphaned_in_loop, loop))
+                beside = AsyncGroup(ports, capabilities.batch, self._orphaned_in_loop, loop, beside)
+                groups.append(beside)
         return Side(groups[0].submit, groups[-1].submit, groups, loop)
 
     def _orphaned_in_thread(self, claim: Claim, answer: Answer) -> None:
@@ -295,6 +297,15 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
 def release(claim: Claim, answer: Answer) -> Settlement:
     """Give back a grant whose work never started: it does not count as an attempt."""
     return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True)
+
+
+def _has_short_ways(port: Any) -> bool:
+    """Whether it is a `contracts.Short`. One that changes or wraps what another does with operations has to have short
+    ways of its own: those of the other would pass it by."""
+    for names in (port.__dict__, *map(vars, type(port).__mro__)):
+        if "claim" in names or "settle" in names:
+            return "first" in names
+    return False
 
 
 def _one_thread_at_a_time() -> bool:

@@ -101,6 +101,11 @@ class Run(Struct, eq=False, gc=False):
         return self.answer.attempts
 
     @property
+    def holds(self) -> bool:
+        """Whether the claim was granted to it."""
+        return not self.replayed and (self.token > 0 or self.answer.kind == "claimed")
+
+    @property
     def generation(self) -> int:
         """How often an operator or a redrive has let this operation start anew."""
         return self.answer.generation
@@ -122,7 +127,8 @@ class Run(Struct, eq=False, gc=False):
 
         True once a renewal was refused, and also when the lease has run out without one getting through.
         """
-        return self.refused or self.sent_at + self.policy.lease * 1e-6 <= self.engine.monotonic()
+        monotonic = self.engine.monotonic  # 3.11 calls what an attribute holds slowly
+        return self.refused or self.sent_at + self.policy.lease * 1e-6 <= monotonic()
 
     def provider_key(self, provider: str, *, account: str = "", operation: str = "", step: str = "") -> str:
         """The idempotency key to send to an outside API: the same for every attempt of this operation.
@@ -242,19 +248,20 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
-    first, policy = side.first, run.policy
-    if first is not None and run.note is None and not policy.seen:
-        token = first(
-            policy.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.doubt_on_lapse, run.fingerprints
-        )
-        if token:
-            run.token = token
-            _holds(run)
-            return None
+    first, policy, token = side.first, run.policy, 0
     try:
-        answer = side.claim(run.asks())
+        if first is not None and run.note is None and not policy.seen:
+            token = first(
+                policy.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.doubt_on_lapse,
+                run.fingerprints,
+            )  # fmt: skip
+        answer = None if token else side.claim(run.asks())
     except StoreUnavailable as error:
         _without_store(run, error)
+        return None
+    if token:
+        run.token = token
+        _leased(run)
         return None
     if type(answer) is Answer:
         if answer.kind == "claimed":
@@ -299,10 +306,10 @@ def _answered(run: Run, answer: Answer) -> None:
 
 def _granted(run: Run, answer: Answer) -> None:
     run.answer, run.token = answer, answer.token
-    _holds(run)
+    _leased(run)
 
 
-def _holds(run: Run) -> None:
+def _leased(run: Run) -> None:
     """It has a lease: that is kept from now on, and told."""
     engine = run.engine
     engine.leased.add(run)
@@ -578,7 +585,7 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
     if policy.seen:
         run.tell("released", type(error).__name__)
         return
-    if not run.token:  # it was interrupted before its claim was answered
+    if not run.holds:  # it was interrupted before its claim was answered
         return
     op = _ending(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
@@ -594,7 +601,7 @@ async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: s
     ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
     run.active = False
-    if run.protected and run.token and not run.replayed:
+    if run.protected and run.holds:
         op = _ending(run, state)
         op.note = note
         return await _end(run, side, op, why)

@@ -49,8 +49,15 @@ class Entry(Struct, array_like=True, gc=False):
     name: str
     key: str  # what its keys are made of: the name it had first, since a new one would do it again
     do: Part = field(default_factory=Part)
-    undo: Part = field(default_factory=Part)
+    undoing: Part | None = None  # see `undo`
     result: bytes | None = None  # of a step that is done; None: it could not be stored
+
+    @property
+    def undo(self) -> Part:
+        """Its compensation, which is not written down before somebody looks at it: few sagas ever turn around."""
+        if self.undoing is None:
+            self.undoing = Part()
+        return self.undoing
 
 
 class Log(Struct, array_like=True, gc=False):
@@ -194,7 +201,8 @@ class Course:
 
     def now(self) -> int:
         """The store's time, as far as this process can know it without asking."""
-        return self._offset + int(self._monotonic() * 1e6)
+        monotonic = self._monotonic
+        return self._offset + int(monotonic() * 1e6)
 
     def forgotten(self, part: Part) -> bool:
         """Whether ``part``, of which nobody knows what came of it, may have happened so long ago that what did it once
@@ -209,8 +217,8 @@ class Course:
         """Write the log down. `LeaseLost` where another goes on with it: stop."""
         return note(self.run, self.side, self._written())
 
-    async def done(self) -> None:
-        op = completion_of(self.run, packed(results_of(self.log)))
+    async def done(self, results: Mapping[str, bytes]) -> None:
+        op = completion_of(self.run, packed(results))
         assert isinstance(op, Settlement)
         await self._settle(op, "completed")
 

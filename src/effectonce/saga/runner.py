@@ -82,7 +82,7 @@ async def through(
                 "then decide: effectonce sagas resolve"
             ) from error
         if run.replayed:
-            return Done(saga.steps, iter(saga.steps), unpacked(run.value)) if not only else None
+            return Done(saga.steps, set(saga.steps), unpacked(run.value)) if not only else None
         running.set(run)
         course = Course(run, side, saga.name, claimed_at, draft and draft[0])
         if only == "write":
@@ -126,8 +126,9 @@ class Runner:
             log.fail("", None)
             await self._course.commit()
         if log.phase == "running" and await self._forward():
-            await self._course.done()
-            return self._done()
+            results = results_of(log)
+            await self._course.done(results)
+            return Done(self._saga.steps, set(self._saga.steps), results)
         await self._back()
         error = await self._course.failed()
         raise error from self._cause
@@ -291,15 +292,14 @@ class Runner:
 
     def _step_run(self, entry: Entry, part: Part) -> StepRun:
         """The step's own key, the same in every attempt; a compensation's token is above that of its step."""
-        run, undoing = self._course.run, part is entry.undo
+        run, undoing = self._course.run, part is not entry.do
         key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         token = run.token + undoing
         answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
         return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer)
 
     def _done(self) -> Done:
-        entries = self._log.entries
-        finished = (entry.name for entry in entries if entry.do.state == "done")
+        finished = {entry.name for entry in self._log.entries if entry.do.state == "done"}
         return Done(self._saga.steps, finished, results_of(self._log))
 
     async def _look_back(self) -> None:
@@ -328,7 +328,10 @@ class Runner:
         """What is to be called next; None: nothing, or an operator has to decide first."""
         entries = self._log.entries
         if self._log.phase == "running":
-            return next(((e, e.do, self._saga.steps[e.name].do) for e in entries if e.do.state != "done"), None)
+            for entry in entries:
+                if entry.do.state != "done":
+                    return entry, entry.do, self._saga.steps[entry.name].do
+            return None
         if any(entry.do.state in ("running", "timed_out") for entry in entries):
             return None
         return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 from msgspec import Struct
@@ -99,9 +99,9 @@ class Decorate(Protocol):
 class Done:
     """What the steps of one saga have given: ``done[reserve]`` is the result of an earlier step."""
 
-    def __init__(self, steps: Mapping[str, Step[Any]], finished: Iterator[str], results: Mapping[str, bytes]) -> None:
+    def __init__(self, steps: Mapping[str, Step[Any]], finished: Set[str], results: Mapping[str, bytes]) -> None:
         self._steps = steps
-        self._finished = frozenset(finished)
+        self._finished = finished
         self._results = results
 
     def __getitem__(self, step: Step[T]) -> T:
@@ -142,20 +142,19 @@ class StepRun(Run, eq=False, gc=False):
         return self.policy.retention
 
 
-class Attempt:
+class Attempt(Struct, eq=False):
     """One call of a step: on this thread, as a task, or in a thread of its own where it may outlast us."""
 
-    def __init__(self, run: StepRun, side: Side) -> None:
-        self.run = run
-        self.finished = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self._side = side
-        self._going: asyncio.Task[Any] | concurrent.futures.Future[Any] | None = None
+    run: StepRun
+    side: Side
+    finished: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    going: asyncio.Task[Any] | concurrent.futures.Future[Any] | None = None
 
     async def make(self, work: Work, args: tuple[Any, ...]) -> None:
         """Call it. Not ``finished`` afterwards: it has not come back within its timeout."""
-        loop, function = self._side.loop, work.function
+        loop, function = self.side.loop, work.function
         before = running.get()
         running.set(self.run)
         try:
@@ -169,23 +168,23 @@ class Attempt:
                         self._came(value, None)
                     return
                 assert loop is not None
-                self._going = loop.create_task(_awaited(function, args))
+                self.going = loop.create_task(_awaited(function, args))
             elif loop is None and work.timeout is None:
                 self._came(*_called(function, args))
                 return
             else:
-                self._going = _in_thread(function, args)
+                self.going = _in_thread(function, args)
         finally:
             running.set(before)
         await self.wait(work.timeout)
 
     async def wait(self, seconds: float | None) -> None:
         """Until it has come back, or ``seconds`` are over."""
-        going = self._going
+        going = self.going
         assert going is not None
         if isinstance(going, asyncio.Task):
             await asyncio.wait({going}, timeout=seconds)
-        elif self._side.loop is not None:
+        elif self.side.loop is not None:
             await asyncio.wait({asyncio.wrap_future(going)}, timeout=seconds)
         else:
             concurrent.futures.wait([going], seconds)
@@ -194,17 +193,17 @@ class Attempt:
 
     async def stop(self) -> bool:
         """Cancel it where that is possible; whether it has ended."""
-        if isinstance(self._going, asyncio.Task) and not self._going.done():
-            self._going.cancel()
+        if isinstance(self.going, asyncio.Task) and not self.going.done():
+            self.going.cancel()
             await self.wait(CANCELLING)
-        return self._going is None or self._going.done()
+        return self.going is None or self.going.done()
 
     def keep_leased(self, saga: Run) -> None:
         """It goes on without us: until it has ended the lease is kept, so that nobody runs beside it."""
         leased = saga.engine.leased
         leased.add(saga)
-        if self._going is not None:
-            self._going.add_done_callback(lambda _: leased.discard(saga))
+        if self.going is not None:
+            self.going.add_done_callback(lambda _: leased.discard(saga))
 
     def _came(self, value: Any, error: BaseException | None) -> None:
         self.finished, self.value, self.error = True, value, error

@@ -4,7 +4,7 @@
 -- {channel}           where settlements that someone waits for are announced
 -- {now}               the clock when the expression is evaluated. now() is when the transaction began, and after
 --                     a wait for a lock a short lease counted from it would be over already.
--- {announced}         true; on the way it tells those who wait for the record that it was settled
+-- {announced}         true; on the way it tells those who wait for the record `l` that it was settled
 -- {is_locked}         the row `r` is the one that was locked as `l`: the same place, and the same identity, since each
 --                     partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be joined
 --                     on, so that the way to the row stays its place.
@@ -167,9 +167,27 @@ WITH input AS MATERIALIZED (
 {claim_input}
 
 
+-- name: claim_fresh
+-- As `fresh` in `claim`, which costs the server half as much again before it has done anything. No answer: ask `claim`.
+INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
+                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
+SELECT scope, key, 'claimed', CASE WHEN doubts THEN 'lapse' WHEN brought IS NOT NULL THEN 'noted' END, now, 1, 0,
+       now, now, now + lease,
+       CASE WHEN NOT doubts THEN now + lease + retention END,
+       CASE WHEN NOT doubts THEN (now + retention) / 60000000 END,
+       doubts, claimant, nullif(substring(fingerprints FROM 1 FOR 33), ''), brought
+FROM (
+    SELECT *, {now} AS now
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::boolean[], $7::bytea[], $8::bytea[])
+        AS i (scope, key, claimant, lease, retention, doubts, fingerprints, brought)
+) i
+ON CONFLICT (scope, key) DO NOTHING
+RETURNING scope, key, owner, token
+
+
 -- name: claim_alone
--- One claim that nobody waits for, by itself: what a program sends that does one thing at a time. It is as `fresh` in
--- `claim`, which costs the server several times as much before it has done anything. No answer: ask `seen_alone`.
+-- One claim that nobody waits for, by itself: what a program sends that does one thing at a time. It is as `claim_fresh`
+-- for one. No answer: ask `seen_alone`.
 INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
                        lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
 SELECT $1::text, $2::text, 'claimed', CASE WHEN $6::boolean THEN 'lapse' WHEN $8::bytea IS NOT NULL THEN 'noted' END,
@@ -239,11 +257,59 @@ changed AS (
     WHERE {is_locked} AND l.open AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.n, l.scope, l.key, l.awaited AND l.state <> 'claimed' AS awaited
 )
-SELECT n, {announced} AS applied FROM changed
+SELECT n, {announced} AS applied FROM changed l
 UNION ALL
 SELECT n, CASE WHEN NOT open THEN was = state END
 FROM locked l
 WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n))
+
+
+-- name: settle_claimed
+-- As `settle`, of records that are claimed as they should be: nearly all. No answer: ask `settle`, which also says why.
+UPDATE {records} r SET
+    state = l.state,
+    attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted') ELSE l.state END,
+    attempts = r.attempts - l.refund::integer,
+    changed_at = l.now,
+    expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE l.now + l.retention END,
+    expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
+                                  ELSE (l.now + l.retention) / 60000000 END,
+    awaited = r.awaited AND l.state = 'claimed',
+    result = l.result,
+    error = l.error,
+    note = coalesce(l.note, r.note)
+FROM (
+    SELECT i.*, r.place, r.expires_at, {now} AS now, r.awaited AND i.state <> 'claimed' AS awaited
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
+                $9::boolean[], $10::bytea[])
+        WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, n)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS place, r.expires_at, r.awaited
+        FROM {records} r
+        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
+        FOR UPDATE
+    ) r
+) l
+WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
+RETURNING l.n, {announced}
+
+
+-- name: note_claimed
+-- The same where all are notes.
+UPDATE {records} r SET note = l.note, changed_at = l.now, attention = coalesce(r.attention, 'noted')
+FROM (
+    SELECT i.*, r.place, r.expires_at, {now} AS now
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bytea[])
+        WITH ORDINALITY AS i (scope, key, owner, token, note, n)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS place, r.expires_at
+        FROM {records} r
+        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
+        FOR UPDATE
+    ) r
+) l
+WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
+RETURNING l.n
 
 
 -- name: settle_alone
@@ -377,7 +443,7 @@ SELECT n, verdict = 'done' FROM seen WHERE verdict NOT IN ('expired', 'free', 'l
 UNION ALL
 SELECT n, verdict = 'done' FROM locked WHERE verdict NOT IN ('expired', 'free', 'lapsed')
 UNION ALL
-SELECT n, {announced} FROM changed
+SELECT n, {announced} FROM changed l
 
 
 -- name: get
@@ -500,7 +566,7 @@ changed AS (
     WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.scope, l.key, l.awaited
 )
-SELECT {announced} AS applied FROM changed
+SELECT {announced} AS applied FROM changed l
 UNION ALL
 SELECT NULL FROM locked WHERE (expires_at IS NULL OR expires_at > now) AND NOT EXISTS (SELECT FROM changed)
 
@@ -536,7 +602,7 @@ changed AS (
     WHERE {is_locked}
     RETURNING l.scope, l.key, l.awaited
 )
-SELECT {announced} AS applied FROM changed
+SELECT {announced} AS applied FROM changed l
 UNION ALL
 SELECT NULL FROM doubted WHERE NOT EXISTS (SELECT FROM changed)
 
@@ -586,7 +652,7 @@ done AS (
     FROM (SELECT name FROM {meta} WHERE name = 'swept_at' FOR UPDATE SKIP LOCKED) s
     WHERE m.name = s.name AND NOT (SELECT more FROM rest)
 )
-SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM moved WHERE {announced}), (SELECT more FROM rest)
+SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM moved l WHERE {announced}), (SELECT more FROM rest)
 
 
 -- name: now

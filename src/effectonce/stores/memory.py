@@ -85,7 +85,7 @@ class MemoryBackend:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.lock = threading.RLock()
         self.scopes: dict[str, dict[str, _Row]] = {}
-        self.quiet: object | None = object()  # another one after each deletion, None during it: see `MemoryPort.claim`
+        self.quiet: object | None = object()  # another one after each deletion, None during it: see `MemoryPort.first`
         self.swept_at: int | None = None
 
     def sync_port(self) -> Port:
@@ -138,7 +138,9 @@ class MemoryPort:
         """
         quiet = self._backend.quiet
         rows = self._scopes.get(scope)
-        if rows is not None and quiet is not None and key not in rows:
+        if rows is None:
+            rows = self._scopes.setdefault(scope, {})
+        if quiet is not None and key not in rows:
             ticks = self._ticks
             now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
             row = _Row(
@@ -217,9 +219,7 @@ class MemoryPort:
         )  # fmt: skip
 
     def _claim(self, op: Claim, now: int) -> Answer:
-        rows = self._scopes.get(op.scope)
-        if rows is None:
-            rows = self._scopes[op.scope] = {}
+        rows = self._scopes.setdefault(op.scope, {})
         old = rows.get(op.key)
         live = old if old is not None and old.expires_at > now else None
         if live is not None:
@@ -248,7 +248,7 @@ class MemoryPort:
             lapsed=live is not None and live.state == "claimed",
             note=op.note if live is None or live.note is None else live.note,
         )
-        # `claim` may have come between, without the lock; or a signal's handler, on this thread, which has it.
+        # `first` may have come between, without the lock; or a signal's handler, on this thread, which has it.
         if rows.setdefault(op.key, row) is not row:
             if rows[op.key] is not old:
                 return self._claim(op, now)
@@ -300,7 +300,7 @@ class MemoryPort:
         row = _Row(
             "done", b"", now, 0, 0, 0, 0, op.retention, False, op.fingerprints[:33], now, now, None, op.result
         )  # fmt: skip
-        old = rows.setdefault(op.key, row)  # since `claim` may come between a look and a write
+        old = rows.setdefault(op.key, row)  # since `first` may come between a look and a write
         if old is not row:
             row.token = max(old.token + 1, now)
             if old.expires_at > now:
@@ -338,7 +338,7 @@ class MemoryPort:
     def _all(self, scope: str | None = None) -> Iterator[tuple[str, str, _Row]]:
         for name, rows in list(self._scopes.items()):
             if scope is None or name == scope:
-                for key in list(rows):  # which `claim` may add to meanwhile
+                for key in list(rows):  # which `first` may add to meanwhile
                     yield name, key, rows[key]
 
     async def stats(self) -> Stats:

@@ -26,6 +26,7 @@ from effectonce.connections.postgres_session import (
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
+    Answer,
     Batchable,
     Claim,
     Figures,
@@ -51,16 +52,19 @@ from .postgres_codec import (
     answer,
     answer_alone,
     applied,
-    blobs,
+    claims,
     cursor,
-    flags,
+    fresh_claims,
+    granted,
     int4,
     int8,
-    integers,
-    longs,
+    looks,
+    memories,
+    noted_claims,
+    notes,
     record,
-    still_claimed,
-    texts,
+    renewals,
+    settlements,
     uncursor,
     utf8,
 )
@@ -68,6 +72,7 @@ from .postgres_outbox import PostgresOutbox
 from .postgres_statements import named, queries, words
 
 T = TypeVar("T")
+R = TypeVar("R", Answer, bool)
 
 SCHEMA = 1
 CAP = 100_000
@@ -192,6 +197,7 @@ class PostgresPort:
         self._queries = queries
         self._channel = f"{prefix}_settled".encode()
         self._schema = schema
+        self._meets = False  # the last batch of claims met records: `claim_fresh` would be a round trip too many
         #: Which kinds of operation go in one statement, and so in one commit.
         self._sends: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
             ({Claim}, self._claim),
@@ -231,93 +237,63 @@ class PostgresPort:
     # -- one kind of operation at a time
 
     async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
+        known: list[Answer | None] | None = None
+        if not self._meets:
+            rows = await self._wire.execute(self._queries["claim_fresh"], fresh_claims(batch))
+            tokens = {(scope, key, owner): token for scope, key, owner, token in rows}
+            if len(tokens) == len(batch):
+                return [granted(op, tokens[op.scope, op.key, op.owner]) for op in batch]
+            found = [tokens.get((op.scope, op.key, op.owner)) for op in batch]
+            known = [None if token is None else granted(op, token) for op, token in zip(batch, found, strict=True)]
         noted = any(op.note is not None for op in batch)
-
-        def params(ops: Sequence[Claim]) -> list[Param]:
-            return [
-                texts([op.scope for op in ops]),
-                texts([op.key for op in ops]),
-                blobs([op.owner for op in ops]),
-                longs([op.lease for op in ops]),
-                longs([op.retention for op in ops]),
-                integers([op.max_attempts for op in ops]),
-                flags([op.doubt_on_lapse for op in ops]),
-                flags([op.waiting for op in ops]),
-                blobs([op.fingerprints for op in ops]),
-                *([blobs([op.note for op in ops])] if noted else ()),
-            ]
-
-        return await self._insist(self._queries["claim_noted" if noted else "claim"], batch, params, answer)
+        statement, params = ("claim_noted", noted_claims) if noted else ("claim", claims)
+        replies = await self._insist(self._queries[statement], batch, params, answer, known)
+        self._meets = any(reply.kind != "claimed" or reply.attempts > 1 for reply in replies)
+        return replies
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
-        params = [
-            texts([op.scope for op in batch]),
-            texts([op.key for op in batch]),
-            blobs([op.fingerprints for op in batch]),
-        ]
-        rows = await self._wire.execute(self._queries["look"], params)
+        rows = await self._wire.execute(self._queries["look"], looks(batch))
         replies: list[Any] = [None] * len(batch)
         for row in rows:
             replies[row[0] - 1] = answer(row)
         return replies
 
     async def _settle(self, batch: Sequence[Settlement | Note]) -> Sequence[Reply]:
-        def params(ops: Sequence[Settlement]) -> list[Param]:
-            return [
-                texts([op.scope for op in ops]),
-                texts([op.key for op in ops]),
-                blobs([op.owner for op in ops]),
-                longs([op.token for op in ops]),
-                texts([op.state for op in ops]),
-                longs([op.retention for op in ops]),
-                blobs([op.result for op in ops]),
-                blobs([op.error for op in ops]),
-                flags([op.refund for op in ops]),
-                blobs([op.note for op in ops]),
-            ]
-
-        ops = [still_claimed(op) if isinstance(op, Note) else op for op in batch]
-        return await self._insist(self._queries["settle"], ops, params, applied, otherwise=False)
+        kept = [op for op in batch if type(op) is Note]
+        if len(kept) == len(batch):
+            rows = await self._wire.execute(self._queries["note_claimed"], notes(kept))
+        else:
+            rows = await self._wire.execute(self._queries["settle_claimed"], settlements(batch))
+        if len(rows) == len(batch):
+            return [True] * len(batch)
+        known: list[bool | None] = [None] * len(batch)
+        for row in rows:
+            known[row[0] - 1] = True
+        return await self._insist(self._queries["settle"], batch, settlements, applied, known, otherwise=False)
 
     async def _renew(self, batch: Sequence[Renewal]) -> Sequence[Reply]:
-        def params(ops: Sequence[Renewal]) -> list[Param]:
-            return [
-                texts([op.scope for op in ops]),
-                texts([op.key for op in ops]),
-                blobs([op.owner for op in ops]),
-                longs([op.token for op in ops]),
-                longs([op.lease for op in ops]),
-                longs([op.retention for op in ops]),
-            ]
-
-        return await self._insist(self._queries["renew"], batch, params, applied, otherwise=False)
+        return await self._insist(self._queries["renew"], batch, renewals, applied, otherwise=False)
 
     async def _remember(self, batch: Sequence[Remember]) -> Sequence[Reply]:
-        def params(ops: Sequence[Remember]) -> list[Param]:
-            return [
-                texts([op.scope for op in ops]),
-                texts([op.key for op in ops]),
-                longs([op.retention for op in ops]),
-                blobs([op.fingerprints for op in ops]),
-                blobs([op.result for op in ops]),
-            ]
-
-        return await self._insist(self._queries["remember"], batch, params, applied)
+        return await self._insist(self._queries["remember"], batch, memories, applied)
 
     async def _insist(
         self,
         statement: Statement,
         batch: Sequence[T],
         params: Callable[[Sequence[T]], list[Param]],
-        read: Callable[[Row], Reply | None],
+        read: Callable[[Row], R | None],
+        known: list[R | None] | None = None,
         *,
-        otherwise: Reply | None = None,
-    ) -> Sequence[Reply]:
-        """A reply to each, asking again those that met a rival. ``otherwise`` is the reply where there is no row;
-        without one, that means to ask again, too."""
-        replies: list[Reply | None] = [otherwise] * len(batch)
-        left: Sequence[int] = range(len(batch))
+        otherwise: R | None = None,
+    ) -> Sequence[R]:
+        """A reply to each, asking again those that met a rival; not those whose reply is ``known``. ``otherwise`` is
+        the reply where there is no row; without one, that means to ask again, too."""
+        replies: list[R | None] = known or [None] * len(batch)
+        left = [n for n, reply in enumerate(replies) if reply is None]
         for _ in range(_ASKS):
+            for n in left:
+                replies[n] = otherwise
             ops = batch if len(left) == len(batch) else [batch[n] for n in left]
             for row in await self._wire.execute(statement, params(ops)):
                 replies[left[row[0] - 1]] = read(row)

@@ -14,7 +14,18 @@ from typing import Any, Final
 import msgspec
 
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Note, Record, Settlement
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Note,
+    Record,
+    Remember,
+    Renewal,
+    Settlement,
+)
 
 Row = tuple[Any, ...]
 Param = bytes | None
@@ -40,6 +51,11 @@ def answer(row: Row) -> Answer:
     if kind in ("in_doubt", "lapsed_in_doubt"):
         return Answer("in_doubt", token, attempts, generation)
     return Answer("absent")
+
+
+def granted(op: Claim, token: int) -> Answer:
+    """What a claim is answered that met no record."""
+    return Answer("claimed", token, 1, 0, None, None, 0.0, False, op.note)
 
 
 def applied(row: Row) -> bool | None:
@@ -143,9 +159,86 @@ def utf8(text: str) -> bytes:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
 
 
-def still_claimed(op: Note) -> Settlement:
-    """A note as the statement `settle` takes it: what ends nothing."""
-    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", 0, note=op.note)  # type: ignore[arg-type]
+# -- batches -------------------------------------------------------------------------------------------------
+
+
+def claims(ops: Sequence[Claim]) -> list[Param]:
+    """What `claim` takes, and with the notes behind it `claim_noted`."""
+    return [
+        *_identities(ops),
+        blobs([op.owner for op in ops]),
+        longs([op.lease for op in ops]),
+        longs([op.retention for op in ops]),
+        integers([op.max_attempts for op in ops]),
+        flags([op.doubt_on_lapse for op in ops]),
+        flags([op.waiting for op in ops]),
+        blobs([op.fingerprints for op in ops]),
+    ]
+
+
+def noted_claims(ops: Sequence[Claim]) -> list[Param]:
+    return [*claims(ops), blobs([op.note for op in ops])]
+
+
+def fresh_claims(ops: Sequence[Claim]) -> list[Param]:
+    return [
+        *_identities(ops),
+        blobs([op.owner for op in ops]),
+        longs([op.lease for op in ops]),
+        longs([op.retention for op in ops]),
+        flags([op.doubt_on_lapse for op in ops]),
+        blobs([op.fingerprints for op in ops]),
+        blobs([op.note for op in ops]),
+    ]
+
+
+def looks(ops: Sequence[Look]) -> list[Param]:
+    return [*_identities(ops), blobs([op.fingerprints for op in ops])]
+
+
+def settlements(ops: Sequence[Settlement | Note]) -> list[Param]:
+    """What `settle` takes. To it a note is a settlement that ends nothing: the record is claimed afterwards, too."""
+    ends = [
+        (op.state, op.retention, op.result, op.error, op.refund)
+        if type(op) is Settlement
+        else ("claimed", 0, None, None, False)
+        for op in ops
+    ]
+    states, retentions, results, errors, refunds = zip(*ends, strict=True)
+    return [
+        *_claimed(ops),
+        texts(states),
+        longs(retentions),
+        blobs(results),
+        blobs(errors),
+        flags(refunds),
+        blobs([op.note for op in ops]),
+    ]
+
+
+def notes(ops: Sequence[Note]) -> list[Param]:
+    return [*_claimed(ops), blobs([op.note for op in ops])]
+
+
+def renewals(ops: Sequence[Renewal]) -> list[Param]:
+    return [*_claimed(ops), longs([op.lease for op in ops]), longs([op.retention for op in ops])]
+
+
+def memories(ops: Sequence[Remember]) -> list[Param]:
+    return [
+        *_identities(ops),
+        longs([op.retention for op in ops]),
+        blobs([op.fingerprints for op in ops]),
+        blobs([op.result for op in ops]),
+    ]
+
+
+def _identities(ops: Sequence[Batchable]) -> tuple[bytes, bytes]:
+    return texts([op.scope for op in ops]), texts([op.key for op in ops])
+
+
+def _claimed(ops: Sequence[Settlement | Note | Renewal]) -> tuple[bytes, bytes, bytes, bytes]:
+    return *_identities(ops), blobs([op.owner for op in ops]), longs([op.token for op in ops])
 
 
 # -- an operation by itself ----------------------------------------------------------------------------------
@@ -175,5 +268,5 @@ def alone(op: Batchable) -> tuple[str, list[Param]] | None:
 def answer_alone(op: Batchable, row: Row) -> Answer | bool:
     """What the row of such a statement says."""
     if type(op) is Claim:
-        return Answer("claimed", row[0], 1, 0, None, None, 0.0, False, op.note)
+        return granted(op, row[0])
     return True

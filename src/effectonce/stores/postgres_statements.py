@@ -21,7 +21,7 @@ def named(prefix: str) -> dict[str, str]:
 
 
 def words(prefix: str) -> dict[str, str]:
-    payload = "json_build_array(scope, key)::text"
+    payload = "json_build_array(l.scope, l.key)::text"
     channel = f"'{prefix}_settled'"
     return {
         "records": f'"{prefix}_records"',
@@ -35,6 +35,6 @@ def words(prefix: str) -> dict[str, str]:
         "exhausted": f"'\\x{EXHAUSTED.hex()}'",
         # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
         # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
-        "announced": f"CASE WHEN awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
+        "announced": f"CASE WHEN l.awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
         f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
     }

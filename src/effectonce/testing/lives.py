@@ -123,8 +123,6 @@ class MortalBackend:
 
 
 class _MortalPort:
-    first = complete = None  # every operation is a step
-
     def __init__(self, backend: MortalBackend, port: Any) -> None:
         self._backend = backend
         self._port = port
