@@ -1,4 +1,4 @@
-"""Charge a card once, however often the task is delivered: celery -A tasks worker"""
+"""Charge a card once, however often the task is delivered: celery -A tasks worker -l INFO"""
 
 import os
 import time
@@ -7,11 +7,13 @@ from celery import Celery
 
 import effectonce as eo
 from effectonce.integrations.celery import OnceTask
+from effectonce.telemetry.logging import EventLogger
 
 broker = os.environ.get("BROKER", "redis://localhost:6379/0")
 app = Celery("shop", broker=broker, backend=broker)
 app.conf.broker_transport_options = {"visibility_timeout": int(os.environ.get("VISIBILITY", "3600"))}
 store = eo.connect(os.environ.get("EFFECTONCE_STORE", broker))
+EventLogger().watch(store)  # a line in the log for each duplicate, and for what is in doubt
 
 
 @app.task(base=OnceTask)

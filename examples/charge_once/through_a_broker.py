@@ -1,6 +1,5 @@
 """One payment, sent twice through a broker, charged once: python through_a_broker.py [BROKER_URL] [STORE_URL]"""
 
-import asyncio
 import os
 import sys
 
@@ -25,21 +24,17 @@ def told(event: eo.Event) -> None:
     if event.kind in ("completed", "replayed"):
         deliveries.append(event.kind)
         print(f"[deliver] {len(deliveries)}: {'charged' if event.kind == 'completed' else 'known, acked'}")
-    if len(deliveries) == 2:
+    if len(deliveries) >= 2:
         worker.stop()
 
 
-async def main() -> None:
-    payment = {"payment_id": "pay_7f3a", "amount": "42.00", "currency": "EUR"}
-    await broker.backend.declare(queue, group=worker.name)
+payment = {"payment_id": "pay_7f3a", "amount": "42.00", "currency": "EUR"}
+with broker:
+    broker.declare(queue, group=worker.name)
     for _ in range(2):  # the shop's request timed out, and it sent the payment again: another message, the same key
-        await broker.apublish(queue, eo.Message(type="payment.requested", data=payment, key=f"{queue}:pay_7f3a"))
-    await asyncio.wait_for(worker.serve(), 60)
-    await broker.aclose()
-    await store.aclose()
-
-
+        broker.publish(queue, eo.Message(type="payment.requested", data=payment, key=f"{queue}:pay_7f3a"))
 store.add_hook(told)
-asyncio.run(main())
-print(f"[result]  2 deliveries, {len(charges)} charge(s)")
-sys.exit(len(charges) != 1)
+worker.run()
+before = ", an earlier run has charged it" if deliveries and not charges else ""  # records outlive the process
+print(f"[result]  {len(deliveries)} deliveries, {len(charges)} charge(s){before}")
+sys.exit(len(deliveries) < 2 or len(charges) > 1)

@@ -31,11 +31,12 @@ def test_a_unique_column(tmp_path: Path) -> None:
     assert out == "[result] 20 requests, 5 made a payment, 5 different answers"
 
 
-@pytest.mark.parametrize("kind", ["memory", "rabbitmq"])
+@pytest.mark.parametrize("kind", ["sqlite", "rabbitmq"])
 def test_an_outbox_and_its_relay(kind: str, tmp_path: Path, unique_name: str, request: pytest.FixtureRequest) -> None:
-    url = "memory://" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
-    out = last_line(tmp_path, "outbox_relay/outbox_relay.py", url, QUEUE=unique_name)
-    assert out == "[result] 6 deliveries, 2 orders, shipped: o-1, o-2"
+    urls = [] if kind == "sqlite" else [str(request.getfixturevalue(f"{kind}_url"))]
+    for _ in range(2):
+        out = last_line(tmp_path, "outbox_relay/outbox_relay.py", *urls, QUEUE=unique_name)
+        assert out == "[result] 6 deliveries, 2 orders, shipped: o-1, o-2"
 
 
 @pytest.mark.chaos

@@ -80,6 +80,10 @@ def amqp(url: str) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.URLParameters(url))
 
 
+def counted(channel: Any, queue: str) -> int:
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
 @pytest.mark.chaos
 def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
@@ -100,11 +104,7 @@ def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatc
         until(lambda: len(lines(worker)) == 3)
         with amqp(rabbitmq_url) as connection:
             channel = connection.channel()
-
-            def counted(queue: str) -> int:
-                return int(channel.queue_declare(queue, passive=True).method.message_count)
-
-            until(lambda: counted("default") == counted("default.DQ") == 0 and counted("default.XQ") == 2)
+            until(lambda: [counted(channel, f"default{suffix}") for suffix in ("", ".DQ", ".XQ")] == [0, 0, 2])
             channel.queue_purge("default.XQ")
         assert sorted(lines(worker)) == ["p1 4200", "p2 4200", "p3 4200"]
     tasks.broker.close()
@@ -113,21 +113,15 @@ def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatc
 
 @pytest.mark.chaos
 def test_faststream(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from faststream.rabbit import RabbitBroker
-
     variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
+    app = loaded("faststream", "app", monkeypatch, **variables)
 
     def publish(*payments: str) -> None:
-        async def send() -> None:
-            async with RabbitBroker(rabbitmq_url) as broker:
-                for payment in payments:
-                    await broker.publish({"amount": 4200}, "payments", headers={"payment-id": payment}, persist=True)
+        for payment in payments:
+            asyncio.run(app.send(payment))
 
-        asyncio.run(send())
-
-    with program(
-        str(EXAMPLES / "faststream" / "app.py"), ready="FastStream app started", variables=variables
-    ) as worker:
+    command = ("-m", "faststream", "run", "--app-dir", str(EXAMPLES / "faststream"), "app:app")
+    with program(*command, ready="FastStream app started", variables=variables) as worker:
         publish("p1")
         until(lambda: lines(worker))
         publish("p1")
@@ -139,8 +133,9 @@ def test_faststream(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypa
         until(lambda: len(lines(worker)) == 3)
         with amqp(rabbitmq_url) as connection:
             channel = connection.channel()
-            until(lambda: channel.queue_declare("payments", passive=True).method.message_count == 0)
+            until(lambda: [counted(channel, f"card-payments{suffix}") for suffix in ("", ".dead")] == [0, 2])
         until(lambda: len(store.list(state="done").records) == 2)
         assert sorted(lines(worker)) == ["p1 4200", "p2 4200", "p3 4200"]
     with amqp(rabbitmq_url) as connection:  # duplicates that the worker has given back when it ended
-        connection.channel().queue_delete("payments")
+        for queue in ("card-payments", "card-payments.dead"):
+            connection.channel().queue_delete(queue)
