@@ -254,15 +254,13 @@ def test_a_graceful_shutdown_releases_what_was_running() -> None:
 
 
 def test_an_unrecorded_completion_says_that_the_handler_ran(store: eo.Store, clock: ManualClock) -> None:
+    class Port(MemoryPort):
+        def settle(self, op: Any) -> Any:
+            raise eo.StoreUnavailable("no route to host", 7.0)
+
     class Down(MemoryBackend):
         def sync_port(self) -> Any:
-            port: Any = super().sync_port()
-
-            def settle(op: Settlement) -> bool:
-                raise eo.StoreUnavailable("no route to host", 7.0)
-
-            port.settle = settle
-            return port
+            return Port(self)
 
     charge = eo.once(eo.Store(Down(clock=clock)), scope="s", key="k")(lambda k: k)
     with pytest.raises(eo.StoreUnavailable, match="the handler ran") as caught:

@@ -302,7 +302,7 @@ def release(claim: Claim, answer: Answer) -> Settlement:
 def _has_short_ways(port: Any) -> bool:
     """Whether it is a `contracts.Short`. One that changes or wraps what another does with operations has to have short
     ways of its own: those of the other would pass it by."""
-    for names in (port.__dict__, *map(vars, type(port).__mro__)):
+    for names in map(vars, type(port).__mro__):
         if "claim" in names or "settle" in names:
             return "first" in names
     return False
