@@ -441,17 +441,17 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
         return None
     engine = run.engine
     watched = engine.watched
-    took = 0.0
-    if watched and run.began is not None:
+    if watched:
         monotonic = engine.monotonic
-        took = monotonic() - run.began
+        took = 0.0 if run.began is None else monotonic() - run.began
     result: bytes | None
     policy = run.policy
     try:
         result = policy.codec.encode(value)
     except Unstorable as error:
         result = None
-        run.took = took
+        if watched:
+            run.took = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
