@@ -787,7 +787,7 @@ def test_23_the_reaper_never_deletes_an_unfinished_record(stack: Stack, store: e
     assert (swept.deleted, swept.lapsed, code) == (0, 1, "in-doubt")
 
 
-SECRET = "customer-4711-\x1b[31m<script>"
+SECRET = "customer-lovelace-\x1b[31m<script>"
 
 
 def test_23_keys_are_hashed_in_logs(
@@ -797,13 +797,13 @@ def test_23_keys_are_hashed_in_logs(
     caplog.set_level(logging.DEBUG)
     backend = FaultyBackend(clock)
     stack.guard(eo.Store(backend, hooks=[events.append]), Route(max_response=1))
-    key = '"customer-4711-<script>"'
+    key = '"customer-lovelace-<script>"'
     replies = [stack.request(key, path="/c\x1b[31m\r\n") for _ in range(2)]
     replies += [stack.request(key, path="/c\x1b[31m\r\n", body=b"other"), stack.request(f'"{SECRET}"')]
     backend.before = down
     replies.append(stack.request(key, path="/c\x1b[31m\r\n"))
     text = caplog.text + repr(events) + repr([(reply.headers, reply.body) for reply in replies])
-    assert "4711" not in text
+    assert "lovelace" not in text
     assert "script" not in text
     assert "\x1b" not in text
     assert not any("\r" in record.getMessage() or "\n" in record.getMessage() for record in caplog.records)
@@ -888,12 +888,12 @@ def test_a_private_store_shows_neither_key_nor_response(stack: Stack) -> None:
     """F62."""
     backend = MemoryBackend()
     store = eo.Store(backend, private="0123456789abcdef0123")
-    stack.handler = lambda call: Answer(200, b"account 4711")
+    stack.handler = lambda call: Answer(200, b"account of lovelace")
     stack.guard(store)
-    assert [stack.request().body for _ in range(2)] == [b"account 4711"] * 2
+    assert [stack.request().body for _ in range(2)] == [b"account of lovelace"] * 2
     assert len(stack.calls) == 1
     row = repr(only(store))
-    assert "4711" not in row
+    assert "lovelace" not in row
     assert "/charges" not in row
 
 
