@@ -22,13 +22,7 @@
 -- name: claim_input
 -- Not a statement: what `claim` and `claim_noted` make of their `input`. It stands before all that it refers to.
 fresh AS (
-    INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
-                           lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
-    SELECT scope, key, 'claimed', CASE WHEN doubts THEN 'lapse' WHEN brought IS NOT NULL THEN 'noted' END, now, 1, 0,
-           now, now, now + lease,
-           CASE WHEN NOT doubts THEN now + lease + retention END,
-           CASE WHEN NOT doubts THEN (now + retention) / 60000000 END,
-           doubts, claimant, nullif(substring(fingerprints FROM 1 FOR 33), ''), brought
+    {granted}
     FROM (SELECT i.*, {now} AS now FROM input i) i
     ON CONFLICT (scope, key) DO NOTHING
     RETURNING scope, key, token, note
@@ -125,6 +119,17 @@ SELECT n, change, token, attempts, generation, lapsed, remains, NULL, error, not
 FROM changed
 
 
+-- name: granted
+-- Not a statement: the row of a claim that meets no record.
+INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
+                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
+SELECT scope, key, 'claimed', CASE WHEN doubts THEN 'lapse' WHEN brought IS NOT NULL THEN 'noted' END, now, 1, 0,
+       now, now, now + lease,
+       CASE WHEN NOT doubts THEN now + lease + retention END,
+       CASE WHEN NOT doubts THEN (now + retention) / 60000000 END,
+       doubts, claimant, nullif(substring(fingerprints FROM 1 FOR 33), ''), brought
+
+
 -- name: verdict
 -- An expression, not a statement. `r` has the columns of the record (NULL: there is none), and `now`,
 -- `claimant` and `fingerprints` of the operation. These are the steps of `contracts.Port.run`.
@@ -169,13 +174,7 @@ WITH input AS MATERIALIZED (
 
 -- name: claim_fresh
 -- As `fresh` in `claim`, which costs the server half as much again before it has done anything. No answer: ask `claim`.
-INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
-                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
-SELECT scope, key, 'claimed', CASE WHEN doubts THEN 'lapse' WHEN brought IS NOT NULL THEN 'noted' END, now, 1, 0,
-       now, now, now + lease,
-       CASE WHEN NOT doubts THEN now + lease + retention END,
-       CASE WHEN NOT doubts THEN (now + retention) / 60000000 END,
-       doubts, claimant, nullif(substring(fingerprints FROM 1 FOR 33), ''), brought
+{granted}
 FROM (
     SELECT *, {now} AS now
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::boolean[], $7::bytea[], $8::bytea[])
@@ -240,19 +239,7 @@ WITH locked AS MATERIALIZED (
 ),
 changed AS (
     UPDATE {records} r SET
-        state = l.state,
-        attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted')
-                                 ELSE l.state END,
-        attempts = r.attempts - l.refund::integer,
-        changed_at = l.now,
-        expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL
-                                  ELSE l.now + l.retention END,
-        expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
-                                      ELSE (l.now + l.retention) / 60000000 END,
-        awaited = r.awaited AND l.state = 'claimed',
-        result = l.result,
-        error = l.error,
-        note = coalesce(l.note, r.note)
+        {settled}
     FROM locked l
     WHERE {is_locked} AND l.open AND (l.expires_at IS NULL OR l.expires_at > l.now)
     RETURNING l.n, l.scope, l.key, l.awaited AND l.state <> 'claimed' AS awaited
@@ -267,17 +254,7 @@ WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELE
 -- name: settle_claimed
 -- As `settle`, of records that are claimed as they should be: nearly all. No answer: ask `settle`, which also says why.
 UPDATE {records} r SET
-    state = l.state,
-    attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted') ELSE l.state END,
-    attempts = r.attempts - l.refund::integer,
-    changed_at = l.now,
-    expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE l.now + l.retention END,
-    expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
-                                  ELSE (l.now + l.retention) / 60000000 END,
-    awaited = r.awaited AND l.state = 'claimed',
-    result = l.result,
-    error = l.error,
-    note = coalesce(l.note, r.note)
+    {settled}
 FROM (
     SELECT i.*, r.place, r.expires_at, {now} AS now, r.awaited AND i.state <> 'claimed' AS awaited
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
@@ -310,6 +287,21 @@ FROM (
 ) l
 WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
 RETURNING l.n
+
+
+-- name: settled
+-- Not a statement: what the settlement `l` makes of its record `r`; with state `claimed` it is a note.
+state = l.state,
+attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted') ELSE l.state END,
+attempts = r.attempts - l.refund::integer,
+changed_at = l.now,
+expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE l.now + l.retention END,
+expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
+                              ELSE (l.now + l.retention) / 60000000 END,
+awaited = r.awaited AND l.state = 'claimed',
+result = l.result,
+error = l.error,
+note = coalesce(l.note, r.note)
 
 
 -- name: settle_alone

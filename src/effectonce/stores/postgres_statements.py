@@ -11,7 +11,7 @@ from effectonce.sqlfiles import statements
 
 @cache
 def queries(prefix: str) -> dict[str, Statement]:
-    apart = ("verdict", "claim_input", "complete")
+    apart = ("verdict", "claim_input", "granted", "settled", "complete")
     return {name: Statement(sql) for name, sql in named(prefix).items() if name not in apart}
 
 
