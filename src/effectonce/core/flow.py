@@ -84,8 +84,7 @@ class Run(Struct, eq=False, gc=False):
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
-    began: float | None = None  # when its claim was granted, where somebody watched; and how long it took from there
-    took: float = 0.0
+    clock: float | None = None  # where somebody watches: when it was granted its claim; once over, how long it took
     note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
@@ -175,9 +174,17 @@ class Run(Struct, eq=False, gc=False):
 
     # -- for the flow
 
+    def over(self) -> None:
+        """The handler has ended: `current()` is this no longer, and what is told from now on says how long it took."""
+        if self.active:
+            self.active = False
+            if self.clock is not None:
+                self.clock = self.engine.monotonic() - self.clock
+
     def tell(self, kind: str, detail: str = "") -> None:
         if self.engine.hooks:
-            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, self.took, detail)
+            seconds = 0.0 if self.active or self.clock is None else self.clock
+            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, seconds, detail)
 
     def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
         privacy = self.engine.privacy
@@ -298,7 +305,7 @@ def _answered(run: Run, answer: Answer) -> None:
         _granted(run, answer)
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
         if run.engine.watched:
-            run.began = run.engine.monotonic()
+            run.clock = run.engine.monotonic()
             run.tell("claimed")
     else:
         _replay(run, answer)
@@ -318,10 +325,10 @@ def _leased(run: Run) -> None:
     if engine.watched:
         # Inside of this process a claim takes no time that would be worth looking at the clock for.
         if engine.in_process:
-            run.began, waited = run.sent_at, 0.0
+            run.clock, waited = run.sent_at, 0.0
         else:
-            run.began = began = engine.monotonic()
-            waited = began - run.sent_at
+            run.clock = granted = engine.monotonic()
+            waited = granted - run.sent_at
         try:
             meter = engine.claimed[run.policy.scope]
         except KeyError:
@@ -443,7 +450,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     watched = engine.watched
     if watched:
         monotonic = engine.monotonic
-        took = 0.0 if run.began is None else monotonic() - run.began
+        took = 0.0 if run.clock is None else monotonic() - run.clock
     result: bytes | None
     policy = run.policy
     try:
@@ -451,7 +458,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     except Unstorable as error:
         result = None
         if watched:
-            run.took = took
+            run.clock = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
@@ -471,7 +478,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
             except KeyError:
                 meter = None
             if meter is None:
-                run.took = took
+                run.clock = took
                 run.tell("completed")
                 return None
             try:
@@ -480,7 +487,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
                 engine.hook_raised("completed")
         return None
     if watched:
-        run.took = took
+        run.clock = took
     if type(recorded) is not bool:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)
@@ -577,8 +584,7 @@ async def abort(run: Run, side: Side, error: BaseException) -> None:
 
     The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
     """
-    run.active = False
-    run.took = run.engine.monotonic() - run.began if run.began is not None else 0.0
+    run.over()
     policy = run.policy
     if not run.protected or run.replayed or isinstance(error, GeneratorExit):
         return
@@ -600,7 +606,7 @@ async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: s
 
     ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
-    run.active = False
+    run.over()
     if run.protected and run.holds:
         op = _ending(run, state)
         op.note = note

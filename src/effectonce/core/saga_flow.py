@@ -269,9 +269,7 @@ class Course:
 
     async def _settle(self, op: Settlement, kind: str, detail: str = "") -> None:
         run = self.run
-        run.active = False
-        if run.began is not None:
-            run.took = run.engine.monotonic() - run.began
+        run.over()
         if not op.refund:
             op.note = hidden(run, self._written(settled=True))
         applied = self.side.settle(op)

@@ -719,4 +719,5 @@ SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transacti
 -- that is applied long after its caller gave up. A plan made while the table was small must not scan it later on.
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
-       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)
+       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
+       set_config('plan_cache_mode', 'force_generic_plan', false)

@@ -291,9 +291,8 @@ class Leases:
     # -- ending
 
     def _ended(self, job: Job) -> None:
-        run, engine = job.run, self._engine
-        if engine.watched and run is not None and run.began is not None:
-            run.took = engine.monotonic() - run.began
+        if job.run is not None:
+            job.run.over()
         self.ending += 1
         self._finished.append(job)
         if len(self._finished) == 1:
@@ -309,7 +308,6 @@ class Leases:
         for job in jobs:
             run = job.run
             assert run is not None
-            run.active = False
             ops.append(flow.completion_of(run, flow.traced(run, job.result)))
         self._chores.when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
         self.start()
