@@ -35,8 +35,10 @@ Orphaned = Callable[[Claim, Answer], None]
 class Group(Protocol):
     """Takes one operation at a time from many callers."""
 
-    #: How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on.
-    sizes: list[int]
+    @property
+    def sizes(self) -> list[int]:
+        """How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on."""
+        ...
 
     def submit(self, op: Batchable) -> Any:
         """The reply to ``op``, or of event loops an awaitable of it; a reply that is an exception is raised."""

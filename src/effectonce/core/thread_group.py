@@ -48,11 +48,49 @@ class ThreadGroup:
         self._queue: deque[Entry] = deque()
         self._sent: list[Entry] = []
         self._company = False  # whether the last batch was of several
-        self.sizes = no_sizes()
+        self._sizes = no_sizes()
+        self._alone = 0  # how many went out by themselves, besides
+
+    @property
+    def sizes(self) -> list[int]:
+        sizes = self._sizes[:]
+        sizes[0] += self._alone
+        sizes[1] += self._alone
+        return sizes
 
     def submit(self, op: Batchable) -> Any:
         """The reply itself: who asks blocks until it is there."""
         entry = Entry(op)
+        if self._queue or self._sent or self._company:
+            return self._among_others(entry)
+        lead = self._lead
+        if not lead.acquire(False):
+            return self._among_others(entry)
+        # Nobody else is here: no batch to make, no reply to hand on.
+        try:
+            try:  # before it leads: a lock that is held while nobody leads is given up, see `_heal`
+                self._leader, self._leading = threading.current_thread(), entry
+                self._alone += 1
+                reply = entry.reply = self._run_one(op)
+            except Exception as error:
+                (reply,) = drive(exchange(self._port, (op,), pause_thread, error))
+                entry.reply = reply
+        except BaseException:
+            entry.gone = True
+            raise
+        finally:
+            if self._leading is entry:
+                self._leading = None
+            lead.release()
+            if self._queue:
+                self._wake_heir()
+            if entry.gone:
+                self._orphan(entry)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _among_others(self, entry: Entry) -> Any:
         interrupted: BaseException | None = None
         lead, held = self._lead, False
         answered: list[Entry] = []
@@ -101,15 +139,6 @@ class ThreadGroup:
         if queue or self._company:
             _after_you()
         self._company = bool(queue)
-        if not queue and not self._sent:  # nobody else is here: no batch to make, no reply to hand on
-            sizes = self.sizes
-            sizes[0] += 1
-            sizes[1] += 1
-            try:
-                entry.reply = self._run_one(entry.op)
-            except Exception as error:
-                (entry.reply,) = drive(exchange(self._port, (entry.op,), pause_thread, error))
-            return
         while entry.reply is None:
             if self._sent:  # a leader died over these; every operation recognises its repetition
                 again = [each for sent in self._sent for each in (sent, *(sent.behind or ()))]
@@ -120,7 +149,7 @@ class ThreadGroup:
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
             self._sent = entries = take(queue, self._limit)
-            tally(self.sizes, len(entries))
+            tally(self._sizes, len(entries))
             replies = drive(exchange(self._port, [each.op for each in entries], pause_thread))
             for each, reply in pair(entries, replies, queue):
                 if each is not entry:
