@@ -427,6 +427,25 @@ def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, na
         assert "Sort" not in plan, "the order of the batch is the order of the locks"
 
 
+def test_small_batches_are_planned_once_and_lists_for_what_they_ask(postgres_url: str, unique_name: str) -> None:
+    """Left to itself the server plans anew for each batch of few, half of its work; a list has a plan of its own."""
+    plans = Statement("SELECT statement, custom_plans FROM pg_prepared_statements")
+    mode = Statement("SELECT current_setting('plan_cache_mode')")
+    with ports(at(postgres_url, unique_name)) as (port,):
+        assert isinstance(port, PostgresPort)
+        for _ in range(8):
+            batch = [claim(key, note=b"1") for key in sorted(os.urandom(8).hex() for _ in range(2))]
+            tokens = [answer.token for answer in drive(port.run(batch))]
+            drive(port.run([Note("s", op.key, op.owner, token, b"2") for op, token in zip(batch, tokens, strict=True)]))
+            assert all(drive(port.run([settlement(op, token) for op, token in zip(batch, tokens, strict=True)])))
+        found = drive(port._wire.execute(plans, prepare=False))
+        assert len(found) == 3
+        assert {often for _, often in found} == {0}
+        assert len(drive(port.list(Query(scope="s", limit=5))).records) == 5
+        assert drive(port._wire.execute(mode, prepare=False)) == [("auto",)]
+        assert one(port, claim()).kind == "claimed"
+
+
 def test_an_operation_on_a_partitioned_table_changes_its_own_record_only(postgres_url: str, unique_name: str) -> None:
     """Each partition has a row at place (0,1); a settlement by place alone completed one record in each."""
     backend = at(postgres_url, unique_name)

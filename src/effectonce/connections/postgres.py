@@ -41,11 +41,15 @@ _SILENCE = 15.0  # seconds after which a listener asks whether the server is sti
 
 class Statement:
     """One statement. Its name tells its text: behind a pooler, another client's statement of the same name
-    on a shared server connection is then the same statement."""
+    on a shared server connection is then the same statement.
 
-    __slots__ = ("name", "sql")
+    ``generic``: prepared, it is planned once. Else the server plans it anew for each small batch, since it takes that
+    for cheaper, and that is half of its work."""
 
-    def __init__(self, sql: str) -> None:
+    __slots__ = ("generic", "name", "sql")
+
+    def __init__(self, sql: str, *, generic: bool = False) -> None:
+        self.generic = generic
         self.sql = sql.encode()
         self.name = b"effectonce_" + hashlib.sha256(self.sql).hexdigest()[:24].encode()
 
@@ -262,15 +266,17 @@ class Wire:
     ) -> list[Row]:
         pgconn = session.pgconn
         formats = [_BINARY] * len(params)
-        if prepare and session.prepares:
+        prepare = prepare and session.prepares
+        if session.generic != (prepare and statement.generic and self._source.owns):
+            session.generic = not session.generic
+            mode = b"SET plan_cache_mode = force_generic_plan" if session.generic else b"RESET plan_cache_mode"
+            deadline += await self._first(session, lambda: pgconn.send_query(mode))
+        if prepare:
             name = statement.name
             try:
                 if name not in session.prepared:
-                    began = time.monotonic()  # as in `_with_session`, this has a time of its own
-                    limit = began + self._source.connect_timeout
-                    await self._send(session, lambda: pgconn.send_prepare(name, statement.sql), limit)
+                    deadline += await self._first(session, lambda: pgconn.send_prepare(name, statement.sql))
                     session.prepared.add(name)
-                    deadline += time.monotonic() - began
                 result = await self._send(
                     session, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
                 )
@@ -285,6 +291,13 @@ class Wire:
             session, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
         )
         return _rows(session, result)
+
+    async def _first(self, session: Session, send: Callable[[], None]) -> float:
+        """Send what a statement needs before its first time; gives the seconds. As in `_with_session`, they are not of
+        the statement's own time."""
+        began = time.monotonic()
+        await self._send(session, send, began + self._source.connect_timeout)
+        return time.monotonic() - began
 
     async def _send(self, session: Session, send: Callable[[], None], deadline: float) -> PGresult:
         """The last result of what ``send`` puts on the wire; the first error among them is raised."""

@@ -132,6 +132,7 @@ class Session:
         self.shared = False  # by a pooler: it may be another server process for every transaction
         self.pinned = True  # READ COMMITTED by default
         self.prepares = False
+        self.generic = False  # what is prepared is planned once
         self.prepared: set[bytes] = set()
         self.listening = b""
         self.heard = 0.0  # when LISTEN was last answered

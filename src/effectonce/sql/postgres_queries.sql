@@ -8,6 +8,8 @@
 -- {is_locked}         the row `r` is the one that was locked as `l`: the same place, and the same identity, since each
 --                     partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be joined
 --                     on, so that the way to the row stays its place.
+-- {place}             where the record is that the operation `i` is about; {is_placed}: the row `r` is there, and claimed
+--                     as the operation `l` says. Whatever has changed it since is at another place.
 -- {verdict}           what the record in `r` means to an operation: the expression below
 --
 -- All run in READ COMMITTED. In there a statement reads as of its start, but locks and changes the newest
@@ -252,40 +254,29 @@ WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELE
 
 
 -- name: settle_claimed
--- As `settle`, of records that are claimed as they should be: nearly all. No answer: ask `settle`, which also says why.
+-- As `settle`, of records that are claimed as they should be and that nobody waits for: nearly all. A record is found by
+-- its key and changed by its place, without a lock before. No answer: ask `settle`, which also says why.
 UPDATE {records} r SET
     {settled}
 FROM (
-    SELECT i.*, r.place, r.expires_at, {now} AS now, r.awaited AND i.state <> 'claimed' AS awaited
+    SELECT i.*, {now} AS now, {place} AS place
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
                 $9::boolean[], $10::bytea[])
         WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, n)
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.expires_at, r.awaited
-        FROM {records} r
-        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
-        FOR UPDATE
-    ) r
 ) l
-WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
-RETURNING l.n, {announced}
+WHERE {is_placed} AND (l.state = 'claimed' OR NOT r.awaited)
+RETURNING l.n
 
 
 -- name: note_claimed
 -- The same where all are notes.
 UPDATE {records} r SET note = l.note, changed_at = l.now, attention = coalesce(r.attention, 'noted')
 FROM (
-    SELECT i.*, r.place, r.expires_at, {now} AS now
+    SELECT i.*, {now} AS now, {place} AS place
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bytea[])
         WITH ORDINALITY AS i (scope, key, owner, token, note, n)
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.expires_at
-        FROM {records} r
-        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
-        FOR UPDATE
-    ) r
 ) l
-WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
+WHERE {is_placed}
 RETURNING l.n
 
 
@@ -719,5 +710,4 @@ SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transacti
 -- that is applied long after its caller gave up. A plan made while the table was small must not scan it later on.
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
-       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
-       set_config('plan_cache_mode', 'force_generic_plan', false)
+       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)

@@ -12,7 +12,7 @@ from effectonce.sqlfiles import statements
 @cache
 def queries(prefix: str) -> dict[str, Statement]:
     apart = ("verdict", "claim_input", "granted", "settled", "complete")
-    return {name: Statement(sql) for name, sql in named(prefix).items() if name not in apart}
+    return {name: Statement(sql, generic=True) for name, sql in named(prefix).items() if name not in apart}
 
 
 @cache
@@ -32,6 +32,9 @@ def words(prefix: str) -> dict[str, str]:
         "inbox": f'"{prefix}_inbox"',
         "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
         "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
+        "place": f'(SELECT r.ctid FROM "{prefix}_records" r WHERE r.scope = i.scope AND r.key = i.key)',
+        "is_placed": "r.ctid = l.place AND r.owner = l.owner AND r.token = l.token AND r.state = 'claimed' "
+        "AND (r.expires_at IS NULL OR r.expires_at > l.now)",
         "exhausted": f"'\\x{EXHAUSTED.hex()}'",
         # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
         # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
