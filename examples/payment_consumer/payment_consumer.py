@@ -95,7 +95,9 @@ def main() -> int:
     doubts = [intents.log(record).key for record in intents.in_doubt()]
     told = f"{len(provider.charges)} charges, {paid} paid, {len(provider.mails)} mails, in doubt: {', '.join(doubts)}"
     print(f"[result] {len(PAYMENTS) * 3} deliveries: {told}")
-    return (len(provider.charges), paid, provider.mails, doubts) != (2, 2, ["pay_good", "pay_lost"], ["pay_lost"])
+    effects = len(provider.charges), provider.mails
+    once = effects in ((2, ["pay_good", "pay_lost"]), (0, []))  # none: on the file of a run before, which had them
+    return not once or (paid, doubts) != (2, ["pay_lost"])
 
 
 if __name__ == "__main__":

@@ -33,4 +33,4 @@ with ThreadPoolExecutor(8) as clients:
 made = sum(inserted for _, inserted in answers)
 numbers = {(key, number) for (key, _), (number, _) in zip(requests, answers, strict=True)}
 print(f"[result] {len(requests)} requests, {made} made a payment, {len(numbers)} different answers")
-sys.exit((made, len(numbers)) != (5, 5))
+sys.exit(made not in (5, 0) or len(numbers) != 5)  # 0: on the file of a run before, where all are made
