@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import os
 import random
 import signal
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -471,6 +475,34 @@ def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypat
         assert not thread.is_alive()
     assert group.submit(claim("later")).kind == "claimed"
     assert orphans == [] or key in orphans
+
+
+@pytest.mark.parametrize("callers", [1, 4])
+def test_an_error_does_not_keep_what_its_caller_had(callers: int) -> None:
+    """A consumer that tries again and again while the store is away: all that it had in hand each time stayed."""
+
+    class Away:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            time.sleep(0.001)  # noqa: ASYNC251  # so that the others wait for it
+            raise eo.StoreUnavailable("away")
+
+    class Body:
+        pass
+
+    group = ThreadGroup(Away(), 128, nobody)  # type: ignore[arg-type]
+    bodies: list[weakref.ref[Body]] = []
+
+    def attempt(number: int) -> None:
+        body = Body()
+        bodies.append(weakref.ref(body))
+        with contextlib.suppress(eo.StoreUnavailable):
+            group.submit(claim(f"k{number}"))
+
+    with ThreadPoolExecutor(callers) as pool:
+        list(pool.map(attempt, range(40)))
+    gc.collect()
+    assert len(bodies) == 40
+    assert not any(body() for body in bodies)
 
 
 @pytest.mark.parametrize("part", ["lone leader", "leader of others", "follower"])

@@ -614,6 +614,20 @@ def test_a_hook_that_comes_while_a_handler_runs_is_told_no_time_that_nobody_took
     assert [(event.kind, event.seconds) for event in events] == [("completed", 0.0)]
 
 
+async def test_one_hook_that_goes_and_another_that_comes_in_mid_run_is_told_no_time_either() -> None:
+    """It was told when the run began, as if that were how long it took."""
+    store, events = eo.Store(GroupedBackend(0.05), hooks=[lambda event: None], sweep_every=None), list[eo.Event]()
+
+    @eo.once(store, scope="charge", key="k")
+    async def charge(k: str) -> None:
+        store.engine.hooks = ()
+        asyncio.get_running_loop().call_later(0.02, store.add_hook, events.append)
+
+    await charge("p1")
+    assert [(event.kind, event.seconds) for event in events] == [("completed", 0.0)]
+    await store.aclose()
+
+
 @pytest.mark.parametrize("value", ["stored", object()], ids=["stored", "not stored"])
 def test_all_that_is_told_of_a_runs_end_has_its_time(
     store: eo.Store, clock: ManualClock, events: list[eo.Event], colour: Colour, value: Any

@@ -84,7 +84,7 @@ class Run(Struct, eq=False, gc=False):
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
-    clock: float | None = None  # where somebody watches: when it was granted its claim; once over, how long it took
+    timed: float | None = None  # where somebody watches: when it was granted its claim; once over, how long it took
     note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
@@ -161,7 +161,8 @@ class Run(Struct, eq=False, gc=False):
         self.engine.leased.discard(self)
         if self.active:  # else it has just settled, and that is why its renewal was refused
             self.refused = True
-            self.tell("lease_lost")
+            # Not by `tell`: this is another thread, and the handler may end just now.
+            self.engine.emit("lease_lost", self.scope, self.key, self.attempt, self.token)
 
     def ended(self) -> None:
         """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
@@ -177,13 +178,13 @@ class Run(Struct, eq=False, gc=False):
     def over(self) -> None:
         """The handler has ended: `current()` is this no longer, and what is told from now on says how long it took."""
         if self.active:
+            if self.timed is not None:
+                self.timed = self.engine.monotonic() - self.timed
             self.active = False
-            if self.clock is not None:
-                self.clock = self.engine.monotonic() - self.clock
 
     def tell(self, kind: str, detail: str = "") -> None:
         if self.engine.hooks:
-            seconds = 0.0 if self.active or self.clock is None else self.clock
+            seconds = 0.0 if self.active or self.timed is None else self.timed
             self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, seconds, detail)
 
     def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
@@ -305,7 +306,7 @@ def _answered(run: Run, answer: Answer) -> None:
         _granted(run, answer)
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
         if run.engine.watched:
-            run.clock = run.engine.monotonic()
+            run.timed = run.engine.monotonic()
             run.tell("claimed")
     else:
         _replay(run, answer)
@@ -325,9 +326,9 @@ def _leased(run: Run) -> None:
     if engine.watched:
         # Inside of this process a claim takes no time that would be worth looking at the clock for.
         if engine.in_process:
-            run.clock, waited = run.sent_at, 0.0
+            run.timed, waited = run.sent_at, 0.0
         else:
-            run.clock = granted = engine.monotonic()
+            run.timed = granted = engine.monotonic()
             waited = granted - run.sent_at
         try:
             meter = engine.claimed[run.policy.scope]
@@ -450,7 +451,9 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     watched = engine.watched
     if watched:
         monotonic = engine.monotonic
-        took = 0.0 if run.clock is None else monotonic() - run.clock
+        took = 0.0 if run.timed is None else monotonic() - run.timed
+    elif run.timed is not None:  # whoever watched its start is gone
+        run.timed = None
     result: bytes | None
     policy = run.policy
     try:
@@ -458,7 +461,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     except Unstorable as error:
         result = None
         if watched:
-            run.clock = took
+            run.timed = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
@@ -478,7 +481,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
             except KeyError:
                 meter = None
             if meter is None:
-                run.clock = took
+                run.timed = took
                 run.tell("completed")
                 return None
             try:
@@ -487,7 +490,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
                 engine.hook_raised("completed")
         return None
     if watched:
-        run.clock = took
+        run.timed = took
     if type(recorded) is not bool:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)

@@ -60,13 +60,12 @@ class ThreadGroup:
 
     def submit(self, op: Batchable) -> Any:
         """The reply itself: who asks blocks until it is there."""
-        entry = Entry(op)
         if self._queue or self._sent or self._company:
-            return self._among_others(entry)
+            return self._among_others(Entry(op))
         lead = self._lead
         if not lead.acquire(False):
-            return self._among_others(entry)
-        # Nobody else is here: no batch to make, no reply to hand on.
+            return self._among_others(Entry(op))
+        entry = Entry(op)  # nobody else is here: no batch to make, no reply to hand on
         try:
             try:  # before it leads: a lock that is held while nobody leads is given up, see `_heal`
                 self._leader, self._leading = threading.current_thread(), entry
@@ -87,6 +86,7 @@ class ThreadGroup:
             if entry.gone:
                 self._orphan(entry)
         if isinstance(reply, Exception):
+            del entry  # see `_among_others`
             raise reply
         return reply
 
@@ -129,9 +129,13 @@ class ThreadGroup:
                 self._orphan(entry)
         if interrupted is not None:
             raise interrupted
-        if isinstance(entry.reply, Exception):
-            raise entry.reply
-        return entry.reply
+        reply = entry.reply
+        if isinstance(reply, Exception):
+            # An error keeps the frames that it has passed, and an entry, which the cycle collector does not see, the
+            # error: together they would never go.
+            del entry
+            raise reply
+        return reply
 
     def _answer(self, entry: Entry, answered: list[Entry]) -> None:
         """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
