@@ -40,7 +40,7 @@ def telemetry(scale: float) -> Iterator[Table]:
         "the same, and a line for each event": {},
     }
     with servers.redis() as redis:
-        for name, url, blocks in (("memory", "memory://", 24), ("Redis", redis.url, 6)):
+        for name, url, blocks in (("memory", "memory://", 24), ("Redis", redis.url, 20)):
             count = max(3, int(blocks * scale))
             rounds = functools.cache(functools.partial(_in_a_process, url, count))
             cases = [
@@ -54,7 +54,7 @@ def telemetry(scale: float) -> Iterator[Table]:
                 cases,
                 note=f"the best of {count} blocks, taken in turn; each round is a process of its own, since by luck of "
                 "memory layout one and the same code differs by 2 % from one to the next",
-                rounds=21,
+                rounds=13,
             )
 
 
