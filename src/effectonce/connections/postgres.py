@@ -267,10 +267,11 @@ class Wire:
         pgconn = session.pgconn
         formats = [_BINARY] * len(params)
         prepare = prepare and session.prepares
-        if session.generic != (prepare and statement.generic and self._source.owns):
-            session.generic = not session.generic
-            mode = b"SET plan_cache_mode = force_generic_plan" if session.generic else b"RESET plan_cache_mode"
+        generic = prepare and statement.generic and self._source.owns
+        if session.generic != generic:
+            mode = b"SET plan_cache_mode = force_generic_plan" if generic else b"RESET plan_cache_mode"
             deadline += await self._first(session, lambda: pgconn.send_query(mode))
+            session.generic = generic
         if prepare:
             name = statement.name
             try:
