@@ -49,8 +49,11 @@ class Group(Protocol):
         ...
 
 
-class Entry(Struct, eq=False, gc=False):
-    """One operation, the reply to it, and the operations on the same identity that wait behind it."""
+class Entry(Struct, eq=False):
+    """One operation, the reply to it, and the operations on the same identity that wait behind it.
+
+    The cycle collector sees it: an error keeps the frames that it has passed, those an entry, and that the error.
+    """
 
     op: Batchable
     future: asyncio.Future[Any] | None = None  # of a task

@@ -86,7 +86,6 @@ class ThreadGroup:
             if entry.gone:
                 self._orphan(entry)
         if isinstance(reply, Exception):
-            del entry  # see `_among_others`
             raise reply
         return reply
 
@@ -131,9 +130,6 @@ class ThreadGroup:
             raise interrupted
         reply = entry.reply
         if isinstance(reply, Exception):
-            # An error keeps the frames that it has passed, and an entry, which the cycle collector does not see, the
-            # error: together they would never go.
-            del entry
             raise reply
         return reply
 
