@@ -131,6 +131,33 @@ async def test_notes_in_step_go_out_in_halves_and_claims_do_not() -> None:
     assert settlements.batches == [25] * 6
 
 
+async def test_whoever_comes_back_does_not_wait_for_the_other_half() -> None:
+    """Else the two halves go out together from then on, and the loop and the store wait for each other in turn."""
+    one, other = Slow(), Slow()
+    loop = asyncio.get_running_loop()
+    group = AsyncGroup([one, other], 128, nobody, loop)  # type: ignore[list-item]
+
+    async def caller(number: int) -> None:
+        await group.submit(note(f"k{number}"))
+        await group.submit(note(f"k{number}, again"))
+
+    callers = [asyncio.create_task(caller(number)) for number in range(40)]
+    await settled()
+    assert (one.batches, other.batches) == ([20], [20])
+    one.answers.set()
+    await settled()
+    assert one.batches == [20, 20]
+    assert other.batches == [20]
+    other.answers.set()
+    await asyncio.gather(*callers)
+
+
+async def settled() -> None:
+    """Let the loop run until nothing more happens by itself."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_refusals_are_shared_and_grants_are_not() -> None:
     backend = GroupedBackend()
     group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())

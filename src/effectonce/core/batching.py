@@ -341,8 +341,10 @@ class AsyncGroup:
         self._idle.append(port)
         if not task.cancelled():
             task.exception()  # whoever waited has been told
+        # Those whom it answered have come back by now. They need not wait for what the other port has under way.
         waiting = self._queue or self._blocks
-        if waiting and len(self._idle) == len(self._ports) and not self._closing and not self._loop.is_closed():
+        due = len(self._idle) == len(self._ports) or len(self._queue) >= self._enough()
+        if waiting and due and not self._closing and not self._loop.is_closed():
             self._start()
 
     async def _drain(self, port: Port) -> None:
