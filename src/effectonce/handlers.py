@@ -71,7 +71,9 @@ def default_scope(function: Any) -> str:
     """``module:qualname``; a script is warned, and what has no name of its own is refused."""
     qualname = getattr(function, "__qualname__", None)
     if qualname is None or "<lambda>" in qualname:
-        raise ConfigurationError(f"{function!r} has no name of its own to make a scope from; pass scope=")
+        raise ConfigurationError(
+            f"{function!r} has no name of its own to make a scope from; write a def, or pass scope="
+        )
     module = function.__module__
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)

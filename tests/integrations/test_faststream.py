@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import types
 from contextlib import suppress
 from typing import Any
 
@@ -153,6 +155,33 @@ async def test_f24_two_handlers_of_one_message_do_not_hide_it_from_each_other(st
     scopes = sorted(record.scope for record in store.list().records)
     assert [scope.rpartition(".")[2] for scope in scopes] == ["book", "charge"]
     assert all(scope.startswith("billing:tests.integrations.test_faststream:") for scope in scopes)
+
+
+async def test_f24_a_handler_without_a_name_of_its_own_is_refused(
+    store: eo.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two lambdas would have one scope, and hide their messages from each other."""
+    broker = RabbitBroker(middlewares=[ours_faststream.Idempotency(store, scope="billing", key="payment-id")])
+    handled: list[str] = []
+    broker.subscriber("payments")(lambda body: handled.append(body))
+    async with TestRabbitBroker(broker) as delivering:
+        await delivering.publish("x", "payments", headers={"payment-id": "p1"})
+    assert handled == []
+    assert "a message is given back" in caplog.text
+    assert "write a def" in caplog.text
+
+
+def test_f61_the_scope_of_a_program_is_that_of_its_module(store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m shop.worker`` and ``faststream run shop.worker:app`` are one consumer."""
+
+    def charge(body: str) -> None: ...
+
+    once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
+    imported = once.policy_of(charge).scope
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", types.SimpleNamespace(name=__name__), raising=False)
+    again = types.FunctionType(charge.__code__, globals(), "charge")
+    again.__qualname__, again.__module__ = charge.__qualname__, "__main__"
+    assert once.policy_of(again).scope == imported
 
 
 @pytest.mark.parametrize("kind", ["list", "stream", "kafka"])

@@ -37,7 +37,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.fingerprint import fingerprints
-from effectonce.handlers import name_of, return_type
+from effectonce.handlers import default_scope, return_type
 from effectonce.identity import Key, encode_key
 from effectonce.policies import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -95,7 +95,7 @@ class Idempotency:
         """The settings of one handler: its own scope, and the type of what it returns."""
         policy = self._policies.get(handler)
         if policy is None:
-            scope = f"{self.scope}:{handler.__module__}:{name_of(handler)}"
+            scope = f"{self.scope}:{default_scope(handler)}"
             check_scope(scope)
             policy = self._policies[handler] = Policy(
                 scope=scope, codec=self._codec or self._codec_of(handler), **self._options
