@@ -233,7 +233,9 @@ async def test_the_middleware_is_the_same_for_all_brokers(store: eo.Store, kind:
     assert [receipt.payment_id for receipt in handled] == ["p1", "p2"]
 
 
-async def test_a_store_without_its_tables_loses_no_message(postgres_url: str, unique_name: str) -> None:
+async def test_a_store_without_its_tables_loses_no_message(
+    postgres_url: str, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A program that is wrong acks nothing: what came before somebody migrated comes again."""
 
     class Message:
@@ -247,10 +249,11 @@ async def test_a_store_without_its_tables_loses_no_message(postgres_url: str, un
         once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
         with pytest.raises(NackMessage):
             await once(Message(), context=None).consume_scope(handler, Message())
+    assert "scope billing: a message is given back: the tables are missing" in caplog.text
 
 
 async def test_another_body_under_one_key_and_no_key_at_all_are_not_handled(
-    rabbit: RabbitBroker, charges: list[str]
+    rabbit: RabbitBroker, charges: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """F21."""
     async with TestRabbitBroker(rabbit) as delivering:
@@ -258,6 +261,7 @@ async def test_another_body_under_one_key_and_no_key_at_all_are_not_handled(
         await delivering.publish("other", "payments", headers={"payment-id": "p1"})
         await delivering.publish("keyless", "payments")
     assert charges == ["one"]
+    assert caplog.text.count("scope billing: a message is rejected: ") == 2
 
 
 async def test_f06_a_message_beside_the_first_is_given_back(store: eo.Store) -> None:

@@ -267,7 +267,11 @@ def test_a_message_delivered_twice_has_one_effect_and_pipelines_go_on(
 
 
 def test_what_no_retry_can_mend_is_dead_at_once(
-    stub: StubBroker, worker: dramatiq.Worker, store: eo.Store, charges: list[str]
+    stub: StubBroker,
+    worker: dramatiq.Worker,
+    store: eo.Store,
+    charges: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stub.add_middleware(ours_dramatiq.Idempotency(store, on_error="doubt"))
 
@@ -280,10 +284,32 @@ def test_what_no_retry_can_mend_is_dead_at_once(
     join(stub, worker, charge)
     assert charges == ["p1"]
     assert [message.args for message in stub.dead_letters] == [("p1",)]
+    assert "scope default:charge: a message is given up: " in caplog.text
+    assert "in doubt" in caplog.text
+
+
+def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
+    stub: StubBroker, charges: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with eo.connect("postgresql://127.0.0.1:1/nothing") as store:
+        stub.add_middleware(ours_dramatiq.Idempotency(store))
+
+        @dramatiq.actor(broker=stub, once="payment_id")
+        def charge(payment_id: str) -> None:
+            charges.append(payment_id)
+
+        with pytest.raises(ours_dramatiq.Later):
+            charge.fn("p1")
+    assert charges == []
+    assert "scope default:charge: a message is put off: cannot connect to" in caplog.text
 
 
 def test_f06_a_message_beside_the_first_comes_back(
-    stub: StubBroker, worker: dramatiq.Worker, store: eo.Store, charges: list[str]
+    stub: StubBroker,
+    worker: dramatiq.Worker,
+    store: eo.Store,
+    charges: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stub.add_middleware(ours_dramatiq.Idempotency(store, lease="400ms"))
     begun, over = threading.Event(), threading.Event()
@@ -311,6 +337,7 @@ def test_f06_a_message_beside_the_first_comes_back(
     over.set()
     join(stub, worker, charge)
     assert (charges, list(stub.dead_letters)) == (["p1"], [])
+    assert "a message is" not in caplog.text, "that is as it should be"
 
 
 @dataclass

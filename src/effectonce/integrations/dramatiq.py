@@ -39,7 +39,7 @@ from effectonce.errors import (
 from effectonce.guard import once
 from effectonce.store import Store
 
-from .later import COMES_BACK, pause
+from .later import COMES_BACK, explain, pause
 
 #: What another attempt will not mend.
 DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey, Undecodable)
@@ -97,7 +97,11 @@ class Idempotency(Middleware):
             try:
                 return call(*args, **kwargs)
             except COMES_BACK as error:
+                explain(options["scope"], "put off", error)
                 raise Later(str(error), delay=round(pause(error) * 1000)) from error
+            except DEAD as error:
+                explain(options["scope"], "given up", error)
+                raise
             except ResultNotStored:
                 return None
 

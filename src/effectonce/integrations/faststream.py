@@ -25,7 +25,7 @@ from faststream import AckPolicy, BaseMiddleware
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
-from effectonce.core.engine import Side, log
+from effectonce.core.engine import Side
 from effectonce.core.flow import Policy, Run, abort, begin, finish, leave, prepare, running
 from effectonce.errors import (
     ConfigurationError,
@@ -34,7 +34,6 @@ from effectonce.errors import (
     MissingKey,
     ResultNotStored,
     Retryable,
-    show,
 )
 from effectonce.fingerprint import fingerprints
 from effectonce.handlers import default_scope, return_type
@@ -42,7 +41,7 @@ from effectonce.identity import Key, encode_key
 from effectonce.policies import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store
 
-from .later import pause
+from .later import explain, pause
 
 #: The longest pause before a message is given back that cannot be handled yet, in seconds.
 PAUSE = 1.0
@@ -139,12 +138,12 @@ class _Once(BaseMiddleware[Any, Any]):
             await self._by_hand(msg, "ack")
             raise AckMessage from error
         except (Retryable, ConfigurationError) as error:  # of a program that is wrong, too, nothing may be lost
-            if isinstance(error, ConfigurationError):
-                log.error("scope %s: a message is given back: %s", show(guard.scope), error)
+            explain(guard.scope, "given back", error)
             await asyncio.sleep(min(pause(error), PAUSE))
             await self._by_hand(msg, "nack")
             raise NackMessage from error
         except EffectOnceError as error:
+            explain(guard.scope, "rejected", error)
             await self._by_hand(msg, "reject")
             raise RejectMessage from error
         if run.replayed:
@@ -166,6 +165,7 @@ class _Once(BaseMiddleware[Any, Any]):
             await _recorded(run, side, value)
             return value
         except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: it comes again
+            explain(guard.scope, "given back", error)
             await self._by_hand(msg, "nack")
             raise NackMessage from error
         finally:
