@@ -28,7 +28,9 @@ from effectonce.testing.explorer import (
 )
 from effectonce.testing.explorer.__main__ import main
 from effectonce.testing.explorer.catalogue import LARGE, NAIVE
+from effectonce.testing.explorer.scenario import CRASHES
 from effectonce.testing.explorer.table import FULL, SHORT
+from effectonce.testing.explorer.tools import line
 
 from .mutants import MUTANTS, Mutant
 
@@ -276,6 +278,24 @@ def test_a_schedule_says_all_there_is_to_say() -> None:
     kept(one)
     assert (one.steps, one.faults, one.outcomes) == (two.steps, two.faults, two.outcomes)
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("patience", [CRASHES, 3])
+def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_before(
+    patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers whose leases nobody keeps, and handlers that outlast them: each takes the other's claim."""
+    monkeypatch.setattr(line, "CRASHES", patience)
+    takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
+    story: list[str] = []
+    world = replay(stage_for(scenario("line-E")), [int(at in takes_over) for at in range(345)], story=story)
+    assert any(f"claimed, attempt {patience + 1}," in told for told in story)
+    if patience == CRASHES:
+        assert world.violation is None
+        assert sum("is dead" in told for told in story) == 3
+    else:
+        assert world.violation is not None
+        assert world.violation[0] == "lost"
 
 
 def test_a_violation_is_made_short_and_replayed_by_one_line(capsys: pytest.CaptureFixture[str]) -> None:

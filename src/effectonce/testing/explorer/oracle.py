@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from effectonce.record import Answer, Batchable, Claim, Look, Remember, Renewal, Settlement
 
+from .scenario import CRASHES
+
 RULES: Final = {
     "lost": "a message was acked, or given up, whose effect nobody has recorded",
     "doubled": "the effect was repeated where the mode says that it is not",
@@ -357,8 +359,13 @@ class Ledger:
             self._fail("lost", f"{key}: acked, but its effect {what}")
 
     def dead(self, key: str) -> None:
-        if not self.book(key).ever_failed:
+        book = self.book(key)
+        if book.ever_failed:
+            return
+        if book.attempts <= CRASHES:
             self._fail("lost", f"{key}: dead-lettered, but it has not failed for good")
+        elif book.holder is not None:  # F20: parked; its claim lapses, so that its duplicates are recognised, too
+            self.blamed.add(book.holder.owner)
 
     def replayed(self, key: str, value: object) -> None:
         """A duplicate was given ``value``. (That it is the first was looked at when the store replied.)"""

@@ -9,6 +9,7 @@ from typing import Any, Final
 SECOND: Final = 1_000_000
 LEASE: Final = 30 * SECOND
 RETENTION: Final = 120 * SECOND
+CRASHES: Final = 20  # attempts without a word, after which a message is parked
 
 #: Every kind of fault, and what it is. A scenario names those that it allows.
 FAULTS: Final = {

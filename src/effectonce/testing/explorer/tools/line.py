@@ -23,7 +23,7 @@ from effectonce.message import Message
 from effectonce.testing.explorer.broker import Broker, Entry, State
 from effectonce.testing.explorer.moves import moves
 from effectonce.testing.explorer.oracle import Ledger
-from effectonce.testing.explorer.scenario import LEASE, RETENTION, Scenario
+from effectonce.testing.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
 from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
 from effectonce.testing.explorer.steps import perform
 from effectonce.testing.explorer.wire import Ties
@@ -248,7 +248,7 @@ class LineStage(GuardStage):
             concurrency=2,
             lease=LEASE / 1e6,
             retention=RETENTION / 1e6,
-            retry=Steady(options.get("max_attempts"), first=1e-6, cap=1e-6, max_crashes=20),
+            retry=Steady(options.get("max_attempts"), first=1e-6, cap=1e-6, max_crashes=CRASHES),
             permanent=(Declined,),
             to=TO if options.get("to") else None,
         )

@@ -15,7 +15,7 @@ from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.saga import Saga
 from effectonce.testing.explorer.provider import Provider
-from effectonce.testing.explorer.scenario import LEASE, RETENTION, Scenario
+from effectonce.testing.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
 from effectonce.testing.explorer.stage import Declined, Stage, Steady, Tag
 from effectonce.testing.explorer.world import Delivery, Process, World
 
@@ -68,23 +68,23 @@ class SagaStage(Stage):
         self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6, retention=self.retention)
         timeout: dict[str, Any] = {"timeout": "5s", "grace": "5s"} if "slow" in scenario.faults else {}
 
-        @self.saga.step(retry=Steady(1, max_crashes=20))
+        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
         async def reserve(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=False)
 
-        @reserve.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=20))
+        @reserve.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
         async def release(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=20), **timeout)
+        @self.saga.step(retry=Steady(1, max_crashes=CRASHES), **timeout)
         async def charge(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=False)
 
-        @charge.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=20))
+        @charge.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
         async def refund(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=20))
+        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
         async def ship(key: str) -> None:
             await self.provider.send(f"{key}/ship", undo=False)
 

@@ -12,6 +12,7 @@ from effectonce.broker import Broker as Handle
 from effectonce.inbox import Inbox
 from effectonce.message import Message
 from effectonce.testing.explorer.database import Connection
+from effectonce.testing.explorer.scenario import CRASHES
 from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
 from effectonce.testing.explorer.world import Process, World
 from effectonce.worker import Worker
@@ -36,7 +37,7 @@ class TransactionsStage(InboxStage, LineStage):  # type: ignore[misc]  # the inb
             fingerprint=False,
             concurrency=2,
             batch=self.scenario.worker == "batch",
-            retry=Steady(None, first=1e-6, cap=1e-6, max_crashes=20),
+            retry=Steady(None, first=1e-6, cap=1e-6, max_crashes=CRASHES),
             permanent=(Declined,),
         )
         async def handle_order(conn: Connection, message: Message[Any]) -> None:
