@@ -371,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     short = [row for row in rows if row.messages < row.wanted]
     if short:
         named = ", ".join(f"{row.mode} {row.where}" for row in short)
-        screen.tell("short", f"fewer than {short[0].wanted:,} messages in their time: {named}; try SECONDS=", "yellow")
+        screen.tell("short", f"fewer than {short[0].wanted:,} messages in their time: {named}; try LONG=1", "yellow")
     for reason in proof.failed:
         screen.tell("failed", reason, "red")
     for reason in proof.skipped:
