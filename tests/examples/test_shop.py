@@ -27,15 +27,17 @@ def environment(**more: str) -> dict[str, str]:
 
 def until_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
+    told: list[str] = []
     for line in process.stdout:
         if "Ctrl-C ends all" in line:
             return
-    raise AssertionError(f"it did not start: {process.wait()}")
+        told.append(line)
+    raise AssertionError(f"it did not start: {process.wait()}\n{''.join(told)}")
 
 
 @pytest.mark.chaos
 def test_one_command_starts_it_and_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port(4)
     command = [sys.executable, str(SHOP / "run.py"), "--port", str(port)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -30,16 +30,18 @@ class ServerFailed(Exception):
     log: Path | None = None
 
 
-def free_port() -> int:
-    """A port nobody listens on, below the range that the kernel uses for outgoing connections.
+def free_port(row: int = 1) -> int:
+    """A port nobody listens on, the first of so many in a ``row``, below the range that the kernel uses for outgoing
+    connections.
 
     Port + 10000 is free too: a Redis Cluster node listens there. Another process may still be quicker than
     ours, which is why starting a server is retried.
     """
     while True:
-        port = random.randrange(11_000, 22_000)
-        if port not in _given and _bindable(port) and _bindable(port + 10_000):
-            _given.add(port)
+        port = random.randrange(11_000, 22_000 - row)
+        ports = range(port, port + row)
+        if _given.isdisjoint(ports) and all(map(_bindable, (*ports, port + 10_000))):
+            _given.update(ports)
             return port
 
 
