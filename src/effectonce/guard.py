@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from .core.codec import NATIVE, Codec
 from .core.drive import run_through
-from .core.flow import Policy, Run, abort, begin, finish, prepare, running, set_running, unprotected
+from .core.engine import Engine, Side
+from .core.flow import Policy, Run, abort, begin, finish, leased, prepare, running, set_running, unprotected
 from .durations import Duration
 from .errors import ConfigurationError, MissingKey, WrongColour
 from .handlers import (
@@ -83,10 +84,9 @@ class _Plan(Struct, kw_only=True):
         self.policy = Policy(codec=codec, **self.settings)
         return self.policy
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """The run of one call, not yet begun; without a key, where that is allowed, it goes ahead unprotected."""
+    def run(self, engine: Engine, side: Side, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """The run of one call, to be begun; without a key, where that is allowed, it goes ahead unprotected."""
         policy = self.policy or self.settled()
-        engine = self.store._live or self.store.engine
         try:
             at = self.key_at
             key = args[at] if len(args) > at else self.extract(args, kwargs)
@@ -99,7 +99,7 @@ class _Plan(Struct, kw_only=True):
             unprotected(run, "missing_key", str(error))
             return run
         fingerprint = self.fingerprint
-        return prepare(engine, policy, key, b"" if fingerprint is None else fingerprint(args, kwargs))
+        return prepare(engine, policy, key, b"" if fingerprint is None else fingerprint(args, kwargs), side.first)
 
 
 class Guarded(Generic[P, R_co]):
@@ -208,18 +208,21 @@ class _Sync(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._receiver:
             args = self._receiver + args
-        plan, give = self._plan, self._give
-        run = plan.run(args, kwargs)
-        side = run.engine.sync or run.engine.sync_side()
+        plan, give, before = self._plan, self._give, None
+        engine = plan.store._live or plan.store.engine
+        side = engine.sync or engine.sync_side()
+        run = plan.run(engine, side, args, kwargs)
         try:
-            if run.protected:
+            if run.token:
+                leased(run)
+            elif run.protected:
                 pending = begin(run, side)
                 if pending is not None:
                     run_through(pending)
                 if run.replayed:
                     return run.value if give is None else give(run, run.value)
             try:
-                set_running(run)
+                before = set_running(run)
                 value = plan.function(*args, **kwargs) if kwargs else plan.function(*args)
                 if type(value) not in NATIVE and (type(value) in LAZY or hasattr(value, "__await__")):
                     refuse_lazy(plan.function, value)
@@ -231,7 +234,7 @@ class _Sync(Guarded[P, R]):
                 run_through(pending)
             return value if give is None else give(run, value)
         finally:
-            run.ended()
+            run.ended(before)
 
 
 class _Waiting(_Sync[P, R]):
@@ -260,18 +263,21 @@ class _Async(Guarded[P, Any]):
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._receiver:
             args = self._receiver + args
-        plan, give = self._plan, self._give
-        run = plan.run(args, kwargs)
-        side = run.engine.any_loop or run.engine.async_side()
+        plan, give, before = self._plan, self._give, None
+        engine = plan.store._live or plan.store.engine
+        side = engine.any_loop or engine.async_side()
+        run = plan.run(engine, side, args, kwargs)
         try:
-            if run.protected:
+            if run.token:
+                leased(run)
+            elif run.protected:
                 pending = begin(run, side)
                 if pending is not None:
                     await pending
                 if run.replayed:
                     return run.value if give is None else give(run, run.value)
             try:
-                set_running(run)
+                before = set_running(run)
                 value = await (plan.function(*args, **kwargs) if kwargs else plan.function(*args))
             except BaseException as error:
                 await abort(run, side, error)
@@ -281,7 +287,7 @@ class _Async(Guarded[P, Any]):
                 await pending
             return value if give is None else give(run, value)
         finally:
-            run.ended()
+            run.ended(before)
 
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar, Token
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -164,11 +164,16 @@ class Run(Struct, eq=False, gc=False):
             # Not by `tell`: this is another thread, and the handler may end just now.
             self.engine.emit("lease_lost", self.scope, self.key, self.attempt, self.token)
 
-    def ended(self) -> None:
+    def ended(self, before: Token[Run | None] | None = None) -> None:
         """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
         self.engine.leased.discard(self)
         parent = self.parent
-        if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
+        if before is not None:
+            try:
+                reset_running(before)
+            except ValueError:  # of a coroutine that was closed elsewhere, whose context is another
+                pass
+        elif running.get() is self:
             set_running(parent)
         if parent is not None:
             self.parent = None
@@ -200,6 +205,7 @@ class Run(Struct, eq=False, gc=False):
 
 running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
 set_running = running.set
+reset_running = running.reset
 
 
 def current() -> Run:
@@ -220,8 +226,14 @@ def current() -> Run:
 # -- begin ----------------------------------------------------------------------------------------------------
 
 
-def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Run:
-    """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
+def prepare(
+    engine: Engine, policy: Policy, key: str, fingerprints: bytes, first: Callable[..., int] | None = None
+) -> Run:
+    """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key.
+
+    With the ``first`` of its side it is granted its claim at once where the key is new to a store in this process: it
+    has a token then, and `leased` takes the place of `begin`.
+    """
     parent = running.get()
     if parent is not None:
         parent = _around(parent, engine, policy.scope, key)
@@ -232,7 +244,16 @@ def prepare(engine: Engine, policy: Policy, key: str, fingerprints: bytes) -> Ru
     if policy.seen:
         return Run(engine, policy, key, stored_key, b"", fingerprints, parent)
     new_owner, monotonic = engine.new_owner, engine.monotonic  # 3.11 calls what an attribute holds slowly
-    return Run(engine, policy, key, stored_key, new_owner(), fingerprints, parent, monotonic())
+    owner, asked = new_owner(), monotonic()
+    if first is None:
+        return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked)
+    try:
+        token = first(policy.scope, stored_key, owner, policy.lease, policy.hold, policy.doubt_on_lapse, fingerprints)
+    except StoreUnavailable as error:
+        run = Run(engine, policy, key, stored_key, owner, fingerprints, parent)
+        _without_store(run, error)
+        return run
+    return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked, token)
 
 
 def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | None:
@@ -256,26 +277,16 @@ def begin(run: Run, side: Side) -> Awaitable[None] | None:
     Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
     ``on_store_error="run"``. What it returns, if anything, is to be awaited.
     """
-    first, policy, token = side.first, run.policy, 0
     try:
-        if first is not None and run.note is None and not policy.seen:
-            token = first(
-                policy.scope, run.stored_key, run.owner, policy.lease, policy.hold, policy.doubt_on_lapse,
-                run.fingerprints,
-            )  # fmt: skip
-        answer = None if token else side.claim(run.asks())
+        answer = side.claim(run.asks())
     except StoreUnavailable as error:
         _without_store(run, error)
-        return None
-    if token:
-        run.token = token
-        _leased(run)
         return None
     if type(answer) is Answer:
         if answer.kind == "claimed":
             _granted(run, answer)
             return None
-        if answer.kind != "in_progress" or policy.wait is None:
+        if answer.kind != "in_progress" or run.policy.wait is None:
             _answered(run, answer)
             return None
     return _begin(run, side, answer)
@@ -314,10 +325,10 @@ def _answered(run: Run, answer: Answer) -> None:
 
 def _granted(run: Run, answer: Answer) -> None:
     run.answer, run.token = answer, answer.token
-    _leased(run)
+    leased(run)
 
 
-def _leased(run: Run) -> None:
+def leased(run: Run) -> None:
     """It has a lease: that is kept from now on, and told."""
     engine = run.engine
     engine.leased.add(run)

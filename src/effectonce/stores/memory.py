@@ -137,8 +137,9 @@ class MemoryPort:
         another value of ``quiet``, and a claim that has seen two of them is made again, under the lock.
         """
         quiet = self._backend.quiet
-        rows = self._scopes.get(scope)
-        if rows is None:
+        try:
+            rows = self._scopes[scope]
+        except KeyError:
             rows = self._scopes.setdefault(scope, {})
         if quiet is not None and key not in rows:
             ticks = self._ticks
