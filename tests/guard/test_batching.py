@@ -589,6 +589,68 @@ def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, m
     assert tried > 15
 
 
+@pytest.mark.parametrize("company", [False, True])
+def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
+    company: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is busy holds a thread up at every line in turn, until the others take it for dead."""
+    monkeypatch.setattr(thread_group, "PATIENCE", 0.001)
+    file = ThreadGroup.submit.__code__.co_filename
+    met: list[str] = []
+
+    class Narrow:
+        at_work = threading.Lock()
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            if not self.at_work.acquire(False):
+                met.append(batch[0].key)
+                return [RuntimeError("two at once")] * len(batch)
+            time.sleep(0.003)  # noqa: ASYNC251
+            self.at_work.release()
+            return [Answer("claimed", 1, 1)] * len(batch)
+
+    def attempt(at: int) -> bool:
+        """Hold the thread up at its ``at``-th line; whether there was one."""
+        group = ThreadGroup(Narrow(), 128, nobody)  # type: ignore[arg-type]
+        reached, lines, resumed = [], [0], threading.Event()
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code.co_filename != file:
+                return None
+            if event == "line":
+                lines[0] += 1
+                if lines[0] == at:
+                    reached.append(frame.f_lineno)
+                    resumed.wait(0.03)
+            return trace
+
+        def held_up() -> None:
+            sys.settrace(trace)
+            group.submit(claim("held up"))
+            sys.settrace(None)
+
+        def others(number: int) -> None:
+            while not resumed.is_set():
+                assert group.submit(claim(f"{number}")).kind == "claimed"
+
+        threads = [threading.Thread(target=others, args=(n,)) for n in range(3)]
+        victim = threading.Thread(target=held_up)
+        for thread in [*threads, victim] if company else [victim, *threads]:
+            thread.start()
+        victim.join(20)
+        resumed.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive(), f"hung after line {reached}"
+        assert not met, f"two were at the store after line {reached}"
+        return bool(reached)
+
+    tried = 0
+    while attempt(tried + 1):
+        tried += 1
+    assert tried > 15
+
+
 class Gate:
     """A lock without a clock: whoever blocks on it times out when it is told to."""
 
@@ -624,7 +686,7 @@ class Gate:
 def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every line of its leader in turn, also in the instant of its reply: the others are all woken."""
     monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
-    monkeypatch.setattr(thread_group, "threading", SimpleNamespace(Lock=Gate, current_thread=threading.current_thread))
+    monkeypatch.setattr(thread_group, "threading", SimpleNamespace(Lock=Gate, RLock=threading.RLock))
     file = ThreadGroup.submit.__code__.co_filename
 
     def attempt(at: int) -> bool:

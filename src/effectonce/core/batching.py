@@ -61,7 +61,6 @@ class Entry(Struct, eq=False):
     reply: Reply | None = None  # of a thread, as all that follows
     gate: threading.Lock | None = None  # what it blocks on
     gone: bool = False  # it was interrupted, and nobody waits for the reply any more
-    suspects: threading.Lock | None = None  # a lock that it saw held while nobody leads
     others: list[Entry] | None = None  # who was answered with it; each leaves as it is woken
 
 

@@ -16,7 +16,7 @@ from effectonce.record import Answer, Batchable, Claim, Look, Reply
 from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
 from .drive import drive
 
-PATIENCE = 0.1  # seconds after which a follower looks whether somebody still leads
+PATIENCE = 0.1  # seconds after which a follower looks by itself
 ABREAST = 4  # how many a leader wakes at once
 
 #: Lets the threads that can run go first; returns at once where there is none.
@@ -26,9 +26,9 @@ _after_you: Final[Callable[[], object]] = getattr(os, "sched_yield", lambda: tim
 class ThreadGroup:
     """Whoever gets the lock leads: it sends what waits, its own operation with it, until that is answered.
 
-    Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock. What it leaves
-    unanswered is in ``_sent``, and the next one sends it again. A follower is woken by its reply, or to lead; should a
-    wake-up be lost with a dying leader, it looks by itself after a while.
+    Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock, which knows whose
+    it is. What it leaves unanswered is in ``_sent``, and the next one sends it again. A follower is woken by its reply,
+    or to lead; should a wake-up be lost with a dying leader, it looks by itself after a while.
 
     A leader that has had company lets the others run before it sends: those whose replies came with the last batch are
     about to ask again, and go out together in one batch instead of two. It waits for nobody, and a lone caller does not
@@ -41,10 +41,9 @@ class ThreadGroup:
         self._run_one = _lone(port)
         self._limit = limit
         self._orphaned = orphaned
-        self._lead = threading.Lock()
-        self._leading: Entry | None = None  # who leads
-        self._leader: threading.Thread | None = None  # in which thread
-        self._healing = threading.Lock()
+        lead: Any = threading.RLock()  # which knows whose it is; never taken twice
+        self._lead = lead
+        self._leads: Callable[[], bool] = lead._is_owned  # whether the calling thread does
         self._queue: deque[Entry] = deque()
         self._sent: list[Entry] = []
         self._company = False  # whether the last batch was of several
@@ -60,64 +59,68 @@ class ThreadGroup:
 
     def submit(self, op: Batchable) -> Any:
         """The reply itself: who asks blocks until it is there."""
-        if self._queue or self._sent or self._company:
-            return self._among_others(Entry(op))
-        lead = self._lead
-        if not lead.acquire(False):
-            return self._among_others(Entry(op))
-        entry = Entry(op)  # nobody else is here: no batch to make, no reply to hand on
+        lead, leads = self._lead, self._leads
+        entry = Entry(op)
+        if self._queue or self._sent or self._company or leads():
+            return self._among_others(entry)
         try:
-            try:  # before it leads: a lock that is held while nobody leads is given up, see `_heal`
-                self._leader, self._leading = threading.current_thread(), entry
-                self._alone += 1
-                reply = entry.reply = self._run_one(op)
-            except Exception as error:
-                (reply,) = drive(exchange(self._port, (op,), pause_thread, error))
-                entry.reply = reply
+            try:
+                if lead.acquire(False):  # nobody else is here: no batch to make, no reply to hand on
+                    entry.reply = self._send_alone(op)
+            finally:
+                if leads():
+                    lead.release()
         except BaseException:
+            if leads():  # interrupted on its way out
+                lead.release()
             entry.gone = True
             raise
         finally:
-            if self._leading is entry:
-                self._leading = None
-            lead.release()
             if self._queue:
                 self._wake_heir()
             if entry.gone:
                 self._orphan(entry)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return self._among_others(entry) if entry.reply is None else _given(entry.reply)
+
+    def _send_alone(self, op: Batchable) -> Reply:
+        self._alone += 1
+        try:
+            return self._run_one(op)
+        except Exception as error:
+            (reply,) = drive(exchange(self._port, (op,), pause_thread, error))
+            return reply
 
     def _among_others(self, entry: Entry) -> Any:
+        lead, leads = self._lead, self._leads
+        if leads():
+            raise WrongColour(
+                "a guarded call was made in the middle of another one's store access, from a signal handler; "
+                "set a flag there, and make the call from the main program"
+            )
         interrupted: BaseException | None = None
-        lead, held = self._lead, False
-        answered: list[Entry] = []
+        led, answered = False, list[Entry]()
         try:
-            while entry.reply is None:
-                held = lead.acquire(False)
-                if held:
-                    if entry.reply is None:  # else it was answered just now
-                        self._leader, self._leading = threading.current_thread(), entry
+            try:
+                while entry.reply is None:
+                    led = lead.acquire(False)
+                    if led:
                         self._answer(entry, answered)
-                    break
-                if self._leading is not None and self._leader is threading.current_thread():
-                    raise WrongColour(
-                        "a guarded call was made in the middle of another one's store access, from a signal handler; "
-                        "set a flag there, and make the call from the main program"
-                    )
-                if entry.gate is None:
-                    self._queue.append(entry)
-                interrupted = self._follow(entry) or interrupted
-                lead = self._lead
+                    elif entry.gate is None:  # before it waits it looks again: who has stopped leading did not see it
+                        entry.gate = threading.Lock()
+                        entry.gate.acquire()
+                        self._queue.append(entry)
+                    else:
+                        interrupted = self._follow(entry, entry.gate) or interrupted
+            finally:
+                if leads():
+                    lead.release()
         except BaseException:
+            if leads():
+                lead.release()
             entry.gone = True
             raise
         finally:
-            if held:  # the next one leads before those who have their reply are woken: they want to run at once
-                if self._leading is entry:
-                    self._leading = None
-                lead.release()
+            if led:  # the next one leads before those who have their reply are woken: they want to run at once
                 if self._queue:
                     self._wake_heir()
                 for _ in range(min(ABREAST, len(answered))):
@@ -128,10 +131,7 @@ class ThreadGroup:
                 self._orphan(entry)
         if interrupted is not None:
             raise interrupted
-        reply = entry.reply
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return _given(entry.reply)
 
     def _answer(self, entry: Entry, answered: list[Entry]) -> None:
         """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
@@ -178,58 +178,38 @@ class ThreadGroup:
                 _open(entry.gate)
                 return
 
-    def _follow(self, entry: Entry) -> BaseException | None:
-        """Block until there is a reply, or nobody leads.
+    def _follow(self, entry: Entry, gate: threading.Lock) -> BaseException | None:
+        """Block until there is a reply, or perhaps nobody leads.
 
         Interrupted, a claim is taken back at once. A settlement goes out first, since the effect has happened: the
         interruption is returned, to be raised after it.
         """
-        gate = entry.gate
-        if gate is None:
-            gate = threading.Lock()
-            gate.acquire()
-            entry.gate = gate
         try:
-            if entry.reply is None and self._lead.locked() and not gate.acquire(timeout=PATIENCE):
-                self._heal(entry)
+            gate.acquire(timeout=PATIENCE)
         except BaseException as error:
             if isinstance(entry.op, Claim | Look):
                 raise
             return error
         return None
 
-    def _heal(self, entry: Entry) -> None:
-        """A lock that is held while nobody leads, for as long as two looks take, is of a thread that was interrupted
-        on its way into or out of the lead: make another."""
-        lead, leader = self._lead, self._leading
-        if not lead.locked() or (leader is not None and not leader.gone and leader.reply is None):
-            entry.suspects = None
-        elif entry.suspects is not lead:
-            entry.suspects = lead
-        else:
-            with self._healing:
-                if self._lead is lead:
-                    self._lead = threading.Lock()
-
     def _orphan(self, entry: Entry) -> None:
         if isinstance(entry.op, Claim) and isinstance(entry.reply, Answer) and entry.reply.kind == "claimed":
             self._orphaned(entry.op, entry.reply)
 
     async def close(self) -> None:
-        if self._leading is not None and self._leader is threading.current_thread():
+        if self._leads():
             return  # from a signal handler, in the middle of a round trip of this very thread
-        me = Entry(Look("", ""))
-        lead = self._lead
-        while not lead.acquire(timeout=PATIENCE):
-            self._heal(me)
-            lead = self._lead
         try:
-            self._leader, self._leading = threading.current_thread(), me
-            await self._port.close()
+            with self._lead:
+                await self._port.close()
         finally:
-            self._leading = None
-            lead.release()
             self._wake_heir()
+
+
+def _given(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 def _lone(port: Port) -> Callable[[Batchable], Reply]:
