@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import gc
 import os
 import random
@@ -587,6 +588,52 @@ def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, m
     while attempt(tried + 1):
         tried += 1
     assert tried > 15
+
+
+@pytest.mark.parametrize("company", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])  # more would not fit onto the stack that faulthandler gives them
+def test_signals_that_come_all_at_once_do_not_lose_the_lead(count: int, company: bool) -> None:
+    """Each raises at the next place where the interpreter looks: also on the way out of what the one before ended."""
+    signals = [signal.SIGRTMIN + number for number in range(count)]
+    libc, nothing = ctypes.CDLL(None), ctypes.create_string_buffer(1024)
+    struck: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        struck.append(number)
+        raise Interruption
+
+    class Struck(Held):
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            if threading.current_thread() is threading.main_thread():
+                signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+                for number in signals:
+                    signal.pthread_kill(threading.get_ident(), number)
+                # Not by `signal.pthread_sigmask`, which would look at the first and forget to look again.
+                libc.pthread_sigmask(signal.SIG_SETMASK, nothing, None)
+            return await super().run(batch)
+
+    def calmly(work: Callable[[], Any], more: int) -> None:
+        try:
+            calmly(work, more - 1) if more else work()
+        except Interruption:
+            time.sleep(0)  # where the next one may come
+
+    port = Struck()
+    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+    group._company = company  # as after a batch of several
+    port.go.set()
+    before = [signal.signal(number, interrupt) for number in signals]
+    try:
+        calmly(lambda: group.submit(claim("struck")), count)
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+    assert sorted(struck) == signals
+    answered: list[str] = []
+    later = threading.Thread(target=lambda: answered.append(group.submit(claim("later")).kind), daemon=True)
+    later.start()
+    later.join(10)
+    assert answered == ["claimed"]
 
 
 @pytest.mark.parametrize("company", [False, True])

@@ -107,6 +107,20 @@ def test_a_thread_that_cannot_start_costs_the_heartbeat_not_the_call(monkeypatch
 # -- context and lifetime
 
 
+async def test_current_survives_that_another_task_ends_in_its_context(store: eo.Store) -> None:
+    """Of two in one context the later one is current; that the first one ends does not end that."""
+
+    @eo.once(store, scope="charge", key="k")
+    async def charge(k: str, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return eo.current().key
+
+    context = contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(charge(*each), context=context) for each in (("a", 0.01), ("b", 0.05))]
+    assert (await asyncio.gather(*tasks))[1] == "b"
+
+
 def test_current_survives_that_another_coroutine_is_closed_in_its_context(store: eo.Store) -> None:
     @eo.once(store, scope="abandoned", key="k")
     async def abandoned(k: str) -> None:
@@ -731,6 +745,44 @@ def test_a_port_that_changes_what_becomes_of_operations_gets_all_of_them(clock: 
         charge = eo.once(eo.Store(backend), scope="s", key="k")(lambda k: k)
         assert (charge("a"), charge("b")) == ("a", "b")
         assert seen == ops
+
+
+@pytest.mark.parametrize("how", ["short way", "settlement"])
+def test_a_time_limit_that_strikes_as_the_result_is_recorded_does_not_cost_it(how: str, clock: ManualClock) -> None:
+    """It is raised by a signal's handler, wherever the program is, and is no word of the store's about the result."""
+
+    class TimeLimit(Exception):
+        pass
+
+    class Port(MemoryPort):
+        limits = iter([TimeLimit()])
+
+        def complete(self, *of: Any) -> bool:
+            for limit in self.limits:
+                raise limit
+            return super().complete(*of)
+
+        def settle(self, op: Any) -> Any:
+            for limit in self.limits if isinstance(op, Settlement) else ():
+                raise limit
+            return super().settle(op)
+
+        if how == "short way":
+            claim, first = MemoryPort.claim, MemoryPort.first
+
+    class Backend(MemoryBackend):
+        def sync_port(self) -> Any:
+            return Port(self)
+
+    store = eo.Store(Backend(clock=clock))
+
+    @eo.once(store, scope="charge", key="k")
+    def charge(k: str) -> str:
+        return "receipt"
+
+    outcomes = [charge.call("k") for _ in range(2)]
+    assert [(each.value, each.replayed) for each in outcomes] == [("receipt", False), ("receipt", True)]
+    assert next(Port.limits, None) is None
 
 
 def test_on_store_error_run_also_where_the_short_way_fails(clock: ManualClock) -> None:

@@ -168,13 +168,11 @@ class Run(Struct, eq=False, gc=False):
         """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
         self.engine.leased.discard(self)
         parent = self.parent
-        if before is not None:
+        if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
             try:
-                reset_running(before)
-            except ValueError:  # of a coroutine that was closed elsewhere, whose context is another
-                pass
-        elif running.get() is self:
-            set_running(parent)
+                set_running(parent) if before is None else reset_running(before)
+            except ValueError:  # what was set is in the context that this one is a copy of
+                set_running(parent)
         if parent is not None:
             self.parent = None
 
@@ -534,14 +532,10 @@ async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable
             recorded = await pending
         except (StoreUnavailable, ConfigurationError):
             raise
-        except Exception as error:
+        except Exception:
             if result is None:
                 raise
-            # The store cannot hold this result. It happened all the same: done, without it.
-            run.tell("result_not_stored", f"{type(error).__name__}: {error}")
-            recorded = side.settle(completion_of(run, None))
-            if type(recorded) is not bool:
-                recorded = await recorded
+            recorded = await _insist(run, side, result)
     except StoreUnavailable as error:
         run.tell("unrecorded", str(error))
         if not run.policy.run_on_store_error:
@@ -552,6 +546,20 @@ async def _finish(run: Run, side: Side, result: bytes | None, pending: Awaitable
             ) from error
     else:
         _recorded(run, recorded)
+
+
+async def _insist(run: Run, side: Side, result: bytes) -> bool:
+    """Once more: what was raised may have been no word of the store's (a time limit, from a signal's handler). If it
+    was, the store cannot hold this result. It happened all the same: done, without it."""
+    try:
+        recorded = side.settle(completion_of(run, result))
+        return recorded if type(recorded) is bool else bool(await recorded)
+    except (StoreUnavailable, ConfigurationError):
+        raise
+    except Exception as error:
+        run.tell("result_not_stored", f"{type(error).__name__}: {error}")
+        recorded = side.settle(completion_of(run, None))
+        return recorded if type(recorded) is bool else bool(await recorded)
 
 
 async def _raised(error: Exception) -> bool:

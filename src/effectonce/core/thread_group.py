@@ -71,8 +71,10 @@ class ThreadGroup:
                 if leads():
                     lead.release()
         except BaseException:
-            if leads():  # interrupted on its way out
+            try:  # interrupted on its way out, perhaps; in one call, which nothing can come before
                 lead.release()
+            except RuntimeError:  # no: it is not ours
+                pass
             entry.gone = True
             raise
         finally:
@@ -115,8 +117,10 @@ class ThreadGroup:
                 if leads():
                     lead.release()
         except BaseException:
-            if leads():
+            try:
                 lead.release()
+            except RuntimeError:
+                pass
             entry.gone = True
             raise
         finally:
