@@ -15,7 +15,19 @@ from msgspec import Struct
 from .core.codec import NATIVE, Codec
 from .core.drive import run_through
 from .core.engine import Engine, Side
-from .core.flow import Policy, Run, abort, begin, finish, leased, prepare, running, set_running, unprotected
+from .core.flow import (
+    Policy,
+    Run,
+    abort,
+    begin,
+    finish,
+    leased,
+    prepare,
+    reset_running,
+    running,
+    set_running,
+    unprotected,
+)
 from .durations import Duration
 from .errors import ConfigurationError, MissingKey, WrongColour
 from .handlers import (
@@ -213,8 +225,10 @@ class _Sync(Guarded[P, R]):
         side = engine.sync or engine.sync_side()
         run = plan.run(engine, side, args, kwargs)
         try:
-            if run.token:
-                leased(run)
+            if run.token:  # `leased`, and below `ended`: not called where that would be for nothing else
+                engine.leased.add(run)
+                if engine.watched or run.policy.lease < engine.heartbeat.shortest:
+                    leased(run)
             elif run.protected:
                 pending = begin(run, side)
                 if pending is not None:
@@ -234,7 +248,11 @@ class _Sync(Guarded[P, R]):
                 run_through(pending)
             return value if give is None else give(run, value)
         finally:
-            run.ended(before)
+            engine.leased.discard(run)
+            if before is not None:  # nobody has come between: unlike a coroutine it was never suspended
+                reset_running(before)
+            if before is None or run.parent is not None:
+                run.ended()
 
 
 class _Waiting(_Sync[P, R]):
@@ -263,7 +281,7 @@ class _Async(Guarded[P, Any]):
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._receiver:
             args = self._receiver + args
-        plan, give, before = self._plan, self._give, None
+        plan, give = self._plan, self._give
         engine = plan.store._live or plan.store.engine
         side = engine.any_loop or engine.async_side()
         run = plan.run(engine, side, args, kwargs)
@@ -277,7 +295,7 @@ class _Async(Guarded[P, Any]):
                 if run.replayed:
                     return run.value if give is None else give(run, run.value)
             try:
-                before = set_running(run)
+                set_running(run)
                 value = await (plan.function(*args, **kwargs) if kwargs else plan.function(*args))
             except BaseException as error:
                 await abort(run, side, error)
@@ -287,7 +305,7 @@ class _Async(Guarded[P, Any]):
                 await pending
             return value if give is None else give(run, value)
         finally:
-            run.ended(before)
+            run.ended()
 
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -164,15 +164,12 @@ class Run(Struct, eq=False, gc=False):
             # Not by `tell`: this is another thread, and the handler may end just now.
             self.engine.emit("lease_lost", self.scope, self.key, self.attempt, self.token)
 
-    def ended(self, before: Token[Run | None] | None = None) -> None:
+    def ended(self) -> None:
         """Whatever came of it: it is renewed no longer, and `current()` is again what it was before."""
         self.engine.leased.discard(self)
         parent = self.parent
         if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
-            try:
-                set_running(parent) if before is None else reset_running(before)
-            except ValueError:  # what was set is in the context that this one is a copy of
-                set_running(parent)
+            set_running(parent)
         if parent is not None:
             self.parent = None
 
