@@ -225,10 +225,8 @@ class _Sync(Guarded[P, R]):
         side = engine.sync or engine.sync_side()
         run = plan.run(engine, side, args, kwargs)
         try:
-            if run.token:  # `leased`, and below `ended`: not called where that would be for nothing else
-                engine.leased.add(run)
-                if engine.watched or run.policy.lease < engine.heartbeat.shortest:
-                    leased(run)
+            if run.token:
+                leased(run)
             elif run.protected:
                 pending = begin(run, side)
                 if pending is not None:
@@ -248,7 +246,7 @@ class _Sync(Guarded[P, R]):
                 run_through(pending)
             return value if give is None else give(run, value)
         finally:
-            engine.leased.discard(run)
+            engine.leased.discard(run)  # as `ended` does, which is not called where that is all
             if before is not None:  # nobody has come between: unlike a coroutine it was never suspended
                 reset_running(before)
             if before is None or run.parent is not None:
