@@ -533,27 +533,37 @@ def test_an_error_does_not_keep_what_its_caller_had(callers: int) -> None:
     assert not any(body() for body in bodies)
 
 
+def at_line(at: int, act: Callable[[], object]) -> tuple[Any, list[int]]:
+    """What traces a thread, and does ``act`` at its ``at``-th line in the group; and which line that was, if any."""
+    file = ThreadGroup.submit.__code__.co_filename
+    reached, lines = list[int](), [0]
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename != file:
+            return None
+        if event == "line":
+            lines[0] += 1
+            if lines[0] == at:
+                reached.append(frame.f_lineno)
+                act()
+        return trace
+
+    return trace, reached
+
+
 @pytest.mark.parametrize("part", ["lone leader", "leader of others", "follower"])
 def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception at every line in turn, as a worker's time limit throws it: the others are all answered."""
     monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
-    file = ThreadGroup.submit.__code__.co_filename
+
+    def interrupt() -> None:
+        raise Interruption
 
     def attempt(at: int) -> bool:
         """Interrupt the thread at its ``at``-th line; whether there was one."""
         port = Held()
         group = ThreadGroup(port, 128, lambda op, answer: None)  # type: ignore[arg-type]
-        reached, lines = [], [0]
-
-        def trace(frame: Any, event: str, arg: Any) -> Any:
-            if frame.f_code.co_filename != file:
-                return None
-            if event == "line":
-                lines[0] += 1
-                if lines[0] == at:
-                    reached.append(frame.f_lineno)
-                    raise Interruption
-            return trace
+        trace, reached = at_line(at, interrupt)
 
         def interrupted() -> None:
             sys.settrace(trace)
@@ -642,7 +652,6 @@ def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
 ) -> None:
     """A machine that is busy holds a thread up at every line in turn, until the others take it for dead."""
     monkeypatch.setattr(thread_group, "PATIENCE", 0.001)
-    file = ThreadGroup.submit.__code__.co_filename
     met: list[str] = []
 
     class Narrow:
@@ -659,17 +668,8 @@ def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
     def attempt(at: int) -> bool:
         """Hold the thread up at its ``at``-th line; whether there was one."""
         group = ThreadGroup(Narrow(), 128, nobody)  # type: ignore[arg-type]
-        reached, lines, resumed = [], [0], threading.Event()
-
-        def trace(frame: Any, event: str, arg: Any) -> Any:
-            if frame.f_code.co_filename != file:
-                return None
-            if event == "line":
-                lines[0] += 1
-                if lines[0] == at:
-                    reached.append(frame.f_lineno)
-                    resumed.wait(0.03)
-            return trace
+        resumed = threading.Event()
+        trace, reached = at_line(at, lambda: resumed.wait(0.03))
 
         def held_up() -> None:
             sys.settrace(trace)
