@@ -29,7 +29,7 @@ from .measure import Case, Table, in_turn
 Open = Callable[[], Any]
 
 BARE = "effectonce_without_telemetry"
-FIELDS = ("timed", "trace")  # of a `Run`
+FIELDS = ("took", "trace")  # of a `Run`
 
 
 def telemetry(scale: float) -> Iterator[Table]:

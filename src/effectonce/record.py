@@ -8,7 +8,7 @@ clock; spans are microseconds too. One claim, one settlement or one renewal is o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -18,8 +18,21 @@ State = Literal["claimed", "done", "failed", "in_doubt", "free"]
 Settled = Literal["done", "failed", "in_doubt", "free"]
 Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
+S = TypeVar("S", bound=Struct)
+
 #: The stored error of a record that failed because no attempt was left (`failed` with this: `exhausted`).
 EXHAUSTED = b'1{"code":"attempts-exhausted"}'
+
+
+def written_often(cls: type[S]) -> type[S]:
+    """For a Struct with ``gc=False``: its fields are written as those of any class with slots, six times as fast.
+
+    msgspec's own way looks, at every write, whether the cycle collector is to know of it now, and so hides from Python
+    that there is a slot. It gives each class that way when it is made; a subclass has it again.
+    """
+    for name in ("__setattr__", "__delattr__"):
+        setattr(cls, name, getattr(object, name))
+    return cls
 
 
 class Operation(Struct, gc=False):

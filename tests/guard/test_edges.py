@@ -621,11 +621,26 @@ async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
 # -- who watches
 
 
-def test_a_hook_that_comes_while_a_handler_runs_is_told_no_time_that_nobody_took(colour: Colour) -> None:
-    store, events = eo.Store(MemoryBackend(), sweep_every=None), list[eo.Event]()
-    charge = colour.once(store, scope="charge", key="k")(lambda k: store.add_hook(events.append))
+@pytest.mark.parametrize(("mode", "took"), [("lease", 7.0), ("seen", 0.0)])  # of mode S nobody knows when it began
+def test_a_hook_that_comes_while_a_handler_runs_is_told_no_time_that_nobody_took(
+    store: eo.Store, clock: ManualClock, colour: Colour, mode: Any, took: float
+) -> None:
+    events = list[eo.Event]()
+
+    @colour.once(store, scope="charge", key="k", mode=mode)
+    def charge(k: str) -> None:
+        clock.advance(3)
+        store.engine.hooks = (events.append,)
+        clock.advance(4)
+        if k == "broken":
+            raise ValueError(k)
+
+    store.engine.hooks = ()
     charge("p1")
-    assert [(event.kind, event.seconds) for event in events] == [("completed", 0.0)]
+    store.engine.hooks = ()
+    with pytest.raises(ValueError, match="broken"):
+        charge("broken")
+    assert [(event.kind, event.seconds) for event in events] == [("completed", took), ("released", took)]
 
 
 async def test_one_hook_that_goes_and_another_that_comes_in_mid_run_is_told_no_time_either() -> None:

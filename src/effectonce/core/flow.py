@@ -26,7 +26,7 @@ from effectonce.errors import (
     StoreUnavailable,
     show,
 )
-from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement
+from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement, written_often
 
 from .codec import ABANDONED, Codec, Unstorable, encode_error, with_trace, without_trace
 from .engine import Engine, Side, log, release
@@ -59,6 +59,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             force_setattr(self, "hold", self.retention)
 
 
+@written_often
 class Run(Struct, eq=False, gc=False):
     """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of.
 
@@ -76,6 +77,7 @@ class Run(Struct, eq=False, gc=False):
     sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
     token: int = 0
     """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
+    started_at: float = math.inf  # when its claim was granted, or, if nobody looked at the clock then, was asked for
     answer: Answer = Answer("absent", attempts=1)  # what else its claim came to, where it was not the first
     active: bool = True
     protected: bool = True
@@ -84,7 +86,7 @@ class Run(Struct, eq=False, gc=False):
     refused: bool = False  # a renewal was refused: another delivery took over
     value: Any = None
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
-    timed: float | None = None  # where somebody watches: when it was granted its claim; once over, how long it took
+    took: float = 0.0  # where somebody watches and it is over: how long, in seconds
     note: bytes | None = None  # what the claim brings where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
     calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
@@ -178,14 +180,13 @@ class Run(Struct, eq=False, gc=False):
     def over(self) -> None:
         """The handler has ended: `current()` is this no longer, and what is told from now on says how long it took."""
         if self.active:
-            if self.timed is not None:
-                self.timed = self.engine.monotonic() - self.timed
+            if self.engine.watched:
+                self.took = max(0.0, self.engine.monotonic() - self.started_at)
             self.active = False
 
     def tell(self, kind: str, detail: str = "") -> None:
         if self.engine.hooks:
-            seconds = 0.0 if self.active or self.timed is None else self.timed
-            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, seconds, detail)
+            self.engine.emit(kind, self.scope, self.key, self.attempt, self.token, self.took, detail)
 
     def sealed(self, plain: bytes | None, generation: int) -> bytes | None:
         privacy = self.engine.privacy
@@ -241,14 +242,14 @@ def prepare(
     new_owner, monotonic = engine.new_owner, engine.monotonic  # 3.11 calls what an attribute holds slowly
     owner, asked = new_owner(), monotonic()
     if first is None:
-        return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked)
+        return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked, 0, asked)
     try:
         token = first(policy.scope, stored_key, owner, policy.lease, policy.hold, policy.doubt_on_lapse, fingerprints)
     except StoreUnavailable as error:
         run = Run(engine, policy, key, stored_key, owner, fingerprints, parent)
         _without_store(run, error)
         return run
-    return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked, token)
+    return Run(engine, policy, key, stored_key, owner, fingerprints, parent, asked, token, asked)
 
 
 def _around(parent: Run | None, engine: Engine, scope: str, key: str) -> Run | None:
@@ -312,7 +313,7 @@ def _answered(run: Run, answer: Answer) -> None:
         _granted(run, answer)
     elif kind == "absent":  # mode S: nothing is held, and nothing is counted
         if run.engine.watched:
-            run.timed = run.engine.monotonic()
+            run.started_at = run.engine.monotonic()
             run.tell("claimed")
     else:
         _replay(run, answer)
@@ -331,10 +332,9 @@ def leased(run: Run) -> None:
         engine.heartbeat.hurry(run.policy.lease)
     if engine.watched:
         # Inside of this process a claim takes no time that would be worth looking at the clock for.
-        if engine.in_process:
-            run.timed, waited = run.sent_at, 0.0
-        else:
-            run.timed = granted = engine.monotonic()
+        waited = 0.0
+        if not engine.in_process:
+            run.started_at = granted = engine.monotonic()
             waited = granted - run.sent_at
         try:
             meter = engine.claimed[run.policy.scope]
@@ -386,7 +386,7 @@ async def _wait_turn(run: Run, side: Side, wait: float) -> Answer:
         engine.listen()
         while True:
             signal.clear()
-            run.sent_at = monotonic()
+            run.sent_at = run.started_at = monotonic()
             answer: Answer = side.claim(claim)
             if type(answer) is not Answer:
                 pending: Any = answer
@@ -457,9 +457,9 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     watched = engine.watched
     if watched:
         monotonic = engine.monotonic
-        took = 0.0 if run.timed is None else monotonic() - run.timed
-    elif run.timed is not None:  # whoever watched its start is gone
-        run.timed = None
+        took = monotonic() - run.started_at
+        if took < 0.0:  # nobody watched its start, in mode S
+            took = 0.0
     result: bytes | None
     policy = run.policy
     try:
@@ -467,7 +467,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
     except Unstorable as error:
         result = None
         if watched:
-            run.timed = took
+            run.took = took
         _not_stored(run, error)
     if watched and engine.traced:
         result = traced(run, result)
@@ -487,7 +487,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
             except KeyError:
                 meter = None
             if meter is None:
-                run.timed = took
+                run.took = took
                 run.tell("completed")
                 return None
             try:
@@ -496,7 +496,7 @@ def finish(run: Run, side: Side, value: Any) -> Awaitable[None] | None:
                 engine.hook_raised("completed")
         return None
     if watched:
-        run.timed = took
+        run.took = took
     if type(recorded) is not bool:
         return _finish(run, side, result, recorded)
     _recorded(run, recorded)

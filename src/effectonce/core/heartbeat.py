@@ -29,6 +29,7 @@ class Leased(Protocol):
     """A run whose lease is to be kept."""
 
     sent_at: float  # when the lease was last asked for, on the monotonic clock
+    started_at: float  # when it was granted, there
 
     @property
     def policy(self) -> Spans: ...
@@ -70,7 +71,6 @@ class Heartbeat:
         self._sweep_every = sweep_every
         self._batch = batch
         self._by_hand = by_hand  # under a manual clock nothing happens by itself
-        self._started: dict[Leased, float] = {}
         #: The shortest lease seen, in microseconds; whoever has a shorter one calls `hurry`.
         self.shortest = IDLE
         self._thread: threading.Thread | None = None
@@ -134,14 +134,10 @@ class Heartbeat:
         due = []
         for run in tuple(self._leased):
             policy = run.policy
-            if run.sent_at + policy.lease * 0.25e-6 <= now:
-                started = self._started.setdefault(run, run.sent_at)
-                if now < started + policy.max_run:
-                    due.append(run)
+            if run.sent_at + policy.lease * 0.25e-6 <= now < run.started_at + policy.max_run:
+                due.append(run)
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
-        for run in [run for run in self._started if run not in self._leased]:
-            del self._started[run]
 
     def _renew(self, port: Port, due: Sequence[Leased], now: float) -> None:
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))

@@ -296,7 +296,7 @@ class Runner:
         key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         token = run.token + undoing
         answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
-        return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer)
+        return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer=answer)
 
     def _done(self) -> Done:
         finished = {entry.name for entry in self._log.entries if entry.do.state == "done"}

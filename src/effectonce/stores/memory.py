@@ -34,12 +34,14 @@ from effectonce.record import (
     Stats,
     Swept,
     standing,
+    written_often,
 )
 from effectonce.urls import Address
 
 NEVER = 1 << 62  # an expiry that no clock reaches
 
 
+@written_often
 class _Row(Struct, gc=False):
     state: State
     owner: bytes
@@ -162,9 +164,7 @@ class MemoryPort:
             row = self._scopes[scope][key]
             # Nearly always: it holds the lease that it got, unchanged.
             if row.owner is owner and row.token is token and row.state == "claimed" and now - row.leased_at < row.lease:
-                row.state, row.changed_at, row.result = "done", now, result
-                if row.retention is not retention:  # a write takes six times as long as a look
-                    row.retention = retention
+                row.state, row.changed_at, row.retention, row.result = "done", now, retention, result
                 return True
             return self._settle(Settlement(scope, key, owner, token, "done", retention, result), now)
         except KeyError:
@@ -271,11 +271,8 @@ class MemoryPort:
                 return row.state == state
         elif now - row.leased_at >= row.lease and row.expires_at <= now:  # the first is seldom so
             return False
-        row.state, row.changed_at, row.result = state, now, op.result
-        if row.retention is not op.retention:  # a write takes six times as long as a look, here and below
-            row.retention = op.retention
-        if row.error is not op.error:
-            row.error = op.error
+        row.state, row.changed_at, row.retention = state, now, op.retention
+        row.result, row.error = op.result, op.error
         if op.refund:
             row.attempts -= 1
         if op.note is not None:
