@@ -123,11 +123,11 @@ def three_steps(store: eo.Store, stopped: Sequence[bool] = ()) -> eo.Saga[dict[s
 
 
 def _commit_per_step(
-    backend: Callable[[], Any], loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack
+    backend: Callable[[], Any], stores: int, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack
 ) -> Callable[[str], Awaitable[None]]:
-    """Runs the saga without group commit: over six stores, so that 24 operations can be under way at once."""
+    """Runs the saga without group commit. Each of ``stores`` can have four operations under way at once."""
     sagas = []
-    for _ in range(6):
+    for _ in range(stores):
         ungrouped = backend()
         ungrouped.capabilities = replace(ungrouped.capabilities, batch=1)
         store = stack.enter_context(eo.Store(ungrouped, sweep_every=None))
@@ -140,8 +140,9 @@ def _commit_per_step(
     return run
 
 
+UNGROUPED = "a commit per step, the same store"
 POOLED = "a commit per step, psycopg's pool of 10"
-OWN = "a commit per step, 24 connections of effectonce's own"
+SIX_STORES = "a commit per step, six stores with 24 connections"
 
 CREATE = """CREATE TABLE by_hand (id text PRIMARY KEY, input bytea NOT NULL, log bytea NOT NULL, state text NOT NULL)"""
 INSERT = "INSERT INTO by_hand VALUES (%s, %s, %s, 'running') ON CONFLICT DO NOTHING RETURNING 1"
@@ -164,8 +165,9 @@ def saga(scale: float) -> Iterator[Table]:
         pool = AsyncConnectionPool(server.url, min_size=10, max_size=10, open=False, kwargs={"autocommit": True})
         loop.run_until_complete(pool.open(wait=True))
         stack.callback(lambda: loop.run_until_complete(pool.close()))
-        through_pool = _commit_per_step(lambda: PostgresBackend.from_pool(pool), loop, stack)
-        on_our_own = _commit_per_step(lambda: open_backend(server.url), loop, stack)
+        ungrouped = _commit_per_step(lambda: open_backend(server.url), 1, loop, stack)
+        through_pool = _commit_per_step(lambda: PostgresBackend.from_pool(pool), 6, loop, stack)
+        six_stores = _commit_per_step(lambda: open_backend(server.url), 6, loop, stack)
         peer: Dbos | None = None
         if python:
             peer = Dbos(python, server.url)
@@ -205,12 +207,13 @@ def saga(scale: float) -> Iterator[Table]:
 
         for name, count, at_once, against in (
             ("three steps, one saga at a time", alone, 1, {"DBOS": 5.0}),
-            ("three steps, 50 sagas at once", many, 50, {"DBOS": 40.0, POOLED: 6.0, OWN: 6.0}),
+            ("three steps, 50 sagas at once", many, 50, {"DBOS": 40.0, UNGROUPED: 6.0, POOLED: 6.0}),
         ):
             cases = [
                 Case("four bare rows by hand, 10 connections", timed(by_hand, count, at_once)),
+                Case(UNGROUPED, timed(ungrouped, count, at_once)),
                 Case(POOLED, timed(through_pool, count, at_once)),
-                Case(OWN, timed(on_our_own, count, at_once)),
+                Case(SIX_STORES, timed(six_stores, count, at_once)),
             ]
             if peer is not None:
                 fewer = max(20, count // 10)
