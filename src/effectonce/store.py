@@ -99,9 +99,10 @@ class Store:
         return self._hooks
 
     def add_hook(self, hook: Hook) -> None:
-        """Call ``hook`` with every `Event` from now on."""
+        """Call ``hook`` with every `Event` from now on; once with each, however often it is added."""
         with self._opening:  # an engine that opens meanwhile would not be told of it
-            self._hooks = (*self._hooks, hook)
+            if hook not in self._hooks:
+                self._hooks = (*self._hooks, hook)
             if self._live is not None:
                 self._live.add_hook(hook)
 

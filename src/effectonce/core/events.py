@@ -57,7 +57,8 @@ class Events:
 
     def add_hook(self, hook: Hook) -> None:
         with _adding:
-            self.hooks = (*self.hooks, hook)
+            if hook not in self._hooks:
+                self.hooks = (*self._hooks, hook)
 
     def emit(
         self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,

@@ -28,7 +28,6 @@ def hook_into(watched: Watched, hook: Hook) -> None:
     """Let ``hook`` be told what happens to ``watched``, once for each event, however often this is asked for."""
     store = store_of(watched)
     if store is not None:
-        if hook not in store.hooks:
-            store.add_hook(hook)
-    elif isinstance(watched, Worker) and hook not in watched.events.hooks:
+        store.add_hook(hook)
+    elif isinstance(watched, Worker):
         watched.events.add_hook(hook)
