@@ -72,7 +72,7 @@ def default_scope(function: Any) -> str:
     qualname = getattr(function, "__qualname__", None)
     if qualname is None or "<lambda>" in qualname:
         raise ConfigurationError(
-            f"{function!r} has no name of its own to make a scope from; write a def, or pass scope="
+            f"{function!r} has no name of its own to make a scope from; write a def, or pass scope= to @once"
         )
     module = function.__module__
     if module == "__main__":
@@ -82,7 +82,7 @@ def default_scope(function: Any) -> str:
         else:
             warnings.warn(
                 f"the scope of {qualname} is '__main__:{qualname}' since this is a script; the same function imported "
-                "from elsewhere would have another scope and run again: pass scope=",
+                "from elsewhere would have another scope and run again: start it by python -m, or pass scope= to @once",
                 stacklevel=4,
             )
     return f"{module}:{qualname}"
