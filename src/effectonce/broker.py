@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -157,13 +158,24 @@ class Broker:
 
     def close(self) -> None:
         """Close the connections of the sync calls. Async ones belong to their loops: use `aclose` there."""
+        self._close(None)
+
+    def _close(self, within: float | None) -> None:
         with self._sync_lock:
             if self._runner is None:
                 return
             _refuse_in_loop()
             with self._runner as runner:
                 self._runner = None
-                runner.run(self.aclose())
+                runner.run(asyncio.wait_for(self.aclose(), within))
+
+    def at_exit(self) -> None:
+        """What nobody has closed: else its driver complains of it, at length, in the last lines of a program."""
+        if self._sync_lock.acquire(timeout=1):  # a thread that is a daemon may be in the middle of a call
+            try:
+                self._close(2.0)
+            finally:
+                self._sync_lock.release()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
@@ -279,3 +291,10 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _at_exit() -> None:
+    for handle in list(_handles):
+        with suppress(Exception):
+            handle.at_exit()

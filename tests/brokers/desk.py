@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from typing import Any
 
 from effectonce.contracts import BrokerBackend, Delivery, Packet
@@ -80,3 +82,22 @@ class Traffic:
                     await self._consumer.ack([delivery])
             except BrokerUnavailable as error:
                 await asyncio.sleep(min(error.retry_after, 0.3))
+
+
+#: Its broker is never closed.
+CARELESS = """
+import sys
+import effectonce as eo
+
+broker = eo.connect_broker(sys.argv[1])
+broker.declare(sys.argv[2])
+broker.publish(sys.argv[2], eo.Message(data=1))
+print("published")
+"""
+
+
+def ends_without_a_word(url: str, queue: str) -> None:
+    """What a careless program leaves open is no reason for pages of tracebacks in its last moment."""
+    program = [sys.executable, "-W", "ignore", "-c", CARELESS, url, queue]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "published\n", "")

@@ -276,6 +276,34 @@ def test_a_closed_handle_opens_again_when_used() -> None:
     assert received(broker, "orders") == [0, 1]
 
 
+def test_a_program_ends_soon_although_its_broker_is_silent_and_a_thread_waits_for_it() -> None:
+    """What is left open is closed at the end, within bounds: of time, and of what others do with it."""
+    program = textwrap.dedent(
+        """
+        import asyncio, threading
+        import effectonce as eo
+        from effectonce.brokers.memory import MemoryBackend
+
+        class Silent(MemoryBackend):
+            async def close(self):
+                print("closing", flush=True)
+                await asyncio.sleep(600)
+
+            async def check(self, queue, *, group):
+                checking.set()
+                await asyncio.sleep(600)
+
+        checking = threading.Event()
+        silent, busy = eo.Broker(Silent()), eo.Broker(Silent())
+        silent.publish("orders", eo.Message(data=0))
+        threading.Thread(target=busy.check, args=("orders",), daemon=True).start()
+        checking.wait()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closing\n", "")
+
+
 def test_loops_come_and_go(redis_url: str, unique_name: str) -> None:
     """What belongs to a loop is gone with it; the next one connects anew."""
     broker = eo.connect_broker(f"{redis_url}?namespace={unique_name}")

@@ -14,7 +14,7 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOpti
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.urls import Address
 from tests import conftest
-from tests.brokers.desk import Desk, Traffic, receive
+from tests.brokers.desk import Desk, Traffic, ends_without_a_word, receive
 from tests.harness import servers
 from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
@@ -433,3 +433,7 @@ async def test_f59_a_server_killed_in_mid_flight_loses_nothing_that_was_confirme
         traffic.stop()
     assert traffic.received >= traffic.confirmed
     await desk.close()
+
+
+def test_a_program_that_closes_nothing_ends_without_a_word(nats_url: str, unique_name: str) -> None:
+    ends_without_a_word(nats_url, unique_name)

@@ -25,7 +25,7 @@ from effectonce.message import Message
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.urls import Address
 from tests import conftest
-from tests.brokers.desk import Desk, Traffic, receive
+from tests.brokers.desk import Desk, Traffic, ends_without_a_word, receive
 from tests.harness import servers
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -670,3 +670,7 @@ class TestDeath:
             traffic.stop()
         assert traffic.received >= traffic.confirmed
         await desk.close()
+
+
+def test_a_program_that_closes_nothing_ends_without_a_word(rabbitmq_url: str, unique_name: str) -> None:
+    ends_without_a_word(rabbitmq_url, unique_name)

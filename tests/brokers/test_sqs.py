@@ -20,6 +20,7 @@ from effectonce.message import REDRIVEN
 from effectonce.testing.suites import BrokerCase, Site
 from effectonce.urls import Address
 from tests.brokers import side_by_side
+from tests.brokers.desk import ends_without_a_word
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 
@@ -225,6 +226,10 @@ async def test_a_queue_that_sqs_itself_takes_messages_from_is_refused(
     policy(client, unique_name, f"{unique_name}-elsewhere")
     with pytest.raises(ConfigurationError, match=f"redrive policy, or let it name {unique_name}-dead"):
         await standard.check(unique_name, group=GROUP)
+
+
+def test_a_program_that_closes_nothing_ends_without_a_word(sqs_url: str, unique_name: str) -> None:
+    ends_without_a_word(sqs_url, unique_name)
 
 
 async def test_a_queue_that_is_not_there_is_a_configuration_error(standard: SQSBackend, unique_name: str) -> None:
