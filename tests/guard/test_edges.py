@@ -571,6 +571,108 @@ def test_closing_a_store_takes_no_lease_from_who_still_runs() -> None:
     store.close()
 
 
+def test_closing_a_store_takes_no_lease_from_who_begins_meanwhile() -> None:
+    """It looked for leases, found none, and ended the heartbeat of a call that had begun after the look."""
+    store = eo.connect("memory://", sweep_every=None)
+    inside, leave = threading.Event(), threading.Event()
+
+    @eo.once(store, scope="s", key="k", lease="200ms")
+    def handler(k: str) -> None:
+        inside.set()
+        leave.wait(10)
+
+    class Looked(set[Any]):
+        """Between the look at it and what is done then, a call begins."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not caller.ident:
+                caller.start()
+                inside.wait(0.5)
+            return found
+
+    caller = threading.Thread(target=handler, args=("k",))
+    heartbeat = store.engine.heartbeat
+    heartbeat.hurry(30_000_000)
+    store.engine.leased = heartbeat._leased = Looked()
+    store.close()
+    assert inside.wait(10)
+    assert heartbeat._thread is not None
+    assert heartbeat._thread.is_alive()
+    leave.set()
+    caller.join(10)
+    store.close()
+
+
+def test_a_heartbeat_that_cannot_reach_its_store_at_first_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It ended, and no call looked whether it was there."""
+
+    class Late(MemoryBackend):
+        failures = 1
+
+        def sync_port(self) -> Any:
+            if threading.current_thread().name == "effectonce-heartbeat" and self.failures:
+                self.failures -= 1
+                raise OSError("the token service is away for a moment")
+            return super().sync_port()
+
+    store = eo.Store(Late(), sweep_every=None)
+
+    @eo.once(store, scope="s", key="k", lease="400ms")
+    def handler(k: str) -> bool:
+        run = eo.current()
+        first, until = run.sent_at, time.monotonic() + 10
+        while run.sent_at == first and time.monotonic() < until:
+            time.sleep(0.01)
+        return run.sent_at > first
+
+    handler("warm")
+    assert "the heartbeat failed; it goes on" in caplog.text
+    assert handler("k")
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("how", ["seen", "lost"])
+def test_a_child_that_returns_from_a_handler_uses_nothing_of_its_parents(how: str) -> None:
+    """Neither its connections, whose replies are the parent's, nor locks that threads hold which it does not have."""
+
+    class Mine(GroupedBackend):
+        """Its ports tell when they are used by another process than the one that has opened them."""
+
+        def sync_port(self) -> Any:
+            port, opened_by = super().sync_port(), os.getpid()
+            run = port.run
+
+            async def checked(batch: Any) -> Any:
+                if os.getpid() != opened_by:
+                    os._exit(4)
+                return await run(batch)
+
+            port.run = checked
+            return port
+
+    store = eo.Store(Mine(), sweep_every=None)
+    parent = os.getpid()
+
+    @eo.once(store, scope="s", key="k", mode="seen" if how == "seen" else "lease")
+    def handler(k: str) -> int:
+        if how == "lost":
+            eo.current().lost()
+        return os.fork()
+
+    try:
+        child = handler("k")
+    except BaseException:
+        if os.getpid() != parent:
+            os._exit(5)
+        raise
+    if child == 0:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_child_forked_in_a_handler_settles_nothing_of_its_parents(tmp_path: Path) -> None:
     store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)

@@ -141,6 +141,26 @@ async def test_a_coroutine_that_is_awaited_late_is_sent(clock: ManualClock, inte
     assert sent == ["hello"]
 
 
+async def test_the_lease_of_a_coroutine_that_is_awaited_late_is_kept(
+    clock: ManualClock, store: eo.Store, intents: Intents
+) -> None:
+    """It may run for ``max_run`` from when it begins, not from when it was made."""
+    told: list[eo.Event] = []
+    store.add_hook(told.append)
+
+    @intents.operation("stripe", "charge", max_run="10m")
+    async def charge(intent: Intent[str]) -> None:
+        for _ in range(20):
+            clock.advance("20s")
+            store.engine.heartbeat.beat()
+        assert not eo.current().lease_lost
+
+    later = charge("p1", key="p1")
+    clock.advance("9m")
+    await later
+    assert [event.seconds for event in told if event.kind == "completed"] == [400.0]
+
+
 def test_without_keys_a_reconciler_is_asked_before_it_is_in_doubt(intents: Intents, mail: Any) -> None:
     @intents.reconcile("ses")
     def look_up(intent: Intent[str]) -> Verdict:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -208,7 +210,38 @@ def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> N
     assert "nobody has known whether it happened" in saga.log(record).doubt
 
 
-# -- threads that go on
+# -- threads and processes that go on
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_that_returns_from_a_step_goes_no_further(tmp_path: Path) -> None:
+    """It has all that its parent has, the lease too; but it is the parent that goes on with the saga."""
+    store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)
+    saga = eo.Saga("forks", store, input=Order)
+    parent, charged = os.getpid(), tmp_path / "charged"
+
+    @saga.step()
+    def reserve(order: Order) -> None:
+        child = os.fork()
+        if child:
+            children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    @saga.step()
+    def charge(order: Order) -> None:
+        with charged.open("a") as file:
+            file.write("1")
+
+    children: list[int] = []
+    try:
+        saga.run("o-1", ORDER)
+    except BaseException as error:
+        if os.getpid() == parent:
+            raise
+        os._exit(3 if isinstance(error, eo.LeaseLost) else 4)
+    if os.getpid() != parent:
+        os._exit(5)
+    assert (children, charged.read_text()) == ([3], "1")
+    store.close()
 
 
 async def test_nobody_runs_beside_a_thread_that_outlives_its_caller() -> None:

@@ -240,8 +240,44 @@ def test_a_client_that_does_not_say_where_it_is_has_one_colour() -> None:
 
     with pytest.raises(WrongColour, match="make the store from a URL"):
         RedisBackend.from_client(Client()).async_port()
+
+    class AsyncClient:
+        async def execute_command(self, *words: object) -> None: ...
+
+    with pytest.raises(WrongColour, match="make the store from a URL"):  # there could be no heartbeat
+        RedisBackend.from_client(AsyncClient())
     with pytest.raises(InvalidOption, match="execute_command"):
         RedisBackend.from_client(object())
+
+
+async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Redis, unique_name: str) -> None:
+    """Tokens of a cloud are good for minutes: a connection that is opened later needs another."""
+    import redis.asyncio
+    from redis.credentials import CredentialProvider
+
+    class Tokens(CredentialProvider):
+        given = 0
+
+        def get_credentials(self) -> tuple[str, str]:
+            self.given += 1
+            if self.given == 3:
+                raise OSError("the token service is away for a moment")
+            own_redis.execute("ACL", "SETUSER", "cloud", "on", "resetpass", f">token-{self.given}", "~*", "&*", "+@all")
+            return "cloud", f"token-{self.given}"
+
+    tokens = Tokens()
+    client = redis.asyncio.Redis(port=own_redis.port, credential_provider=tokens)
+    port = RedisBackend.from_client(client, unique_name).sync_port()
+    assert tokens.given == 0
+    for number in (1, 2):
+        assert await port.now() > 0
+        assert tokens.given == number
+        await port.close()
+    with pytest.raises(StoreUnavailable, match=r"the credential provider of .* gave none \(OSError\)"):
+        await port.now()
+    assert await port.now() > 0
+    await port.close()
+    await client.aclose()
 
 
 # F29: eviction

@@ -61,6 +61,7 @@ class Endpoint:
         db: int = 0,
         user: str | None = None,
         password: str | None = None,
+        provider: Callable[[], Sequence[str]] | None = None,
         tls: ssl.SSLContext | None = None,
         timeout: float = 5.0,
         connect_timeout: float = 5.0,
@@ -69,6 +70,8 @@ class Endpoint:
     ) -> None:
         self.host, self.port, self.path, self.db = host, port, path, db
         self.user, self.password, self.tls = user or None, password, tls
+        self.provider = provider  # of a password, or a user and one, that are good for one connection
+        self.logs_in = password is not None or provider is not None
         self.timeout, self.connect_timeout = timeout, connect_timeout
         self.shown = shown or f"redis://{path or f'{host}:{port}'}/{db}"
         self.loses = loses or _RECORDS  # what an eviction would do
@@ -80,6 +83,7 @@ class Endpoint:
             port=port,
             user=self.user,
             password=self.password,
+            provider=self.provider,
             tls=self.tls,
             timeout=self.timeout,
             connect_timeout=self.connect_timeout,
@@ -95,15 +99,27 @@ class Endpoint:
         commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", "effectonce"), *EVICTION]
         if self.db:
             commands.insert(0, ("SELECT", str(self.db)))
-        if self.password is not None:
+        if self.provider is not None:
+            try:
+                commands.insert(0, ("AUTH", *filter(None, self.provider())))
+            except Exception as error:
+                raise StoreUnavailable(
+                    f"the credential provider of {self.shown} gave none ({type(error).__name__})"
+                ) from error
+        elif self.password is not None:
             commands.insert(0, ("AUTH", *((self.user,) if self.user else ()), self.password))
         return commands
+
+    @property
+    def greetings(self) -> int:
+        """How many commands that is. They are never kept: the password is among them."""
+        return 1 + len(EVICTION) + bool(self.db) + self.logs_in
 
     def greeted(self, replies: Sequence[Any]) -> None:
         """Raise where the server refused the greeting, or evicts: after a failover it may be another than the one
         that was checked. Its own words may repeat the password: never shown."""
         waiting = list(replies)
-        login = waiting.pop(0) if self.password is not None else None
+        login = waiting.pop(0) if self.logs_in else None
         choice = waiting.pop(0) if self.db else None
         for reply in (login, choice):  # what it says to CLIENT does not matter: some services forbid it
             if isinstance(reply, ReplyError) and reply.code in _BUSY:

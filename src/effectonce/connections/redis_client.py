@@ -189,17 +189,15 @@ def endpoint_of(client: Any) -> Endpoint:
             "this client is of the other colour and does not say where it is connected to; make the store from "
             "a URL, which serves both sync and async code"
         )
-    user, password = options.get("username"), options.get("password")
-    if (provider := options.get("credential_provider")) is not None:
-        *users, password = provider.get_credentials()
-        user = users[0] if users else None
+    provider = options.get("credential_provider")
     return Endpoint(
         host=options.get("host") or "localhost",
         port=int(options.get("port") or 6379),
         path=options.get("path"),
         db=int(options.get("db") or 0),
-        user=user,
-        password=password,
+        user=options.get("username"),
+        password=options.get("password"),
+        provider=None if provider is None else provider.get_credentials,
         tls=_tls(options) if secure else None,
         timeout=float(options.get("socket_timeout") or 5.0),
         connect_timeout=float(options.get("socket_connect_timeout") or 5.0),

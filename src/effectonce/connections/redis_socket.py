@@ -159,7 +159,7 @@ class SyncConnection:
                 sock = endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host)
             self._socket, self._reader = sock, new_reader()
             sock.sendall(b"".join(map(hiredis.pack_command, endpoint.greeting())))
-            endpoint.greeted(await self.receive(len(endpoint.greeting())))
+            endpoint.greeted(await self.receive(endpoint.greetings))
             sock.settimeout(endpoint.timeout)
         except BaseException as error:
             self.drop()
@@ -309,7 +309,7 @@ class AsyncConnection:
                 self._stream = stream
                 assert stream.transport is not None
                 stream.transport.write(b"".join(map(hiredis.pack_command, endpoint.greeting())))
-                endpoint.greeted(await self.receive(len(endpoint.greeting())))
+                endpoint.greeted(await self.receive(endpoint.greetings))
         except BaseException as error:
             self.drop()
             if isinstance(error, OSError | ConnectionLost):

@@ -54,6 +54,13 @@ class Side:
         self.first: Callable[..., int] | None = None
         self.complete: Callable[..., bool] | None = None
 
+    def hand_over(self, successor: Callable[[], Side]) -> None:
+        """In a forked child: a call that was under way when its handler forked ends here, too, with this side in its
+        hands, and must not speak on the connections of the parent."""
+        self.first = self.complete = None
+        self.claim = lambda op: successor().claim(op)
+        self.settle = lambda op: successor().settle(op)
+
     def signal(self) -> Signal:
         return ThreadSignal() if self.loop is None else TaskSignal(asyncio.get_running_loop())
 
@@ -134,6 +141,8 @@ class Engine(Events):
         self._finalizer.detach()
         for run in self.leased:  # they are the parent's: what becomes of them is not for this process to say
             run.protected = False
+        if self.sync is not None:
+            self.sync.hand_over(self.sync_side)
         _inherited.append((self.sync, self._loops, self._people, self.heartbeat))
         self._lock = threading.Lock()
         renew = getattr(self.backend, "after_fork", None)
@@ -268,18 +277,20 @@ class Engine(Events):
 
 
 def _listen(backend: Backend, waiters: Waiters, end: threading.Event, deaf: Callable[[threading.Event], None]) -> None:
-    port = backend.sync_port()
+    port: Port | None = None
     idle = 0
     while not end.is_set() and idle < 30:
         idle = 0 if waiters.waiting else idle + 1
         try:
+            port = port or backend.sync_port()
             for identity in drive(port.changes(1.0)):
                 waiters.wake(identity)
         except Exception as error:  # wake-ups are hints: the poll goes on without them
             log.debug("no wake-ups from %r: %s", backend, error)
             end.wait(1.0)
     deaf(end)
-    drive(port.close())
+    if port is not None:
+        drive(port.close())
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:

@@ -95,18 +95,19 @@ class Heartbeat:
 
     def stop(self, wait: bool = True) -> None:
         """End the thread, unless there are leases to keep: closing a store must not take them from who still runs."""
-        if self._leased:
-            return
         with self._lock:
+            shortest, self.shortest = self.shortest, IDLE  # before the look: whoever comes after it calls `hurry`
+            if self._leased:
+                self.shortest = shortest
+                return
             thread, self._thread = self._thread, None
-            self.shortest = IDLE
             self._end.set()
             self._nudge.set()
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(1)
 
     def _run(self, end: threading.Event) -> None:
-        port = self._open_port()
+        port: Port | None = None
         due = self._next_sweep()
         while not end.is_set():
             self._nudge.wait(min(self.shortest / 4e6, max(0.0, due - self._monotonic())))
@@ -114,6 +115,7 @@ class Heartbeat:
             if end.is_set():
                 break
             try:
+                port = port or self._open_port()
                 self.beat(port)
                 if self._monotonic() >= due:
                     more = self.sweep(port)
@@ -121,7 +123,8 @@ class Heartbeat:
             except Exception:
                 log.exception("the heartbeat failed; it goes on")
                 end.wait(0.1)
-        drive(port.close())
+        if port is not None:
+            drive(port.close())
 
     def _next_sweep(self) -> float:
         if self._sweep_every is None:

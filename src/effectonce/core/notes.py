@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from effectonce.errors import LeaseLost, show
 from effectonce.record import Note, Record
@@ -33,7 +33,9 @@ def note_in(record: Record, privacy: Privacy | None) -> bytes | None:
 
 async def note(run: Run, side: Side, text: bytes) -> None:
     """Write down how far ``run`` has come. `LeaseLost` where another goes on with it: stop."""
-    applied = side.settle(Note(run.scope, run.stored_key, run.owner, run.token, hidden(run, text)))
+    applied: Any = run.protected  # else this is a forked child, and its parent goes on with it
+    if applied:
+        applied = side.settle(Note(run.scope, run.stored_key, run.owner, run.token, hidden(run, text)))
     if type(applied) is not bool:
         applied = await applied
     if not applied:

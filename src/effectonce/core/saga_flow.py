@@ -272,7 +272,7 @@ class Course:
         run.over()
         if not op.refund:
             op.note = hidden(run, self._written(settled=True))
-        applied = self.side.settle(op)
+        applied: Any = run.protected and self.side.settle(op)  # as in `notes.note`
         if type(applied) is not bool:
             applied = await applied
         if run.engine.waiters.waiting:

@@ -169,7 +169,7 @@ class Operation(Generic[Req, Res]):
         through a coroutine.
         """
         held = False
-        began = run.sent_at = run.engine.monotonic()
+        began = run.sent_at = run.started_at = run.engine.monotonic()  # it may have been made long ago
         try:
             pending = begin(run, side)
             if pending is not None:

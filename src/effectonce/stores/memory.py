@@ -164,7 +164,7 @@ class MemoryPort:
             row = self._scopes[scope][key]
             # Nearly always: it holds the lease that it got, unchanged.
             if row.owner is owner and row.token is token and row.state == "claimed" and now - row.leased_at < row.lease:
-                row.state, row.changed_at, row.retention, row.result = "done", now, retention, result
+                row.changed_at, row.retention, row.result, row.state = now, retention, result, "done"
                 return True
             return self._settle(Settlement(scope, key, owner, token, "done", retention, result), now)
         except KeyError:
@@ -271,12 +271,13 @@ class MemoryPort:
                 return row.state == state
         elif now - row.leased_at >= row.lease and row.expires_at <= now:  # the first is seldom so
             return False
-        row.state, row.changed_at, row.retention = state, now, op.retention
+        row.changed_at, row.retention = now, op.retention
         row.result, row.error = op.result, op.error
         if op.refund:
             row.attempts -= 1
         if op.note is not None:
             row.note = op.note
+        row.state = state  # last: whoever is interrupted before has changed nothing that counts
         return True
 
     def _note(self, op: Note, now: int) -> bool:

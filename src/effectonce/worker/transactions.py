@@ -233,6 +233,7 @@ class _NoStore:
     """What a `Run` asks its engine for, where there is none: nothing is leased, so nothing is lost."""
 
     hooks = ()
+    watched = False
     privacy = None
     monotonic = staticmethod(time.monotonic)
 
