@@ -280,6 +280,12 @@ async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Re
     await client.aclose()
 
 
+@pytest.mark.parametrize("given", [("secret",), ("user", "secret"), (None, "secret"), ("default", "")])
+def test_a_provider_gives_a_user_or_none(given: tuple[str, ...]) -> None:
+    asked = Endpoint(provider=lambda: given).greeting()[0]
+    assert asked == ("AUTH", *(word for word in given if word is not None))
+
+
 # F29: eviction
 
 

@@ -101,7 +101,8 @@ class Endpoint:
             commands.insert(0, ("SELECT", str(self.db)))
         if self.provider is not None:
             try:
-                commands.insert(0, ("AUTH", *filter(None, self.provider())))
+                *users, password = self.provider()
+                commands.insert(0, ("AUTH", *filter(None, users), password))
             except Exception as error:
                 raise StoreUnavailable(
                     f"the credential provider of {self.shown} gave none ({type(error).__name__})"
