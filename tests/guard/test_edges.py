@@ -21,8 +21,9 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.engine import Engine
+from effectonce.core.flow import Run
 from effectonce.record import Settlement
-from effectonce.stores.memory import MemoryBackend, MemoryPort
+from effectonce.stores.memory import MemoryBackend, MemoryPort, _Row
 from effectonce.testing import ManualClock, override
 
 from .conftest import Colour
@@ -718,6 +719,13 @@ async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
     await asyncio.wait_for(store.aclose(), 5)
     stop.set()
     await asyncio.gather(*callers)
+
+
+@pytest.mark.parametrize("kind", [Run, _Row])
+def test_what_is_written_on_every_call_is_written_as_slots_are(kind: Any) -> None:
+    """And may be, since the cycle collector does not look at it."""
+    assert kind.__setattr__ is object.__setattr__
+    assert kind.__struct_config__.gc is False
 
 
 # -- who watches
