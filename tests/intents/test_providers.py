@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import http.client
+import smtplib
+import socket
+import ssl
+from enum import Enum
 from typing import Any
 
 import botocore.exceptions
@@ -9,6 +16,7 @@ import httpx
 import pytest
 import requests
 
+from effectonce.errors import NotExecuted, OutcomeUnknown
 from effectonce.providers import PROVIDERS, classify, find, is_ambiguous
 
 HOUR = 3_600_000_000
@@ -80,7 +88,7 @@ def aws(code: str, status: int = 400, retries: int = 0) -> Exception:
         ("stripe", ValueError("of the operation's own, after the call"), "unknown"),
         # What never left, and what is turned away before anything can happen.
         ("stripe", httpx.ConnectError("refused"), "not_executed"),
-        ("stripe", requests.exceptions.ConnectTimeout(), "not_executed"),
+        ("stripe", httpx.ConnectTimeout("no route"), "not_executed"),
         ("stripe", answered(429), "not_executed"),
         ("stripe", answered(401), "not_executed"),
         ("stripe", answered(402, {"error": {"code": "card_declined"}}), "failure"),
@@ -137,11 +145,192 @@ def test_when_to_come_again_is_what_the_provider_says() -> None:
         (httpx.ReadTimeout(""), True),
         (requests.exceptions.ReadTimeout(), True),
         (aws("InternalError", 500), True),
+        (http.client.IncompleteRead(b""), True),
+        (http.client.BadStatusLine(""), True),
+        (ssl.SSLError("bad record mac"), True),
+        (asyncio.IncompleteReadError(b"", 1), True),
+        (smtplib.SMTPServerDisconnected("closed"), True),
+        (OSError(errno.EHOSTUNREACH, "no route to host"), True),
+        (ExceptionGroup("of a task group", [ValueError(), httpx.ReadTimeout("")]), True),
         (httpx.ConnectError(""), False),
         (ConnectionRefusedError(), False),
+        (socket.gaierror(), False),
+        (ssl.SSLCertVerificationError("expired"), False),
+        (http.client.InvalidURL("no port"), False),
+        (smtplib.SMTPRecipientsRefused({}), False),
+        (FileNotFoundError(errno.ENOENT, "no file"), False),
+        (ExceptionGroup("of a task group", [ValueError()]), False),
         (aws("InvalidParameterValue"), False),
         (ValueError(), False),
+        (EOFError(), False),
     ],
 )
 def test_which_errors_leave_open_whether_it_happened(error: Exception, ambiguous: bool) -> None:
     assert is_ambiguous(error) is ambiguous
+
+
+def of(module: str, name: str = "ApiError", **attributes: Any) -> Exception:
+    """An error as an SDK that is not installed here raises it."""
+    kind = type(name, (Exception,), {"__module__": module})
+    error: Exception = kind("no")
+    error.__dict__.update(attributes)
+    return error
+
+
+class Code(Enum):
+    UNAVAILABLE = 14
+    DEADLINE_EXCEEDED = 4
+    ABORTED = 10
+    INTERNAL = 13
+    UNKNOWN = 2
+    CANCELLED = 1
+    DATA_LOSS = 15
+    RESOURCE_EXHAUSTED = 8
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    FAILED_PRECONDITION = 9
+    UNAUTHENTICATED = 16
+    UNIMPLEMENTED = 12
+
+
+SAID_NO = {"INVALID_ARGUMENT", "FAILED_PRECONDITION"}
+SAID_NO_FIRST = {"NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "UNIMPLEMENTED"}
+
+
+@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize("module", ["grpc._channel", "grpc.aio._call"])
+def test_what_grpc_says(code: Code, module: str) -> None:
+    error = of(module, "RpcError", code=lambda: code)
+    final = code.name in SAID_NO | SAID_NO_FIRST
+    turned_away = code is Code.UNAUTHENTICATED
+    assert is_ambiguous(error) is (not final and not turned_away)
+    assert is_ambiguous(error, again=True) is (code.name not in SAID_NO)
+    verdict = classify(find("twilio"), error)
+    assert verdict.kind == ("failure" if final else "not_executed" if turned_away else "unknown")
+    assert code.name in verdict.why
+
+
+@pytest.mark.parametrize(
+    "error",
+    [of("google.api_core.exceptions", grpc_status_code=Code.ABORTED, code=409), of("grpclib", status=Code.ABORTED)],
+)
+def test_grpc_through_others(error: Exception) -> None:
+    assert is_ambiguous(error)
+
+
+@pytest.mark.parametrize("attributes", [{"status": Code.CANCELLED}, {"code": Code.NOT_FOUND}, {"code": lambda: 503}])
+def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
+    error = of("shop.errors", "OrderError", **attributes)
+    assert not is_ambiguous(error)
+    assert classify(find("twilio"), error).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "ambiguous", "again"),
+    [
+        (of("twilio.base.exceptions", status=503, code=20503), True, True),
+        (of("twilio.base.exceptions", status=400, code=21211), False, False),
+        (of("twilio.base.exceptions", status=429, code=20429), False, True),
+        (of("square.core.api_error", status_code=500), True, True),
+        (of("square.core.api_error", status_code=402), False, False),
+        (of("Adyen.exceptions", status_code=500), True, True),
+        (of("Adyen.exceptions", status_code=422), False, False),
+        (of("acme.sdk", status=502), True, True),
+        (of("acme.sdk", http_status=408), True, True),
+        (of("acme.sdk", code=504), True, True),
+        (of("acme.sdk", response=httpx.Response(500)), True, True),
+        (of("acme.sdk", response=httpx.Response(302)), True, True),
+        (of("acme.sdk", status_code=200), True, True),
+        (of("acme.sdk", "ReadTimeoutError"), True, True),
+        (of("acme.sdk", status_code=404), False, True),
+        (of("acme.sdk", status_code=409), False, True),
+        (of("acme.sdk", status_code=429), False, True),
+        (of("acme.sdk", status_code=402), False, False),
+        (of("shop.errors", "OutOfStock", code=301), False, False),
+        (of("shop.errors", "OutOfStock", status="sold out", code="E500"), False, False),
+        (of("shop.errors", "OutOfStock", code=lambda which: which), False, False),
+        # What a web framework raises is the step's own word, unless it passes a 5xx on.
+        (of("fastapi.exceptions", "HTTPException", status_code=503), True, True),
+        (of("fastapi.exceptions", "HTTPException", status_code=409), False, False),
+        (of("werkzeug.exceptions", "BadGateway", code=502), True, True),
+        (of("werkzeug.exceptions", "NotFound", code=404), False, False),
+        (of("aiohttp.web_exceptions", "HTTPConflict", status=409), False, False),
+    ],
+)
+def test_a_status_counts_whoever_says_it(error: Exception, ambiguous: bool, again: bool) -> None:
+    assert (is_ambiguous(error), is_ambiguous(error, again=True)) == (ambiguous, again)
+
+
+@pytest.mark.parametrize(
+    ("cause", "ambiguous"),
+    [
+        (httpx.ReadTimeout(""), True),
+        (of("acme.sdk", status_code=500), True),
+        (OutcomeUnknown("no answer", 0.0), True),
+        (httpx.ConnectError("refused"), False),
+        (of("stripe._error", http_status=409), False),
+        (of("stripe._error", http_status=402), False),
+        (KeyError("price"), False),
+        (None, False),
+    ],
+)
+def test_an_error_knows_no_more_than_the_one_it_was_raised_from(cause: Exception | None, ambiguous: bool) -> None:
+    error = ValueError("the charge failed")
+    error.__cause__ = cause
+    assert is_ambiguous(error) is ambiguous
+
+
+def test_what_was_raised_while_another_was_handled_is_not_its_consequence() -> None:
+    """The saga may have been started by who handles a timeout of something else."""
+    error = ValueError("no stock")
+    error.__context__ = TimeoutError()
+    assert not is_ambiguous(error)
+
+
+def test_ours_mean_what_they_say() -> None:
+    error = NotExecuted("429", 1.0)
+    error.__cause__ = TimeoutError()
+    assert not is_ambiguous(error)
+    assert is_ambiguous(OutcomeUnknown("?", 1.0))
+
+
+def test_a_status_of_anybodys_does_not_settle_an_intent() -> None:
+    """The audit log said 404, after the charge."""
+    assert classify(find("stripe"), of("audit", code=404)).kind == "unknown"
+    assert classify(find("stripe"), of("audit", status=402)).kind == "unknown"
+    assert classify(find("twilio"), of("twilio.base.exceptions", status=400, code=21211)).kind == "failure"
+
+
+def test_an_answer_that_could_not_be_used_is_an_answer_all_the_same() -> None:
+    error = of("aiohttp.client_exceptions", "ContentTypeError", status=200, headers={})
+    assert classify(find("stripe"), error).kind == "unknown"
+    assert is_ambiguous(error)
+
+
+class Unreadable(Exception):
+    @property
+    def response(self) -> Any:
+        raise RuntimeError("the response was not read")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Declined(Unspeakable):
+    http_status = 402
+
+
+@pytest.mark.parametrize("error", [Unreadable("boom"), Unspeakable()])
+@pytest.mark.parametrize("resend", [False, True])
+def test_an_error_that_cannot_be_read_is_unknown(error: Exception, resend: bool) -> None:
+    assert classify(find("stripe"), error, resend).kind == "unknown"
+
+
+def test_an_error_that_cannot_be_read_leaves_it_open_in_a_step_too() -> None:
+    assert is_ambiguous(Unreadable("boom"))
+    assert not is_ambiguous(Unspeakable()), "it is the step's own"
+    assert classify(find("stripe"), Declined()).kind == "failure"

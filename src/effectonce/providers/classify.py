@@ -1,43 +1,110 @@
-"""From a response or an exception to a `Verdict`.
+"""What is known of an exception, or a response: the one place that is asked.
 
 Both are read by what they carry (a status, a code, headers), so that no SDK is imported: responses of `httpx` and
-`requests`, and the errors of Stripe, PayPal, Square, Adyen, Twilio and botocore all say these somewhere.
+`requests`, and the errors of Stripe, PayPal, Square, Adyen, Twilio, gRPC and botocore all say these somewhere.
+
+Of an exception there are three facts: the request **never left**; it was **answered**, with a status; it is **open**: a
+timeout, a reset, a reply that was cut. And there are exceptions that tell nothing, like a `ValueError`. What these are
+taken for is up to who asks:
+
+- `classify`, for intents: *unknown*. An operation does nothing but its call, so whatever it raised may have come after
+  the effect, and a resend under the same key costs nothing.
+- `is_ambiguous`, for the steps of sagas: *a failure*. A step is the user's own code, and raising is how it says no.
+  Only what is open, of itself or of its cause, leaves the saga where it is.
+
+"Never left" is the one fact that both rely on to do something, so it has to be shown: see `earlier`.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from inspect import iscoroutine
 from typing import Any, Final
 
-from effectonce.errors import scrubbed, show
+from effectonce.errors import (
+    BrokerUnavailable,
+    EffectOnceError,
+    InDoubt,
+    InProgress,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreUnavailable,
+    scrubbed,
+    show,
+)
 
+from .earlier import NEVER_LEFT, links, names, origins, sent_before_answer, sent_before_error
 from .registry import Provider
 from .verdicts import Verdict
 
-#: What HTTP clients raise, or have as the reason of what they raise, before a byte of the request has left.
-NEVER_LEFT: Final = frozenset(
+#: Whose errors tell of a request. The same from anywhere else, a database say, may have come after the effect.
+CLIENTS: Final = frozenset(
     (
-        *("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL"),
-        *("ConnectTimeoutError", "NewConnectionError", "NameResolutionError", "EndpointConnectionError"),
-        *("ClientConnectorError", "ConnectionRefusedError", "gaierror"),
+        *("httpx", "httpcore", "requests", "urllib3", "urllib", "http", "aiohttp", "botocore", "grpc", "grpclib"),
+        *("stripe", "twilio", "square", "Adyen", "paypalhttp", "braintree"),
     )
 )
-#: Whose errors those are. The same from anywhere else, a database say, may have come after the effect.
-CLIENTS: Final = frozenset(("httpx", "httpcore", "requests", "urllib3", "urllib", "aiohttp", "botocore", "stripe"))
+#: Whose errors are answers to our own caller.
+SERVERS: Final = frozenset(("starlette", "fastapi", "werkzeug", "rest_framework", "litestar", "sanic", "falcon"))
+#: Errors, of whichever module, that say: it was cut off, and nobody knows where.
+OPEN: Final = frozenset(
+    (
+        *("TimeoutError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "SSLError"),
+        *("IncompleteRead", "IncompleteReadError", "SMTPServerDisconnected", "BrokenResourceError", "EndOfStream"),
+    )
+)
+OPEN_ERRNO: Final = frozenset(
+    getattr(errno, name, None) for name in ("ENETDOWN", "ENETUNREACH", "ENETRESET", "EHOSTDOWN", "EHOSTUNREACH")
+) - {None}
 
+#: Our own errors that say the same.
+UNSETTLED: Final = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable, InDoubt, LeaseLost)
 
 #: Given before a key is looked at, by a proxy or by who checks permissions: on a resend they say nothing about the
 #: first.
 GATES: Final = frozenset((403, 404, 405, 407, 411, 413, 414, 415, 431, 451))
+#: The HTTP status that is to be judged like a gRPC code. RESOURCE_EXHAUSTED is also said of a reply that is too large,
+#: so it is no 429; ALREADY_EXISTS may be what a send before has made.
+GRPC: Final = {
+    **dict.fromkeys(("UNKNOWN", "INTERNAL", "DATA_LOSS"), 500),
+    **dict.fromkeys(("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED"), 503),
+    **dict.fromkeys(("DEADLINE_EXCEEDED", "CANCELLED"), 504),
+    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), 400),
+    **dict.fromkeys(("PERMISSION_DENIED", "ALREADY_EXISTS"), 403),
+    "UNAUTHENTICATED": 401,
+    "NOT_FOUND": 404,
+    "UNIMPLEMENTED": 405,
+    "OK": 200,
+}
 
 
 def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
     """What ``outcome`` of a call to ``provider`` says: the value that the operation returned, or what it raised.
 
     A value without a status is a success. An exception that says nothing is ``unknown``: it may have come after the
-    effect. ``resend``: it was sent before, and nobody knows what came of that.
+    effect; and so is what cannot be read. ``resend``: it was sent before, and nobody knows what came of that.
     """
+    try:
+        return _judged(provider, outcome, resend)
+    except Exception as problem:
+        return Verdict.unknown(f"{type(outcome).__name__}, which cannot be read: {type(problem).__name__}")
+
+
+def is_ambiguous(error: BaseException, again: bool = False) -> bool:
+    """Whether ``error`` leaves open whether what was asked for happened.
+
+    It does if it is of the network, of an HTTP client or an SDK, or carries a status, and that says so; if it was
+    raised ``from`` such an error; or if it cannot be read. ``again``: it was asked for before, and nobody knows what
+    came of that; what was turned away now says nothing of it.
+    """
+    try:
+        return _is_open(error, again)
+    except Exception:
+        return True
+
+
+def _judged(provider: Provider, outcome: Any, resend: bool) -> Verdict:
     raised = isinstance(outcome, BaseException)
     response = getattr(outcome, "response", None) if raised else outcome
     status = _status(outcome, response)
@@ -45,69 +112,134 @@ def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
         return _without_answer(outcome) if raised else Verdict.success(outcome)
     codes = frozenset(_codes(outcome, response))
     named = f" {show(min(codes), 60)}" if codes else ""
-    why, wait = f"{provider.name} answered {status}{named}", _retry_after(outcome, response)
+    why, wait = f"{provider.name} answered {_grpc(outcome) or status}{named}", _retry_after(outcome, response)
     if codes & provider.in_use:
         return Verdict.unknown(f"{why}: a request with this key is still running", wait)
     if codes & provider.mismatch:
         return Verdict.unknown(f"{why}: this key was used with another request", wait)
     if 200 <= status < 300:
-        return Verdict.success(outcome)
+        return Verdict.unknown(f"{why}, and then it raised", wait) if raised else Verdict.success(outcome)
+    before = sent_before_answer(outcome, response)
     if status in (401, 429) or codes & provider.turned_away:
-        if _retried(outcome, response):
-            return Verdict.unknown(f"{why}, after the client had sent it before", wait)
-        return Verdict.not_executed(why, wait)
+        if before is False:
+            return Verdict.not_executed(why, wait)
+        how = "had" if before else "may have"
+        return Verdict.unknown(f"{why}, after the client {how} sent it before", wait)
     if status in (408, 409, 425) or status >= 500 or status < 400:
         return Verdict.unknown(why, wait)
-    if resend and status in GATES:
+    if (before and not provider.keyed) or ((before or resend) and status in GATES):
         return Verdict.unknown(f"{why}, which says nothing about the send before", wait)
     if provider.transient and str(_header(provider.transient, outcome, response)).lower() == "true":
         return Verdict.unknown(why, wait)
     return Verdict.failure(f"{why}: {show(_text(outcome), 200)}" if raised else why)
 
 
-def is_ambiguous(error: BaseException, again: bool = False) -> bool:
-    """Whether ``error`` is of the network or of an HTTP client, and leaves open whether what was asked for happened.
-
-    ``again``: it was asked for before, and nobody knows what came of that; what was turned away now says nothing of it.
-    """
-    if isinstance(error, TimeoutError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
-        return True
-    if type(error).__module__.partition(".")[0] not in CLIENTS:
-        return again and isinstance(error, ConnectionError)
-    kind = classify(_ANY, error, again).kind
-    return kind == "unknown" or (again and kind == "not_executed")
+def _without_answer(error: BaseException) -> Verdict:
+    """Nobody answered. Only what an HTTP client could not send has surely not been executed."""
+    said = f"{type(error).__name__}: {show(_text(error), 200)}"
+    chain = links(error) if origins(error) & CLIENTS else []
+    for link in chain:
+        if not (stopped := names(link) & NEVER_LEFT):
+            continue
+        before = sent_before_error(chain)
+        if before is False or (before is None and stopped & {"InvalidURL", "UnsupportedProtocol"}):
+            return Verdict.not_executed(f"it was not sent: {type(link).__name__}: {show(_text(link), 200)}")
+        how = "had" if before else "may have"
+        return Verdict.unknown(f"{said}, after the client {how} sent it before")
+    return Verdict.unknown(said)
 
 
 _ANY: Final = Provider(name="it")
 
 
-def _without_answer(error: BaseException) -> Verdict:
-    """Nobody answered. Only what an HTTP client could not send has surely not been executed."""
-    link: BaseException | None = error if type(error).__module__.partition(".")[0] in CLIENTS else None
-    for _ in range(8):
-        if link is None:
-            break
-        if any(kind.__name__ in NEVER_LEFT for kind in type(link).__mro__):
-            return Verdict.not_executed(f"it was not sent: {type(link).__name__}: {show(_text(link), 200)}")
-        inner = (getattr(link, "reason", None), link.__cause__, *link.args[:1])
-        link = next((each for each in inner if isinstance(each, BaseException)), None)
-    return Verdict.unknown(f"{type(error).__name__}: {show(_text(error), 200)}")
+def _is_open(error: BaseException, again: bool) -> bool:
+    if isinstance(error, EffectOnceError):  # it means what it says, whatever it was raised from
+        return isinstance(error, UNSETTLED)
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_open(each, again) for each in error.exceptions)
+    if _of_server(error):
+        return (_status(error) or _loose_status(error) or 0) >= 500 or _from_open(error, again)
+    if not origins(error) & CLIENTS:
+        return _looks_open(error, again) or _from_open(error, again)
+    kind = classify(_ANY, error, again).kind
+    return kind == "unknown" or (again and kind == "not_executed")
 
 
-def _retried(*sources: Any) -> bool:
-    """Whether botocore says that it had sent the request before this answer."""
-    return any(
-        _within(source, "ResponseMetadata", "RetryAttempts") for source in sources if isinstance(source, Mapping)
+def _of_server(error: BaseException) -> bool:
+    """Whether a web framework's: the step's own word to its caller. It may pass on what a provider's 5xx left open."""
+    return bool(origins(error) & SERVERS) or any(
+        kind.__module__ in ("aiohttp.web_exceptions", "tornado.web") for kind in type(error).__mro__
     )
+
+
+def _from_open(error: BaseException, again: bool) -> bool:
+    """``raise PaymentFailed from timeout`` knows no more than the timeout. Of a 4xx its author knew what it says."""
+    cause = error.__cause__
+    if cause is None or cause is error:
+        return False
+    said = _answer_is_open(cause, again)
+    return _is_open(cause, again) if said is None else said
+
+
+def _looks_open(error: BaseException, again: bool) -> bool:
+    """The same of an error of anybody's: what says nothing is not open."""
+    named = names(error)
+    if named & {"ConnectionRefusedError", "gaierror", "SSLCertVerificationError"}:
+        return again
+    if named & OPEN or any(name.endswith(("Timeout", "TimeoutError")) for name in named):
+        return True
+    if isinstance(error, OSError) and error.errno in OPEN_ERRNO:
+        return True
+    said = _answer_is_open(error, again)
+    return again and isinstance(error, ConnectionError) if said is None else said
+
+
+def _answer_is_open(error: BaseException, again: bool) -> bool | None:
+    """Whether the status that ``error`` carries leaves it open; None: it carries none."""
+    response = getattr(error, "response", None)
+    status = _status(error, response) or _loose_status(error)
+    if status is None:
+        return None
+    if status < 400 or status >= 500 or status == 408:
+        return True
+    again = again or sent_before_answer(error, response) is True
+    return again and (status in (401, 409, 425, 429) or status in GATES)
+
+
+def _loose_status(error: BaseException) -> int | None:
+    """A number that may be a status. It is believed where it says that nobody knows, and nowhere else."""
+    found = (getattr(error, "status", None), _code(error))
+    return next((each for each in found if isinstance(each, int) and 400 <= each <= 599), None)
+
+
+def _code(source: Any) -> Any:
+    """aiohttp's is its status once more, and warns when it is read."""
+    return None if type(source).__module__.startswith("aiohttp.") else getattr(source, "code", None)
+
+
+def _grpc(source: Any) -> str | None:
+    """The name of the gRPC code that ``source`` carries: `code()`, or as google.api_core and grpclib have it."""
+    found = getattr(source, "grpc_status_code", None)
+    if isinstance(source, BaseException) and found is None:
+        made = origins(source)
+        code = getattr(source, "code", None) if "grpc" in made else None
+        found = code() if callable(code) else getattr(source, "status", None) if "grpclib" in made else None
+    name = getattr(found, "name", None)
+    return name if name in GRPC else None
 
 
 def _status(*sources: Any) -> int | None:
     for source in sources:
-        names = (
-            ("status_code", "http_status", "status") if hasattr(source, "headers") else ("status_code", "http_status")
-        )
-        for name in names:  # of plain objects, "status" may mean anything
-            found = getattr(source, name, None)
+        raised = isinstance(source, BaseException)
+        if raised and (code := _grpc(source)) is not None:
+            return GRPC[code]
+        trusted = raised and bool(origins(source) & CLIENTS)
+        given = [getattr(source, name, None) for name in ("status_code", "http_status")]
+        if trusted or hasattr(source, "headers"):  # of plain objects, "status" may mean anything
+            given.append(getattr(source, "status", None))
+        if trusted:
+            given.append(_code(source))
+        for found in given:
             if isinstance(found, int) and 100 <= found <= 599:
                 return found
         if isinstance(source, Mapping):  # botocore's
@@ -119,8 +251,8 @@ def _status(*sources: Any) -> int | None:
 
 def _codes(*sources: Any) -> Iterator[str]:
     for source in sources:
-        for name in ("code", "type", "error_code", "errorCode", "name"):
-            found = getattr(source, name, None)
+        given = (getattr(source, name, None) for name in ("type", "error_code", "errorCode", "name"))
+        for found in (_code(source), *given):
             if isinstance(found, str | int) and not isinstance(found, bool):
                 yield str(found)
         body = source if isinstance(source, Mapping) else _body(source)
