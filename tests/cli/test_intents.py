@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,73 @@ def test_a_list_goes_on_at_its_cursor(run: Run) -> None:
             break
     assert (len(seen), seen) == (2, everything)
     assert run("intents", "list", "billing:intents", "--cursor", "nonsense").returncode == 2
+
+
+# -- records that are not as they should be
+
+
+def changed(tmp_path: Path, old: str, new: str) -> None:
+    """A deploy."""
+    text = (tmp_path / "billing.py").read_text()
+    assert old in text
+    (tmp_path / "billing.py").write_text(text.replace(old, new))
+
+
+def broken(tmp_path: Path, scope: str) -> str:
+    """Somebody has edited the note of the record in ``scope``; its key."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
+        (row,) = database.execute("SELECT key FROM effectonce_records WHERE scope = ?", (scope,)).fetchall()
+        database.execute("UPDATE effectonce_records SET note = x'ff' WHERE scope = ?", (scope,))
+    return str(row[0])
+
+
+@pytest.mark.usefixtures("billing")
+def test_an_unreadable_record_hides_no_other(tmp_path: Path, run: Run) -> None:
+    key = broken(tmp_path, "intents/billing/ses/send")
+    unread, charge = listed(run)
+    assert (unread["id"], unread["state"], unread["operation"]) == (key, "unreadable", "billing/ses/send")
+    assert "in doubt; the log of an intent cannot be read" in str(unread["remark"])
+    assert (charge["key"], charge["remark"]) == ("pay_1", "")
+    table = run("intents", "list", "billing:intents")
+    assert table.returncode == 0
+    assert key in table.stdout
+    assert "pay_1" in table.stdout
+    given_up = run("intents", "resolve", "billing:intents", key, "--abandon", "--yes")
+    assert given_up.returncode == 0
+    assert [row["key"] for row in listed(run)] == ["pay_1"]
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_doubt_of_a_renamed_operation_is_listed_and_decided(tmp_path: Path, run: Run) -> None:
+    changed(tmp_path, '"ses", "send"', '"ses", "mail"')
+    (row,) = listed(run, "--in-doubt")
+    assert (row["operation"], row["key"]) == ("billing/ses/send", "m1")
+    assert row["remark"] == "its operation is not known any more"
+    assert [row["key"] for row in listed(run)] == ["pay_1", "m1"]
+    assert "its operation is not known any more" in run("intents", "list", "billing:intents").stdout
+    again = run("intents", "resolve", "billing:intents", str(row["id"]), "--retry", "--yes")
+    assert again.returncode == 2
+    assert "old name back" in again.stderr
+    assert run("intents", "resolve", "billing:intents", str(row["id"]), "--done", '"sent"', "--yes").returncode == 0
+    assert listed(run, "--in-doubt") == []
+
+
+@pytest.mark.usefixtures("billing")
+def test_one_can_be_unreadable_and_of_a_renamed_operation(tmp_path: Path, run: Run) -> None:
+    key = broken(tmp_path, "intents/billing/ses/send")
+    changed(tmp_path, '"ses", "send"', '"ses", "mail"')
+    assert [(row["id"], row["state"]) for row in listed(run, "--in-doubt")] == [(key, "unreadable")]
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_typed_result_is_said_as_json(tmp_path: Path, run: Run) -> None:
+    changed(tmp_path, "def mail(intent: eo.Intent[str]) -> str:", "def mail(intent: eo.Intent[str]) -> Receipt:")
+    changed(tmp_path, "import sys\n", "import msgspec\n\nclass Receipt(msgspec.Struct):\n    id: str\n\n")
+    (mail,) = listed(run, "--in-doubt")
+    wrong = run("intents", "resolve", "billing:intents", str(mail["id"]), "--done", '"SM1"', "--yes")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert 'this is no result of billing/ses/send, which gives Receipt, an object with "id"' in wrong.stderr
+    assert len(listed(run, "--in-doubt")) == 1
+    done = run("intents", "resolve", "billing:intents", str(mail["id"]), "--done", '{"id": "SM1"}', "--yes")
+    assert done.returncode == 0
+    assert listed(run, "--in-doubt") == []

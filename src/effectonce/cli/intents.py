@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from effectonce.errors import ConfigurationError, NotInDoubt, show
+from effectonce.errors import ConfigurationError, CorruptRecord, NotInDoubt, show
 from effectonce.intents import Intents
 from effectonce.loading import named
 from effectonce.record import Record, State
@@ -54,16 +54,26 @@ def list_(
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
-    """Intents that are not finished: open ones, and those in doubt, which come first."""
+    """Intents that are not finished: open ones, and those in doubt, which come first.
+
+    At the end, the same of operations that were renamed or removed: the program does not know them any more.
+    """
     found = _found(name)
     states: list[State | None] = ["in_doubt"] if in_doubt else ["in_doubt", None]
-    records, following = paged(
-        found.store, [(scope, state) for state in states for scope in found.operations], limit, cursor
-    )
-    heads = ("id", "state", "operation", "key", "sent", "first_sent", "request")
+    lists = [(scope, state) for scopes in (found.operations, found.orphaned()) for state in states for scope in scopes]
+    records, following = paged(found.store, lists, limit, cursor)
+    heads = ("id", "state", "operation", "key", "sent", "first_sent", "request", "remark")
     none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
     rows = [_facts(found, record) for record in records]
-    listing(as_json, "intents", rows, heads, none=none, cursor=following, colours={"in doubt": "yellow"})
+    listing(
+        as_json,
+        "intents",
+        rows,
+        heads,
+        none=none,
+        cursor=following,
+        colours={"in doubt": "yellow", "unreadable": "red"},
+    )
 
 
 @intents.command()
@@ -114,7 +124,7 @@ def resolve(
     word = chosen(words, "--done RESULT, --retry or --abandon")
     result: Any = json_value(done, "--done") if done is not None else ...
     found = _found(name)
-    record = next((each for scope in found.operations if (each := found.store.get(scope, id)) is not None), None)
+    record = found.get(id)
     if record is None:
         raise NotInDoubt(
             f"no intent is known by {show(id)!r}; look at: effectonce intents list {show(name)} --in-doubt"
@@ -142,13 +152,22 @@ def _found(name: str) -> Intents:
 
 
 def _facts(found: Intents, record: Record) -> dict[str, Any]:
-    about = found.log(record)
-    return {
-        "id": found.id_of(record),
+    facts: dict[str, Any] = {
+        "id": record.key,
         "state": "in doubt" if record.state == "in_doubt" else "open",
         "operation": record.scope.partition("/")[2],
+    }
+    try:
+        about = found.log(record)
+        facts["id"] = found.id_of(record)
+    except CorruptRecord as error:  # the others are listed all the same
+        unread = dict.fromkeys(("key", "sent", "first_sent", "request"))
+        return {**facts, **unread, "state": "unreadable", "remark": f"{record.state.replace('_', ' ')}; {error}"}
+    return {
+        **facts,
         "key": show(about.key, 40),
         "sent": about.send_count,
         "first_sent": moment(about.first_sent_at) if about.first_sent_at else "never",
         "request": show(about.request[1:].decode("utf-8", "replace"), 120),
+        "remark": "" if record.scope in found.operations else "its operation is not known any more",
     }

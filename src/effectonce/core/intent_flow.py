@@ -161,8 +161,16 @@ class Refused(Exception):
 
 async def fail(run: Run, side: Side, error: Exception | None, why: str) -> None:
     """It will never happen: that is recorded, and every duplicate is told; without the secrets of a URL."""
-    ours = error is None or isinstance(error, EffectOnceError) or scrubbed(told := str(error)) != told
+    ours = error is None or isinstance(error, EffectOnceError) or _hides(error)
     await abort(run, side, Refused(why) if ours or error is None else error)
+
+
+def _hides(error: Exception) -> bool:
+    """Whether its text is not to be stored: it holds a secret, or cannot even be made."""
+    try:
+        return scrubbed(text := str(error)) != text
+    except Exception:
+        return True
 
 
 async def found(run: Run, side: Side, log: Log, outcome: bytes) -> bool:

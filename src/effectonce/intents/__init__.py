@@ -24,23 +24,25 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from effectonce.core import intent_flow as flow
-from effectonce.core.codec import Codec, Unstorable
+from effectonce.core.codec import Codec
 from effectonce.core.drive import drive
 from effectonce.core.engine import Side, log
 from effectonce.core.flow import Policy
 from effectonce.core.intent_flow import Log, Terms
 from effectonce.core.notes import note_in
+from effectonce.core.saga_flow import told
 from effectonce.durations import Duration, micros, readable
 from effectonce.errors import (
     ConfigurationError,
+    CorruptRecord,
     InDoubt,
     LeaseLost,
     NotInDoubt,
     PermanentFailure,
     ResultNotStored,
     Retryable,
+    SchemaMissing,
     WrongColour,
-    scrubbed,
     show,
 )
 from effectonce.handlers import is_async, name_of, refuse_unguardable, return_type
@@ -48,16 +50,19 @@ from effectonce.leftovers import AT_ONCE, Leftovers, never
 from effectonce.policies import check_scope
 from effectonce.providers import Provider, find
 from effectonce.record import Record
-from effectonce.store import Store
+from effectonce.store import Store, require_there
 
 from .operations import Classifier, Operation, Reconciler, Req, request_type
 from .operations import Intent as Intent
+from .orphans import id_in, orphaned
+from .words import Word as Word
+from .words import require_word, said
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody knows."""
 
-Word = Literal["done", "retry", "abandon"]
-"""What an operator may say."""
+RETENTION: Final = "30d"
+"""How long what is finished is kept, unless its operation says otherwise."""
 
 
 class Recovered(Struct, frozen=True):
@@ -95,7 +100,7 @@ class Intents:
         margin: Duration = "5m",
         keyless: Literal["at-most-once", "at-least-once"] | None = None,
         lease: Duration = "30s",
-        retention: Duration = "30d",
+        retention: Duration = RETENTION,
         wait: Duration | None = None,
         max_run: Duration = "1h",
         returns: Any = ...,
@@ -187,7 +192,8 @@ class Intents:
     ) -> Recovered:
         """Go on with every intent that nobody has touched for ``idle``; with ``limit`` with so many, and the next call
         goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to run several at
-        once, and beside the workers. Operations that are async are left to `arecover`.
+        once, and beside the workers. Operations that are async are left to `arecover`. One that raises `SystemExit`, or
+        is cancelled by itself, is unknown as after any error, and ends no other.
 
         One whose completion joins rows of its caller's (`Operation.send`) is not completed: what it gave is written
         down, and the delivery that writes the rows completes it. One of a saga's step is left to the saga, which may
@@ -223,10 +229,7 @@ class Intents:
                 return "later"
             return await _came_to(operation.gone_on(self.id_of(record), side))
         except Exception as error:
-            log.warning(
-                "an intent in %s could not be recovered: %s: %s",
-                show(record.scope), type(error).__name__, show(scrubbed(str(error)), 500),
-            )  # fmt: skip
+            log.warning("an intent in %s could not be recovered: %s", show(record.scope), show(told(error), 500))
             return "broken"
 
     def _left_behind(
@@ -242,17 +245,37 @@ class Intents:
 
     def id_of(self, record: Record) -> str:
         """What a record's intent is known by; with ``private=`` that is not the record's key."""
-        about = self.log(record)
-        return self.operations[record.scope].terms.id(about.key, about.account, about.step)
+        if self.store.engine.privacy is None:
+            return record.key
+        about, operation = self.log(record), self.operations.get(record.scope)
+        if operation is not None:
+            return operation.terms.id(about.key, about.account, about.step)
+        id = id_in(record, self.scope, about, self.store)
+        if id is None:
+            raise CorruptRecord(f"the record {show(record.scope)} {show(record.key)} is none of these intents")
+        return id
 
     def log(self, record: Record) -> Log:
         """What a record of an intent says: the request, how often it was sent, and when first."""
         return flow.read(note_in(record, self.store.engine.privacy))
 
-    def in_doubt(self, limit: int = 100) -> list[Record]:
-        """Up to ``limit`` intents that an operator has to decide."""
-        found: list[Record] = []
+    def orphaned(self) -> list[str]:
+        """The scopes of operations that are not known any more, and have intents that are not finished. They were
+        renamed or removed: nobody goes on with what is left of them, and a new name sends again."""
+        return orphaned(self.store, self.scope, self.operations, self.log)
+
+    def get(self, id: str) -> Record | None:
+        """The record of the intent ``id``, or None; also of an operation that is not known any more."""
         for scope in self.operations:
+            if (record := self.store.get(scope, id)) is not None:
+                return record
+        return next((each for at in self.orphaned() if (each := self.store.get(at, id)) is not None), None)
+
+    def in_doubt(self, limit: int = 100) -> list[Record]:
+        """Up to ``limit`` intents that an operator has to decide, those of operations that are not known any more among
+        them."""
+        found: list[Record] = []
+        for scope in self._doubtful():
             cursor: str | None = None
             while len(found) < limit:
                 page = self.store.list(state="in_doubt", scope=scope, limit=limit - len(found), cursor=cursor)
@@ -260,29 +283,51 @@ class Intents:
                 cursor = page.cursor
                 if cursor is None:
                     break
+            if len(found) >= limit:
+                break
         return found
+
+    def _doubtful(self) -> Iterator[str]:
+        """The scopes to look for doubts in."""
+        yield from self.operations
+        yield from orphaned(self.store, self.scope, self.operations, self.log, doubtful=True)
 
     def resolve(self, id: str, outcome: Word, *, result: Any = ..., who: str = "") -> None:
         """Decide an intent in doubt: it happened (``done``, with its result), send it again under a new key
-        (``retry``), or give it up (``abandon``). `NotInDoubt` where it is not. That is an event and a line in the log,
-        with ``who`` decided it."""
-        for scope, operation in self.operations.items():
-            record = self.store.get(scope, id)
-            if record is not None:
-                self._decide(operation, record, id, outcome, result)
-                log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
-                self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
-                return
-        raise NotInDoubt(f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt")
+        (``retry``), or give it up (``abandon``). The result is a value of the operation's type, or what reads as one:
+        a dict for a class. `NotInDoubt` where it is not in doubt. That is an event and a line in the log, with ``who``
+        decided it."""
+        require_word(outcome)
+        record = self.get(id)
+        if record is None:
+            raise NotInDoubt(
+                f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt"
+            )
+        scope, operation = record.scope, self.operations.get(record.scope)
+        if operation is None:
+            self._decide_orphan(record, id, outcome, result)
+        else:
+            self._decide(operation, record, id, outcome, result)
+        log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
+        self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
+
+    def _decide_orphan(self, record: Record, id: str, outcome: Word, result: Any) -> None:
+        """Of an operation that is not known any more: nobody can send it, and nobody knows the type of its result."""
+        if outcome != "abandon" and record.state == "in_doubt":  # else the store says that it is not
+            joined = self.log(record).joined
+            if outcome == "retry" or joined:
+                words = "'abandon'" if joined else "'done' or 'abandon'"
+                raise ConfigurationError(
+                    f"intent {id}: no operation is known by {show(record.scope)} any more, so nobody can go on with "
+                    f"it: give it its old name back, or say {words}; nothing was changed"
+                )
+        self.store.resolve(record.scope, id, outcome, result=result, retention=RETENTION, quiet=True)
 
     def _decide(self, operation: Operation[Any, Any], record: Record, id: str, outcome: Word, result: Any) -> None:
         policy, scope = operation.policy, operation.scope
         stored: bytes | None = None
-        if result is not ...:
-            try:
-                stored = policy.codec.encode(result)
-            except Unstorable as error:
-                raise ConfigurationError(f"this is no result of {operation!r}: {error}") from error
+        if outcome == "done" and result is not ...:
+            result, stored = said(policy.codec, result, scope.partition("/")[2])
         if outcome == "abandon" or not self.log(record).joined:
             kept = policy.hold if outcome == "retry" else policy.retention
             self.store.resolve(scope, id, outcome, result=result, retention=kept / 1e6, quiet=True)
@@ -296,7 +341,8 @@ class Intents:
 
     def check(self, redelivery: Duration) -> None:
         """`ConfigurationError` where a message may come again after its provider has dropped the key, and nobody can
-        look the effect up, or after the record is gone. ``redelivery``: how long the broker may still deliver it."""
+        look the effect up, or after the record is gone; or where an operation was renamed or removed and left what is
+        not finished. ``redelivery``: how long the broker may still deliver it."""
         longest = micros(redelivery, "redelivery")
         for operation in self.operations.values():
             terms, kept = operation.terms, operation.policy.retention
@@ -311,6 +357,26 @@ class Intents:
                     f"{terms.provider} keeps keys for {readable(terms.window)}, and messages may come again for "
                     f"{readable(longest)}: add a reconciler (@intents.reconcile({terms.provider!r})), or shorten that"
                 )
+        self._require_no_orphans()
+
+    def _require_no_orphans(self) -> None:
+        backend = self.store.engine.backend
+        try:
+            require_there(backend, "")
+            # Not what the release before is just sending: a rolling deploy would wait for it, and it for the deploy.
+            left = orphaned(self.store, self.scope, self.operations, self.log, left=True)
+        except SchemaMissing:  # then nothing is left either
+            return
+        except Retryable as error:
+            log.warning("whether renamed operations have left anything could not be looked up: %s", error)
+            return
+        if left:
+            names = ", ".join(show(each.partition("/")[2]) for each in left[:5])
+            raise ConfigurationError(
+                f"no operation is known by {names}{' and more' if len(left) > 5 else ''} any more, which left intents "
+                "that are not finished: nobody goes on with them, and under a new name they are sent again; keep the "
+                "old name until they are finished; what is in doubt can be decided: effectonce intents list --in-doubt"
+            )
 
 
 async def _came_to(through: Awaitable[tuple[Any, BaseException | None]]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import typing
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from effectonce.core import intent_flow as flow
 from effectonce.core.codec import Codec, Unstorable
@@ -15,6 +17,7 @@ from effectonce.core.engine import Side
 from effectonce.core.flow import Policy, Run, begin, leave, prepare, running, stored_result
 from effectonce.core.intent_flow import Log, Terms
 from effectonce.core.notes import hidden
+from effectonce.core.saga_flow import told
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -24,7 +27,6 @@ from effectonce.errors import (
     Retryable,
     StoreUnavailable,
     WrongColour,
-    scrubbed,
     show,
 )
 from effectonce.fingerprint import fingerprints
@@ -165,6 +167,8 @@ class Operation(Generic[Req, Res]):
         """From the claim to the settlement; without ``complete``, a success is left for the caller to settle. None: it
         is completed unless its completion joins rows.
 
+        None is a recovery: there an end of the operation's own, which is no end of the process, is an unknown outcome.
+
         Of both colours: what the user's functions raise is returned, since a StopIteration among it must not pass
         through a coroutine.
         """
@@ -180,12 +184,16 @@ class Operation(Generic[Req, Res]):
             log = flow.log_of(run)
             request, verdict = await self._read(run, side, log)
             if verdict is None:
-                verdict = await self._looked_up(run, side, log, request, began)
+                verdict = await self._looked_up(run, side, log, request, began, complete is None)
             error: Exception | None = None
             if verdict is None:
                 await flow.stamp(run, side, log, self.terms, began)
-                value, error = await self._called(self._function, run, side, log, request)
-                verdict = self._judged(value if error is None else error, log)
+                value, error = await self._called(self._function, run, side, log, request, complete is None)
+                try:
+                    verdict = self._judged(value if error is None else error, log)
+                except BaseException as ended:
+                    await self._interrupted(run, side, log, ended, complete is None)
+                    raise
             if verdict.kind == "success" and complete is False:
                 held = True
                 return verdict.result, None
@@ -207,7 +215,9 @@ class Operation(Generic[Req, Res]):
             await leave(run, side, "free", error.code)
             raise
 
-    async def _looked_up(self, run: Run, side: Side, log: Log, request: Any, began: float) -> Verdict | None:
+    async def _looked_up(
+        self, run: Run, side: Side, log: Log, request: Any, began: float, recovering: bool
+    ) -> Verdict | None:
         """What the reconciler says where it may not simply be sent; None: send it."""
         if self.terms.next(log, flow.now(run, began)) == "send":
             return None
@@ -215,13 +225,16 @@ class Operation(Generic[Req, Res]):
         if reconcile is None:
             why = "the provider keeps no keys" if not self.terms.keyed else "the provider may no longer keep its key"
             await flow.doubt(run, side, log, f"it went out before, and {why}")
-        verdict, error = await self._called(reconcile, run, side, log, request)
+        verdict, error = await self._called(reconcile, run, side, log, request, recovering)
         if error is not None:
-            why = f"the reconciler raised {_told(error)}"
+            why = f"the reconciler raised {show(told(error), 200)}"
             await flow.unknown(run, side, log, self.terms, why, 1.0, self.has_reconciler)
         if not isinstance(verdict, Verdict):
             await leave(run, side, "free", "the reconciler gave no verdict")
-            raise ConfigurationError(f"the reconciler of {self.provider.name} gave {verdict!r}, which is no Verdict")
+            raise ConfigurationError(
+                f"the reconciler of {self.provider.name} gave a {type(verdict).__name__}, which is no Verdict"
+            )
+        verdict = _worded(verdict)
         if verdict.kind == "not_executed":  # proven absent: begin anew, under another key
             log.rounds += 1
             log.begin_anew()
@@ -231,7 +244,7 @@ class Operation(Generic[Req, Res]):
         return verdict
 
     async def _called(
-        self, function: Any, run: Run, side: Side, log: Log, request: Any
+        self, function: Any, run: Run, side: Side, log: Log, request: Any, recovering: bool
     ) -> tuple[Any, Exception | None]:
         try:
             value = function(self._intent(run, log, request))
@@ -242,31 +255,36 @@ class Operation(Generic[Req, Res]):
             return value, None
         except Exception as error:
             return None, error
-        except GeneratorExit:  # nothing may be awaited any more: the lease ends by itself
-            raise
-        except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
-            try:
-                await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
-            except (Retryable, InDoubt):
-                pass
+        except BaseException as error:
+            await self._interrupted(run, side, log, error, recovering)
             raise
 
+    async def _interrupted(self, run: Run, side: Side, log: Log, error: BaseException, recovering: bool) -> None:
+        """Cancelled, or the process ends: whether it happened is not known, and that is written down."""
+        if isinstance(error, GeneratorExit):  # nothing may be awaited any more: the lease ends by itself
+            return
+        try:
+            await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
+        except (Retryable, InDoubt) as unknown:
+            if recovering and _ends_one(error):
+                raise unknown from error
+
     def _judged(self, outcome: Any, log: Log) -> Verdict:
-        mine = self._intents.classifiers.get(self.provider.name)
+        """What came back, as a verdict. Whatever goes wrong here, the effect may have happened all the same."""
+        mine, by = self._intents.classifiers.get(self.provider.name), "the classifier"
         try:
             verdict: Any = mine(outcome) if mine is not None else None
-        except Exception as error:  # the effect may have happened all the same
-            verdict = Verdict.unknown(
-                f"the classifier raised {type(error).__name__}: {show(scrubbed(str(error)), 200)}"
-            )
-        if verdict is None:
-            verdict = classify(self.provider, outcome, log.send_count > 1)
-        elif not isinstance(verdict, Verdict):
-            verdict = Verdict.unknown(f"the classifier gave {show(verdict)!r}, which is no Verdict")
-        silent = verdict.kind == "not_executed" or (verdict.kind == "failure" and not self.terms.keyed)
+            if verdict is None:
+                by = "what reads the answer"
+                verdict = classify(self.provider, outcome, log.send_count > 1)
+            elif not isinstance(verdict, Verdict):
+                return Verdict.unknown(f"the classifier gave a {type(verdict).__name__}, which is no Verdict")
+            given = _worded(verdict)
+        except Exception as error:
+            return Verdict.unknown(f"{by} raised {show(told(error), 200)}")
+        silent = given.kind == "not_executed" or (given.kind == "failure" and not self.terms.keyed)
         if silent and log.send_count > 1:
-            return Verdict.unknown(f"{verdict.why}, which says nothing about the send before", verdict.retry_after)
-        given: Verdict = verdict
+            return Verdict.unknown(f"{given.why}, which says nothing about the send before", given.retry_after)
         return given
 
     async def _settled(
@@ -282,11 +300,11 @@ class Operation(Generic[Req, Res]):
             if verdict.kind == "not_executed":
                 await flow.turned_away(run, side, log, verdict.why, verdict.retry_after)
             await flow.unknown(run, side, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
-        except (Retryable, InDoubt) as told:
+        except (Retryable, InDoubt) as unknown:
             if isinstance(error, WrongColour):  # that is what is to be mended
                 return None, error
-            told.__cause__ = error
-            return None, told
+            unknown.__cause__ = error
+            return None, unknown
         raise AssertionError("one of both raises")
 
     async def _left_to_its_delivery(self, run: Run, side: Side, log: Log, result: Any) -> tuple[None, OutcomeUnknown]:
@@ -348,8 +366,23 @@ def _outcome(run: Run, value: Any) -> Outcome[Any]:
     return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {show(scrubbed(str(error)), 200)}"
+def _ends_one(error: BaseException) -> bool:
+    """Whether it ends one intent only: the operation's own `SystemExit`, or a cancellation that nobody asked for."""
+    if not isinstance(error, asyncio.CancelledError):
+        return isinstance(error, SystemExit)
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a thread, where nobody can be cancelled
+        return True
+    return task is None or not task.cancelling()
+
+
+def _worded(verdict: Verdict) -> Verdict:
+    """``verdict``, whose reason is a text: an exception is easily given for one."""
+    why: Any = verdict.why
+    if isinstance(why, str):
+        return verdict
+    return replace(verdict, why=show(told(why) if isinstance(why, BaseException) else type(why).__name__, 200))
 
 
 def _colour(is_async: bool) -> str:
