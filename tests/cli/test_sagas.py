@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +159,61 @@ WRONG = [
     (["resolve", "o-declined", "--retry", "--abandon"], "say one thing"),
     (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
     (["resolve", "o-declined", "--not-done", "--yes"], "is to be done"),
+    (["resolve", "o-declined", "--retry", "--result", "7", "--yes"], "--result goes with --done"),
+    (["resolve", "o-declined", "--abandon", "--result", "null", "--yes"], "--result goes with --done"),
+    (["resolve", "o-declined", "--done", "--result", "7", "--yes"], "the compensation of reserve gives nothing"),
 ]
+
+
+@pytest.mark.parametrize("note", ["ff", "9ca1ff"], ids=["of another release", "cut in a character"])
+def test_a_log_that_cannot_be_read_hides_no_other(orders: Path, cli: Cli, note: str) -> None:
+    with closing(sqlite3.connect(orders / "shop.db")) as shop:
+        shop.execute(f"UPDATE effectonce_records SET note = x'{note}' WHERE key = 'o-declined'")
+        shop.commit()
+    assert listed(cli) == {"o-declined": "in doubt", "o-unknown": "waiting", "o-new": "waiting"}
+    row = json.loads(cli("list", "--json", "--in-doubt")[1])["sagas"][0]
+    assert (row["id"], row["phase"], row["done"]) == ("o-declined", "unreadable", None)
+    assert "the log of a saga cannot be read" in row["why"]
+    code, out, _ = cli("list", "--all")
+    assert code == 0
+    known = {"o-declined", "o-unknown", "o-new", "o-good"}
+    assert {line.split()[1] for line in out.splitlines() if "o-" in line} == known
+    assert "unreadable" in out
+    code, out, err = cli("show", "o-declined")
+    assert (code, out, "[corrupt-record]" in err) == (2, "", True)
+    assert cli("resolve", "o-declined", "--abandon", "--yes")[0] == 0
+
+
+ODD = ["new\nline", " sp", "t\\:1:x", "it's", "\x1b[31mred\u0085", "-dash", "o-plain", "tab\t'\\"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this system")
+def test_an_id_that_is_listed_is_known_to_the_other_commands(orders: Path, cli: Cli) -> None:
+    """F65: JSON has it as it is, and a terminal as a shell takes it."""
+    assert listed(cli)
+    for id in ODD:
+        sys.modules["orders"].saga.start(id, {"kind": "good"})
+    assert set(ODD) <= set(listed(cli))
+    lines = [line for line in cli("list")[1].splitlines() if "waiting" in line]
+    shown_as = [line.split("|" if "|" in line else "│")[1].strip() for line in lines]
+    assert all(each.isprintable() for each in shown_as)
+    script = "".join(f"printf '%s\\0' {each}\n" for each in shown_as)
+    said = subprocess.run(["bash", "-c", script], capture_output=True, env={"LC_ALL": "C.UTF-8"}, check=True).stdout
+    assert {each.decode() for each in said.split(b"\0")[:-1]} >= set(ODD)
+    for id in ODD:
+        assert json.loads(cli("show", "--json", "--", id)[1])["id"] == id
+    assert "`list --json` has the ids as they are" in cli("show", "new\\nline")[2]
+
+
+def test_a_result_is_said_as_the_step_gives_it(cli: Cli) -> None:
+    cli("compensate", "o-unknown", "--yes")
+    for result in ('"text"', "null"):
+        code, out, err = cli("resolve", "o-unknown", "--done", "--result", result, "--yes")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "cannot be the result of step charge, which gives int: Expected `int`, got " in err
+        assert err.rstrip().endswith("; in JSON: 7")
+    assert "which gives int" in cli("resolve", "o-unknown", "--done", "--yes")[2]
+    assert cli("resolve", "o-unknown", "--done", "--result", "4200", "--yes")[0] == 0
 
 
 @pytest.mark.parametrize("of", ["orders:not_a_saga", "orders:nothing", "orders"])

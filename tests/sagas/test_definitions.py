@@ -70,7 +70,7 @@ def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
     new = saga_of(store, done, "book", "charge", "ship", version="2")
     new.migrate("1", {"reserve": "book", "bad": "charge"})
     assert new.resume() == Resumed(done=1)
-    assert done == ["charge as o-1/bad", "ship as o-1/ship"]
+    assert done == ["charge as order/o-1/bad", "ship as order/o-1/ship"]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,115 @@ def test_a_migration_that_cannot_be(store: eo.Store, names: list[str], renamed: 
 
 
 def test_a_migration_to_nowhere_is_refused(store: eo.Store) -> None:
+    saga = saga_of(store, [], "reserve")
     with pytest.raises(eo.ConfigurationError, match="is no step of saga order; its steps are reserve"):
-        saga_of(store, [], "reserve").migrate("1", {"book": "booked"})
+        saga.migrate("1", {"book": "booked"})
+    with pytest.raises(eo.ConfigurationError, match="book is not to be undone, which is no step of saga order"):
+        saga.migrate("1", {}, not_undone=["book"])
+    assert saga.migrations == {}
+
+
+def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Store) -> None:
+    old = eo.Saga("order", store, input=Order)
+
+    @old.step()
+    def charge(order: Order) -> str:
+        raise eo.InDoubt("who knows")
+
+    with pytest.raises(eo.InDoubt):
+        old.run("o-1", ORDER)
+    new = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order, version="2")
+
+    @new.step()
+    def pay(order: Order) -> str:
+        raise AssertionError("it is done")
+
+    with pytest.raises(eo.SagaChanged, match=r"saga.migrate\('1'"):
+        new.resolve("o-1", "done", result="ch_1")
+    assert new.get("o-1").state == "in_doubt"  # type: ignore[union-attr]
+    new.migrate("1", {"charge": "pay"})
+    new.resolve("o-1", "done", result="ch_1")
+    assert new.resume() == Resumed(done=1)
+    assert new.run("o-1", ORDER)[pay] == "ch_1"
+
+
+# -- a compensation that is gone
+
+
+def undoable(
+    store: eo.Store, did: list[str], *, undo: bool = True, error: BaseException | None = None, at: str = "charge"
+) -> eo.Saga[Order]:
+    """Reserve, which may have a compensation, and charge. One of them raises ``error``."""
+    saga = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order)
+
+    def do(name: str) -> Any:
+        def step(order: Order) -> None:
+            did.append(name)
+            if error is not None and name == at:
+                raise error
+
+        return step
+
+    reserve = saga.step(name="reserve")(do("reserve"))
+    if undo:
+        reserve.compensate(lambda order: did.append("release"))
+    saga.step(name="charge")(do("charge"))
+    return saga
+
+
+def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
+    store: eo.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else would ever release what is reserved."""
+    did: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
+    without = undoable(store, did, undo=False, error=ValueError("declined"))
+    assert without.resume() == Resumed(refused=1)
+    assert "reserve may have happened, and what undoes it is gone" in caplog.text
+    assert without.get("o-1").state == "free"  # type: ignore[union-attr]
+    assert undoable(store, did, error=ValueError("declined")).resume() == Resumed(failed=1)
+    assert did == ["reserve", "charge", "charge", "release"]
+
+
+def test_a_compensation_that_is_gone_on_purpose_is_said_to_be(store: eo.Store) -> None:
+    did: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
+    without = undoable(store, did, undo=False, error=ValueError("declined"))
+    without.migrate("1", {}, not_undone=["reserve"])
+    assert without.resume() == Resumed(failed=1)
+    assert did == ["reserve", "charge", "charge"]
+
+
+def test_a_compensation_that_is_gone_is_not_missed_by_what_has_not_begun(store: eo.Store) -> None:
+    did: list[str] = []
+    undoable(store, did).start("o-1", ORDER)
+    assert undoable(store, did, undo=False).resume() == Resumed(done=1)
+
+
+def test_a_compensation_that_is_gone_is_noticed_where_nobody_knows_what_its_step_did(store: eo.Store) -> None:
+    did: list[str] = []
+    with pytest.raises(eo.OutcomeUnknown):
+        undoable(store, did, error=eo.OutcomeUnknown("?", 0.0), at="reserve").run("o-1", ORDER)
+    with pytest.raises(eo.SagaChanged, match="what undoes it is gone"):
+        undoable(store, did, undo=False).run("o-1", ORDER)
+
+
+def test_a_compensation_that_is_new_undoes_what_was_done_before(store: eo.Store) -> None:
+    did: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        undoable(store, did, undo=False, error=KeyboardInterrupt()).run("o-1", ORDER)
+    assert undoable(store, did, error=ValueError("declined")).resume() == Resumed(failed=1)
+    assert did == ["reserve", "charge", "charge", "release"]
 
 
 # -- what is refused
 
 
-@pytest.mark.parametrize("function", [lambda: None, lambda a, b, c: None, 3, lambda a, *, b: None])
+@pytest.mark.parametrize(
+    "function", [lambda: None, lambda a, b, c: None, 3, lambda a, *, b: None, lambda a, amount=5: None]
+)
 def test_a_step_takes_input_and_done(store: eo.Store, function: Any) -> None:
     saga = eo.Saga("order", store, input=Order)
     with pytest.raises(eo.ConfigurationError):
@@ -106,7 +207,31 @@ def test_a_step_takes_input_and_done(store: eo.Store, function: Any) -> None:
     assert saga.steps == {}
 
 
-@pytest.mark.parametrize("name", ["a/b", "compensate", "x" * 81, "new\nline"])
+def test_a_default_that_would_never_be_used_is_refused(store: eo.Store) -> None:
+    saga = eo.Saga("order", store, input=Order)
+    with pytest.raises(eo.ConfigurationError, match=r"has a default for amount, .* make amount keyword-only"):
+
+        @saga.step()
+        def one(order: Order, amount: int = 5) -> None: ...
+
+    @saga.step()
+    def two(order: Order, *, amount: int = 5) -> int:
+        return amount
+
+    with pytest.raises(eo.ConfigurationError, match="has a default for amount"):
+
+        @two.compensate
+        def undo(order: Order, amount: int = 5) -> None: ...
+
+    @saga.step()
+    def three(order: Order, done: eo.Done | None = None) -> int:
+        assert done is not None
+        return done[two]
+
+    assert saga.run("o-1", ORDER)[three] == 5
+
+
+@pytest.mark.parametrize("name", ["a/b", "compensate", "x" * 81, "é" * 41, "new\nline"])
 def test_a_name_that_could_be_read_as_another_is_refused(store: eo.Store, name: str) -> None:
     with pytest.raises(eo.ConfigurationError, match="cannot be the name of a step"):
         eo.Saga("order", store, input=Order).step(name=name)(lambda order: None)
@@ -206,7 +331,7 @@ def test_steps_compose_with_intents(store: eo.Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         saga.run("o-1", ORDER)
     assert saga.run("o-1", ORDER)[charge] == "ch_1"
-    assert (sent, len(runs)) == (["o-1/charge"], 2)
+    assert (sent, len(runs)) == (["order/o-1/charge"], 2)
 
 
 def test_the_diagram_is_mermaid(store: eo.Store) -> None:

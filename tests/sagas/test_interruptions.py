@@ -334,7 +334,7 @@ def test_an_intent_of_a_saga_that_has_turned_around_is_never_sent() -> None:
         saga.run("o-1", ORDER)
     clock.advance("1h")
     assert intents.recover().later == 1
-    assert sent == ["o-1/charge"]
+    assert sent == ["order/o-1/charge"]
 
 
 _REQUEST = httpx.Request("POST", "https://api.example")

@@ -66,6 +66,6 @@ def test_charges_are_orders_paid_and_refunds_are_orders_compensated(
             doubtful = {order.id for order in orders if order.ambiguous}
             assert {shop.saga.log(record).id for record in shop.saga.records("in_doubt")} == doubtful
             assert {shop.intents.log(record).key for record in shop.intents.in_doubt()} == {
-                f"{id}/mail" for id in doubtful
+                f"order/{id}/mail" for id in doubtful
             }
             assert list(shop.saga.records("open")) == []

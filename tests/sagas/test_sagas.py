@@ -89,7 +89,7 @@ def test_a_step_is_tried_again_under_the_same_keys(saga: eo.Saga[Order], shop: S
 
     shop.at["charge"] = note
     saga.run("o-1", ORDER)
-    assert [(key, attempt) for key, _, attempt in keys] == [("o-1/charge", 1), ("o-1/charge", 2)]
+    assert [(key, attempt) for key, _, attempt in keys] == [("order/o-1/charge", 1), ("order/o-1/charge", 2)]
     assert len({provider for _, provider, _ in keys}) == 1
 
 
@@ -294,6 +294,29 @@ def test_a_step_in_doubt_makes_the_saga_so(saga: eo.Saga[Order], shop: Shop) -> 
     assert saga.resume() == Resumed(done=1)
     assert saga.run("o-1", ORDER)[saga.steps["charge"]] == Receipt("ch_9", 4200)
     assert shop.calls == ["reserve", "charge", "ship"]
+
+
+def test_a_result_that_cannot_be_is_refused_with_what_the_step_gives(saga: eo.Saga[Order], shop: Shop) -> None:
+    shop.at["charge"] = raising(eo.InDoubt("?"))
+    with pytest.raises(eo.InDoubt):
+        saga.run("o-1", ORDER)
+    with pytest.raises(
+        eo.ConfigurationError, match=r'which gives Receipt: .* `amount`; in JSON: {"charge": …, "amount": …}'
+    ):
+        saga.resolve("o-1", "done", result={"charge": "ch"})
+    with pytest.raises(eo.ConfigurationError, match="a result goes with 'done', not with 'retry'"):
+        saga.resolve("o-1", "retry", result=7)
+    assert state(saga) == "in_doubt"
+
+
+def test_a_compensation_in_doubt_gives_nothing(saga: eo.Saga[Order], shop: Shop) -> None:
+    shop.at["ship"] = raising(Declined())
+    shop.at["refund"] = raising(Declined())
+    with pytest.raises(eo.InDoubt):
+        saga.run("o-1", ORDER)
+    with pytest.raises(eo.ConfigurationError, match="the compensation of charge gives nothing"):
+        saga.resolve("o-1", "done", result=7)
+    assert state(saga) == "in_doubt"
 
 
 def test_a_step_in_doubt_that_did_not_happen(saga: eo.Saga[Order], shop: Shop) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,22 +49,80 @@ async def test_a_saga_that_was_only_started_is_run(colour: str) -> None:
 class Left:
     """As `Intents`."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.calls: list[str] = []
+        self.error = error
 
-    def recover(self) -> None:
+    def recover(self, *, stop: Callable[[], bool]) -> None:
         self.calls.append("recover")
         if len(self.calls) == 1:
-            raise eo.StoreUnavailable("it is away")
+            raise self.error
 
-    async def arecover(self) -> None:
+    async def arecover(self, *, stop: Callable[[], bool]) -> None:
         self.calls.append("arecover")
 
 
-async def test_intents_of_both_colours_are_recovered_and_a_store_that_is_away_is_asked_again() -> None:
-    left = Left()
+@pytest.mark.parametrize(
+    "error", [eo.StoreUnavailable("it is away"), ValueError("a bug"), SystemExit(3), asyncio.CancelledError()]
+)
+async def test_intents_of_both_colours_are_recovered_and_what_fails_is_tried_again(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = Left(error)
     async with serving(idle(Bench(), left)):
         await until(lambda: left.calls[:4] == ["recover", "recover", "arecover", "recover"])
+    assert f"could not be gone on with: {type(error).__name__}" in caplog.text
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("end", [SystemExit, asyncio.CancelledError])
+async def test_a_saga_that_ends_itself_ends_neither_the_worker_nor_the_others(
+    colour: str, end: type[BaseException]
+) -> None:
+    bench = Bench()
+    done: list[str] = []
+    saga = eo.Saga("ship", bench.store, input=str)
+
+    def send(input: str) -> None:
+        if input == "bad":
+            raise end
+        done.append(input)
+
+    async def asend(input: str) -> None:
+        send(input)
+
+    saga.step(name="send")(send if colour == "sync" else asend)
+    await saga.astart("a-bad", "bad")
+    await saga.astart("b-good", "good")
+    async with serving(idle(bench, saga)):
+        await until(lambda: done == ["good"])
+        await saga.astart("c-later", "later")
+        await until(lambda: done == ["good", "later"])
+        await until(lambda: saga.get("a-bad").state == "in_doubt")  # type: ignore[union-attr]
+
+
+async def test_a_worker_that_stops_leaves_the_rest_to_the_next() -> None:
+    bench = Bench()
+    saga = eo.Saga("ship", bench.store, input=int)
+    entered, go = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    @saga.step()
+    def send(input: int) -> None:
+        entered.set()
+        go.wait(30)
+        done.append(input)
+
+    for number in range(20):
+        await saga.astart(number, number)
+    worker = idle(bench, saga)
+    task = asyncio.create_task(worker.serve())
+    await asyncio.to_thread(entered.wait, 30)
+    worker.stop()
+    await until(lambda: all(each._over.is_set() for each in worker._companions))  # type: ignore[attr-defined]
+    go.set()
+    await asyncio.wait_for(task, 20)
+    assert len(done) == 1
 
 
 def test_what_cannot_be_recovered_is_refused() -> None:

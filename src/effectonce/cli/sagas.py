@@ -6,6 +6,8 @@ The commands take the program's own ``module:saga``, since it knows the steps an
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -15,11 +17,11 @@ from msgspec import json, structs
 
 from effectonce.core.saga_flow import Entry, Log, Part
 from effectonce.durations import readable
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.loading import named
 from effectonce.record import Record, State
 from effectonce.saga import Saga
-from effectonce.saga.runner import Word
+from effectonce.saga.decisions import Word
 
 from .options import (
     COUNTED,
@@ -48,10 +50,11 @@ from .terminal import Cell, Colour, Screen, bar, confirm, table
 sagas = group("Sagas: what is on its way, what is in doubt, and how one went.")
 
 Name = Annotated[str, typer.Argument(metavar="MODULE:SAGA", help="The program's saga, as in shop.orders:saga.")]
-Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it.")]
+Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it. One that begins with - comes after --.")]
 
 _COLOURS: dict[str, Colour] = {"done": "green", "failed": "red", "timed_out": "red", "in doubt": "yellow"}
 _BAR = 24
+_LONGEST = 300  # characters that a cell of a table has
 
 
 @sagas.command("list")
@@ -69,7 +72,11 @@ def list_(
     if everything and not in_doubt:
         states += ["done", "failed"]
     records, following = paged(found.store, [(found.scope, state) for state in states], limit, cursor)
-    rows = [_facts(record, found.log(record)) for record in records if record.note is not None]
+    rows = [_row(found, record) for record in records if record.note is not None]
+    if not as_json:
+        rows = [{**row, "id": _quoted(row["id"])} for row in rows]
+        if any(len(row["id"]) > _LONGEST for row in rows):
+            print("an id that ends in … is longer: --json tells it", file=sys.stderr)
     heads = ("id", "state", "phase", "done", "undone", "changed", "why")
     none = "nothing is in doubt" if in_doubt else "nothing is on its way, and nothing is in doubt"
     listing(as_json, "sagas", rows, heads, none=none, cursor=following, colours=_COLOURS)
@@ -160,7 +167,10 @@ def resolve(
     name: Name,
     id: Id,
     done: Annotated[bool, typer.Option("--done", help="It happened; or: the compensation was done by hand.")] = False,
-    result: Annotated[str, typer.Option("--result", metavar="JSON", help="With --done: what the step gave.")] = "null",
+    result: Annotated[
+        str | None,
+        typer.Option("--result", metavar="JSON", show_default=False, help="With --done: what the step gave."),
+    ] = None,
     not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen: compensate the rest.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run it again, under a new provider key.")] = False,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give the saga up: failed, nothing more undone.")] = False,
@@ -172,7 +182,9 @@ def resolve(
     """Decide the step or compensation that is in doubt. The next resume goes on. Who decided what is logged."""
     words = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
     word: Word = chosen(words, "--done [--result JSON], --not-done, --retry or --abandon")
-    value = json_value(result, "--result")
+    if result is not None and word != "done":
+        raise ConfigurationError("--result goes with --done: it is what the step gave; nothing was changed")
+    value = None if result is None else json_value(result, "--result")
     found = _found(name)
     record = _known(found, id)
     said = word.replace("_", " ")
@@ -190,7 +202,8 @@ def resolve(
 def _known(found: Saga[Any], id: str) -> Record:
     record = found.get(id)
     if record is None:
-        raise ConfigurationError(f"no saga {found.name} is known by {show(id)!r}")
+        hint = "; `list --json` has the ids as they are" if "\\" in id or id.endswith("…") else ""
+        raise ConfigurationError(f"no saga {found.name} is known by {show(id)!r}{hint}")
     return record
 
 
@@ -201,14 +214,42 @@ def _found(name: str) -> Saga[Any]:
     return found
 
 
+def _quoted(id: str) -> str:
+    """An id as a shell takes it, so that the other commands know what was copied from here."""
+    if id.isprintable():
+        return shlex.quote(id)
+    text = id.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + "".join(c if c.isprintable() else _escaped(c) for c in text) + "'"
+
+
+def _escaped(c: str) -> str:
+    """As bash and zsh read it; by its number, since \\x means a byte to them."""
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(c) or f"\\U{ord(c):08x}"
+
+
+def _row(found: Saga[Any], record: Record) -> dict[str, Any]:
+    """One that cannot be read hides no other. With ``private=`` its id is not known then: its record's key is shown."""
+    try:
+        return _facts(record, found.log(record))
+    except CorruptRecord as error:
+        unknown = {"phase": "unreadable", "done": None, "undone": None}
+        return {"id": record.key, **_outside(record), **unknown, "why": str(error)}
+
+
+def _outside(record: Record) -> dict[str, Any]:
+    return {
+        "state": {"in_doubt": "in doubt", "free": "waiting", "claimed": "running"}.get(record.state, record.state),
+        "changed": moment(record.changed_at),
+    }
+
+
 def _facts(record: Record, log: Log) -> dict[str, Any]:
     return {
-        "id": show(log.id),
-        "state": {"in_doubt": "in doubt", "free": "waiting", "claimed": "running"}.get(record.state, record.state),
+        "id": log.id,
+        **_outside(record),
         "phase": log.phase,
         "done": sum(entry.do.state == "done" for entry in log.entries),
         "undone": sum(entry.undo.state == "done" for entry in log.entries),
-        "changed": moment(record.changed_at),
         "why": log.doubt or log.why,
     }
 

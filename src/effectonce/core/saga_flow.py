@@ -6,7 +6,7 @@ Each end of a step is one commit; the last one rides with the settlement.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -31,15 +31,16 @@ class Part(Struct, array_like=True, gc=False):
 
     state: State = "pending"
     attempts: int = 0
-    crashes: int = 0  # how often a process ended in it without a word
+    crashes: int = 0  # how often a process ended in it without a word, or it ended itself (`sys.exit`)
     rounds: int = 0  # how often an operator let it begin anew; part of its provider keys
     began: int = 0
     ended: int = 0
     error: str = ""
     unknown_since: int = 0  # since when it may have happened without anybody knowing
+    guessed: bool = False  # that nobody knows was not its own word: an error of the network came out of it
 
     def begin_anew(self) -> None:
-        self.state, self.attempts, self.crashes, self.unknown_since = "pending", 0, 0, 0
+        self.state, self.attempts, self.crashes, self.unknown_since, self.guessed = "pending", 0, 0, 0, False
         self.rounds += 1
 
 
@@ -48,6 +49,7 @@ class Entry(Struct, array_like=True, gc=False):
 
     name: str
     key: str  # what its keys are made of: the name it had first, since a new one would do it again
+    undoable: bool  # whether it has a compensation: one that is gone by the time it is needed must not go unnoticed
     do: Part = field(default_factory=Part)
     undoing: Part | None = None  # see `undo`
     result: bytes | None = None  # of a step that is done; None: it could not be stored
@@ -106,11 +108,6 @@ _decode = msgspec.msgpack.Decoder(Log).decode
 _to_json = msgspec.json.Encoder().encode
 
 
-def drafted(id: str, version: str, input: bytes, names: Iterable[str], now: int) -> Log:
-    """The log of a saga that is new."""
-    return Log(id, version, input, [Entry(name, name) for name in names], written_at=-now)
-
-
 def frozen(log: Log) -> bytes:
     """The note that says so."""
     return _encode(log)
@@ -119,7 +116,7 @@ def frozen(log: Log) -> bytes:
 def read(stored: bytes | None) -> Log:
     try:
         return _decode(stored or b"")
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise CorruptRecord(f"the log of a saga cannot be read: {error}; upgrade this process") from error
 
 
@@ -145,36 +142,63 @@ def unpacked(value: Mapping[str, msgspec.Raw]) -> dict[str, bytes]:
     return {name: VERSION + bytes(raw) for name, raw in value.items()}
 
 
-def fit(log: Log, version: str, names: Sequence[str], renames: Mapping[str, Mapping[str, str]]) -> None:
-    """Make ``log`` one of the definition as it is now; `SagaChanged` where it was begun under another and nobody said
-    how the two fit together."""
+class Migration(Struct, frozen=True):
+    """How sagas that were begun under an older definition go on under this one."""
+
+    renamed: Mapping[str, str]
+    not_undone: frozenset[str] = frozenset()  # what could be undone then, and on purpose no longer can
+
+
+def fit(log: Log, version: str, undoable: Mapping[str, bool], migrations: Mapping[str, Migration]) -> None:
+    """Make ``log`` one of the definition as it is now: its steps, and which of them can be undone. `SagaChanged` where
+    it was begun under another and nobody said how the two fit together."""
+    begun, names = log.version, list(undoable)
     then = [entry.name for entry in log.entries]
-    if log.version == version and then == list(names):
-        return
-    about = f"saga {show(log.id)!r} was begun under version {show(log.version)!r} with the steps {', '.join(then)}"
-    ours = f"and this process has version {show(version)!r} with {', '.join(names)}"
-    renamed = renames.get(log.version)
-    if renamed is None:
+    migration = migrations.get(begun)
+    about = f"saga {show(log.id)!r} was begun under version {show(begun)!r} with the steps {', '.join(then)}"
+    if log.version != version or then != names:
+        about = f"{about}, and this process has version {show(version)!r} with {', '.join(names)}"
+        if migration is None:
+            raise SagaChanged(
+                f"{about}: let the old release finish it, or say how they fit together: "
+                f"saga.migrate({begun!r}, {{'old_step': 'new_step'}})"
+            )
+        _rename(log, version, undoable, migration.renamed, about)
+    on_purpose = migration.not_undone if migration is not None else ()
+    if lost := [
+        entry.name for entry in log.entries if _left_standing(entry, undoable) and entry.name not in on_purpose
+    ]:
         raise SagaChanged(
-            f"{about}, {ours}: let the old release finish it, or say how they fit together: "
-            f"saga.migrate({log.version!r}, {{'old_step': 'new_step'}})"
+            f"{about}: {', '.join(lost)} may have happened, and what undoes it is gone. Give it its compensation back, "
+            f"let the old release finish it, or say that it is on purpose: saga.migrate({begun!r}, {{}}, "
+            f"not_undone={lost!r})"
         )
+    for entry in log.entries:
+        entry.undoable = undoable[entry.name]
+
+
+def _left_standing(entry: Entry, undoable: Mapping[str, bool]) -> bool:
+    """Whether it may have happened, could be undone when it was begun, was not, and no longer can be."""
+    undone = entry.undoing is not None and entry.undoing.state == "done"
+    return entry.undoable and not undoable[entry.name] and entry.do.state not in ("pending", "failed") and not undone
+
+
+def _rename(log: Log, version: str, undoable: Mapping[str, bool], renamed: Mapping[str, str], about: str) -> None:
+    names = list(undoable)
     entries = {renamed.get(entry.name, entry.name): entry for entry in log.entries}
     begun = [name for name, entry in entries.items() if entry.do.state != "pending"]
-    if len(entries) < len(then):
-        raise SagaChanged(f"{about}, {ours}: the migration makes two of its steps one")
-    if lost := [name for name in begun if name not in names]:
-        raise SagaChanged(f"{about}, {ours}: {', '.join(lost)} was begun and has no step any more; map it to one")
-    if log.phase == "running" and begun != list(names[: len(begun)]):
-        raise SagaChanged(
-            f"{about}, {ours}: a step stands before {begun[-1]} that has not run; put new ones at the end"
-        )
+    if len(entries) < len(log.entries):
+        raise SagaChanged(f"{about}: the migration makes two of its steps one")
+    if lost := [name for name in begun if name not in undoable]:
+        raise SagaChanged(f"{about}: {', '.join(lost)} was begun and has no step any more; map it to one")
+    if log.phase == "running" and begun != names[: len(begun)]:
+        raise SagaChanged(f"{about}: a step stands before {begun[-1]} that has not run; put new ones at the end")
     for name, entry in entries.items():
         entry.name = name
     log.failed_at = renamed.get(log.failed_at, log.failed_at)
     log.doubtful = renamed.get(log.doubtful, log.doubtful)
     log.version = version
-    log.entries = [entries.get(name) or Entry(name, name) for name in names]
+    log.entries = [entries.get(name) or Entry(name, name, undoable[name]) for name in names]
 
 
 class Course:

@@ -22,51 +22,51 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Raw, Struct
 
-from effectonce.core.codec import Codec, json_decoder, to_json
+from effectonce.core.codec import Codec
 from effectonce.core.drive import drive
 from effectonce.core.engine import Side
 from effectonce.core.engine import log as logger
 from effectonce.core.flow import Policy, Run, begin, prepare
 from effectonce.core.notes import hidden, note_in
 from effectonce.core.retry import Retry
-from effectonce.core.saga_flow import Course, Log, drafted, frozen, read
+from effectonce.core.saga_flow import Course, Entry, Log, Migration, fit, frozen, read
 from effectonce.durations import Duration, micros
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
     InDoubt,
+    KeyTooLong,
     LeaseLost,
     NotInDoubt,
     PermanentFailure,
     ResultNotStored,
     Retryable,
-    SagaChanged,
     SagaFailed,
     WrongColour,
     show,
 )
-from effectonce.fingerprint import fingerprints
 from effectonce.handlers import return_type
-from effectonce.keys import Key, encode_key
+from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.leftovers import AT_ONCE, Leftovers, never
 from effectonce.policies import check_scope
 from effectonce.record import Record
 from effectonce.store import Store
 
-from .runner import Draft, Word, decide, through
-from .steps import STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
+from .decisions import Word, decide
+from .inputs import Inputs
+from .runner import Draft, through
+from .steps import MAX_NAME, STEP_RETRY, Decorate, Done, Step, check_name, diagram, ended_itself, work
 from .sweeper import Sweeper
 
 In = TypeVar("In")
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody has finished it."""
-MAX_INPUT: Final = 256 * 1024
 
 
 class Resumed(Struct, frozen=True):
@@ -89,6 +89,8 @@ class Saga(Generic[In]):
 
     What a step says last holds for all its attempts. Where it cannot know it raises `OutcomeUnknown`, and a timeout, a
     reset or a 5xx of an HTTP client is taken for that: `resume` runs it again, and after a day an operator decides.
+    After such an error of the network only an answer of the service (a 402, or what is raised from one), or an error
+    that its ``retry`` calls final (``on={CardDeclined: "dead"}``), says that it did not happen; any other is in doubt.
 
     A saga with a step that is ``async def`` is run by `arun` and `aresume`, where plain steps run in threads.
     """
@@ -108,10 +110,14 @@ class Saga(Generic[In]):
         check_scope(f"saga/{name}")
         self.name = name
         self.store = store
+        self.inputs = Inputs(name, input)
         self.version = version
         self.steps: dict[str, Step[Any]] = {}
-        self.renames: dict[str, dict[str, str]] = {}
+        self.migrations: dict[str, Migration] = {}
         self.scope = f"saga/{name}"
+        # Escaped, so that no two sagas make one key: `a/b` of `c` is not `a` of `b/c`.
+        self.key_prefix = name.replace("\\", "\\\\").replace("/", "\\/") + "/"
+        self._longest_id = MAX_KEY - len(f"{self.key_prefix}//compensate".encode()) - MAX_NAME
         self._leftovers = Leftovers(store, self.scope)
         self._policy = Policy(
             scope=self.scope,
@@ -123,10 +129,6 @@ class Saga(Generic[In]):
             max_run=micros(max_run, "max_run") / 1e6,
             permanent=(SagaFailed,),
         )
-        try:
-            self._read = json_decoder(input)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"an input of type {input} cannot be read back: {error}") from error
 
     # -- the definition
 
@@ -161,31 +163,29 @@ class Saga(Generic[In]):
 
         return decorate
 
-    def migrate(self, version: str, renamed: Mapping[str, str]) -> None:
+    def migrate(self, version: str, renamed: Mapping[str, str], *, not_undone: Collection[str] = ()) -> None:
         """Take over sagas in flight that were begun under ``version``: each step goes on as the one of the same name,
-        or as the one that it is ``renamed`` to. New steps must come after those that have run."""
-        for old, new in renamed.items():
-            if new not in self.steps:
-                raise ConfigurationError(
-                    f"{show(old)} is to become {show(new)}, which is no step of saga {self.name}; "
-                    f"its steps are {', '.join(self.steps) or 'not defined yet'}"
-                )
-        self.renames[version] = dict(renamed)
+        or as the one that it is ``renamed`` to. New steps must come after those that have run.
+
+        ``not_undone``: steps, by their names now, that had a compensation and on purpose have none any more."""
+        said = {old: f"to become {show(new)}" for old, new in renamed.items() if new not in self.steps}
+        said |= dict.fromkeys(set(not_undone) - self.steps.keys(), "not to be undone")
+        for name, what in said.items():
+            raise ConfigurationError(
+                f"{show(name)} is {what}, which is no step of saga {self.name}; "
+                f"its steps are {', '.join(self.steps) or 'not defined yet'}"
+            )
+        self.migrations[version] = Migration(dict(renamed), frozenset(not_undone))
+
+    @property
+    def undoable(self) -> dict[str, bool]:
+        """Its steps by name, and whether each has a compensation."""
+        return {name: step.undo is not None for name, step in self.steps.items()}
 
     @property
     def is_async(self) -> bool:
         """Whether a step or a compensation is ``async def``."""
         return any(step.do.is_async or (step.undo is not None and step.undo.is_async) for step in self.steps.values())
-
-    def read_input(self, body: bytes) -> In:
-        """The input as it was frozen; `SagaChanged` where it reads so no longer."""
-        try:
-            return self._read(body)  # type: ignore[no-any-return]
-        except (TypeError, ValueError) as error:
-            raise SagaChanged(
-                f"the input of a saga {self.name} does not read as it is defined now: {error}; let the old release "
-                "finish it, or define an input that reads both"
-            ) from error
 
     def diagram(self) -> str:
         """The saga as a Mermaid flowchart."""
@@ -228,20 +228,17 @@ class Saga(Generic[In]):
         """The run of a saga that may be new; `ConfigurationError` where its input cannot be frozen."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
+        body, read_back, prints = self.inputs.freeze(input)
         try:
-            body = to_json(input)
-            read_back = self._read(body)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            raise ConfigurationError(
-                f"the input of a saga cannot be written down: {error}; nothing was done"
+            name = encode_key(id, limit=self._longest_id)
+        except KeyTooLong as error:
+            raise KeyTooLong(
+                f"the id of a saga {show(self.name)} may have {self._longest_id} bytes, since the keys of its steps "
+                f"and of what undoes them are made of it; {show(id, 48)!r} has more; nothing was done"
             ) from error
-        if len(body) > MAX_INPUT:
-            raise ConfigurationError(
-                f"an input of {len(body)} bytes is over the limit of {MAX_INPUT}; nothing was done"
-            )
-        name = encode_key(id)
-        run = self._run(name, fingerprints(body))
-        log = drafted(name, self.version, body, self.steps, run.engine.now())
+        run = self._run(name, prints)
+        entries = [Entry(step, step, made.undo is not None) for step, made in self.steps.items()]
+        log = Log(name, self.version, body, entries, written_at=-run.engine.now())
         run.note = hidden(run, frozen(log))
         return run, (log, read_back)
 
@@ -300,14 +297,21 @@ class Saga(Generic[In]):
 
     async def _came_to(self, id: str, claimed_at: int, side: Side) -> str:
         """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
+        run = self._run(id)
         try:
-            await through(self, self._run(id), side, claimed_at=claimed_at)
+            await through(self, run, side, claimed_at=claimed_at)
         except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
             if isinstance(told, InDoubt):
                 return "in_doubt"
             if isinstance(told, PermanentFailure):
                 return "failed"
             return "done" if isinstance(told, ResultNotStored) else "later"
+        except (SystemExit, asyncio.CancelledError) as ended:
+            if not ended_itself(ended) or not run.protected:  # or this is a child that the step has forked, and ends
+                raise
+            text = "saga %s %s: a step ended with %s, and nobody knows whether it happened; it is resumed again later"
+            logger.warning(text, self.name, show(id), type(ended).__name__)
+            return "later"
         except Exception as error:
             logger.warning("saga %s %s was not resumed: %s: %s", self.name, show(id), type(error).__name__, error)
             return "refused"
@@ -379,6 +383,8 @@ class Saga(Generic[In]):
         """
         if word not in ("done", "not_done", "retry", "abandon"):
             raise ConfigurationError(f"resolve takes 'done', 'not_done', 'retry' or 'abandon', not {word!r}")
+        if result is not None and word != "done":
+            raise ConfigurationError(f"a result goes with 'done', not with {word!r}; nothing was changed")
         record = self.get(id)
         if record is None or record.state != "in_doubt":
             raise NotInDoubt(
@@ -388,12 +394,16 @@ class Saga(Generic[In]):
         if word == "abandon":
             self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6, quiet=True)
         else:
-            decide(self.log(record), self.steps, word, result)  # refused here, while nothing is changed
+            self._decide(self.log(record), word, result)  # refused here, while nothing is changed
             self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6, quiet=True)
             drive(self._resolved(self._run(encode_key(id)), word, result))
         who = who or "this program"
         logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), word, who)
         self.store.engine.emit("resolved", self.scope, encode_key(id), detail=f"{word} by {who}")
+
+    def _decide(self, log: Log, word: Word, result: Any) -> None:
+        fit(log, self.version, self.undoable, self.migrations)
+        decide(log, self.steps, word, result)
 
     async def _resolved(self, run: Run, word: Word, result: Any) -> None:
         """Write the word into the log. Until that is done the log says "in doubt", so whoever takes it puts it back."""
@@ -403,7 +413,7 @@ class Saga(Generic[In]):
             if pending is not None:
                 await pending
             course = Course(run, side, self.name)
-            decide(course.log, self.steps, word, result)
+            self._decide(course.log, word, result)
             await course.free()
         finally:
             run.active = False

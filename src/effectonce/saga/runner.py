@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Protocol
 
-from effectonce.core.codec import Unstorable, encode_untyped
+from effectonce.core.codec import Unstorable
 from effectonce.core.engine import Side
 from effectonce.core.engine import log as logger
 from effectonce.core.flow import Run, begin, running
-from effectonce.core.saga_flow import Course, Entry, Log, Part, fit, results_of, told, unpacked
+from effectonce.core.saga_flow import Course, Entry, Log, Migration, Part, fit, results_of, told, unpacked
 from effectonce.durations import readable
 from effectonce.errors import (
     BrokerUnavailable,
-    ConfigurationError,
-    CorruptRecord,
     EffectOnceError,
     InDoubt,
     InProgress,
     LeaseLost,
+    NotExecuted,
     OutcomeUnknown,
+    PermanentFailure,
     Retryable,
     SagaChanged,
     StoreUnavailable,
     show,
 )
-from effectonce.providers import is_ambiguous
+from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
 
-from .steps import Attempt, Done, Step, StepRun, Work
+from .inputs import Inputs
+from .steps import Attempt, Done, Step, StepRun, Work, ended_itself
 
 #: What a step may raise without anybody knowing whether it happened: no failure, it is tried again later.
 UNKNOWN = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable)
 #: As that, but somebody has to find out.
 DOUBTFUL = (InDoubt, LeaseLost)
+_ANY: Final = Provider(name="it")
 PATIENCE: Final = 86_400_000_000
 """How long a step is gone on with while nobody knows whether it happened; then somebody has to find out."""
-
-Word = Literal["done", "not_done", "retry", "abandon"]
-"""What an operator may say."""
 
 Draft = tuple[Log, Any]
 """The log of a saga that is new, and its input as it reads back from there."""
@@ -51,10 +50,12 @@ class Definition(Protocol):
     name: str
     version: str
     steps: dict[str, Step[Any]]
-    renames: dict[str, dict[str, str]]
+    migrations: dict[str, Migration]
+    key_prefix: str  # what the keys of its steps begin with, so that two sagas never share one
+    inputs: Inputs
 
-    def read_input(self, body: bytes) -> Any:
-        """`SagaChanged` where it reads so no longer."""
+    @property
+    def undoable(self) -> dict[str, bool]: ...
 
 
 async def through(
@@ -92,8 +93,8 @@ async def through(
             if draft is not None and course.log is draft[0]:
                 runner = Runner(saga, course, draft[1])
             else:
-                fit(course.log, saga.version, list(saga.steps), saga.renames)
-                runner = Runner(saga, course, saga.read_input(course.log.input))
+                fit(course.log, saga.version, saga.undoable, saga.migrations)
+                runner = Runner(saga, course, saga.inputs.read(course.log.input))
         except SagaChanged:
             with suppress(EffectOnceError):
                 await course.give_back()
@@ -187,7 +188,7 @@ class Runner:
         if attempt.finished and attempt.error is None:
             self._succeeded(entry, step, attempt.value)
             entry.do.error = f"late: no end within {limit}"
-        elif isinstance(attempt.error, Exception) and not _is_unknown(attempt.error):
+        elif isinstance(attempt.error, Exception) and _says_it_all(attempt.error, entry.do, step.do):
             course.end(entry.do, "failed", f"late: {told(attempt.error)}")
         else:
             await self._nobody_knows(entry)
@@ -227,7 +228,8 @@ class Runner:
     async def _tried(self, entry: Entry, part: Part, work: Work) -> Attempt:
         """Call it until it succeeds or may not be tried again; the last attempt, not finished where it timed out."""
         course, saga_run = self._course, self._course.run
-        part.began = course.now()
+        if not part.attempts or part is entry.do:  # a compensation is gone on with until it is done
+            part.began = course.now()
         args = (self._input, self._done()) if work.takes_done else (self._input,)
         while True:
             if saga_run.lease_lost:
@@ -240,7 +242,7 @@ class Runner:
             try:
                 await attempt.make(work, args)
             except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
-                _unknown(part)
+                _interrupted(part, error)
                 if await attempt.stop():
                     await course.leave(type(error).__name__)
                 else:  # it still runs, and nobody may run beside it
@@ -250,7 +252,7 @@ class Runner:
             if raised is None:
                 return attempt
             if not isinstance(raised, Exception):
-                _unknown(part)
+                _interrupted(part, raised)
                 await course.leave(type(raised).__name__)
                 raise raised
             if isinstance(raised, DOUBTFUL):
@@ -259,19 +261,31 @@ class Runner:
             unknown = _is_unknown(raised, part.unknown_since > 0 or part.crashes > 0)
             if unknown:
                 part.unknown_since = part.unknown_since or part.began
+                part.guessed = part.guessed or not isinstance(raised, EffectOnceError)
             delay = work.retry.after(raised, part.attempts)
-            if delay is not None:
+            if delay is not None and not self._too_long(entry, part, unknown):
                 await self._pause(delay, part)
             elif unknown:
                 await self._later(entry, part, raised)
+            elif part is entry.do and not _says_it_all(raised, part, work):
+                course.end(part, "running", told(raised))
+                await course.doubt(entry, f"{part.error}; and an attempt before that may have happened")
             else:
                 return attempt
+
+    def _too_long(self, entry: Entry, part: Part, unknown: bool) -> bool:
+        """F50: whether somebody has to look at it, however often it may be tried: for a day nobody has known what came
+        of it, or it is a compensation that has failed all the time."""
+        if not unknown and part is entry.do:
+            return False
+        since = part.unknown_since if unknown else part.began
+        return self._course.now() - since >= PATIENCE
 
     async def _later(self, entry: Entry, part: Part, raised: Exception) -> NoReturn:
         """Nobody knows whether it happened. Under its key it may be asked again, but not forever (F50)."""
         course = self._course
         course.end(part, "running", told(raised))
-        if part.ended - part.unknown_since >= PATIENCE:
+        if self._too_long(entry, part, True):
             await course.doubt(entry, f"for {readable(PATIENCE)} nobody has known whether it happened: {part.error}")
         await course.leave(part.error)
         if isinstance(raised, Retryable):
@@ -293,7 +307,7 @@ class Runner:
     def _step_run(self, entry: Entry, part: Part) -> StepRun:
         """The step's own key, the same in every attempt; a compensation's token is above that of its step."""
         run, undoing = self._course.run, part is not entry.do
-        key = f"{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
+        key = f"{self._saga.key_prefix}{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         token = run.token + undoing
         answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
         return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer=answer)
@@ -314,8 +328,11 @@ class Runner:
         if interrupted and part is entry.undo:  # of a step it is in the log by now
             part.state = "running"
             part.crashes += 1
-        if interrupted and part.crashes >= work.retry.max_crashes:
-            await self._course.doubt(entry, f"{part.crashes} processes ended in it without a word")
+        if part.crashes >= work.retry.max_crashes:
+            ended = f"{part.crashes} processes ended in it without a word"
+            if part.error:
+                ended = f"{part.crashes} attempts ended in it without a word; the last that was heard is {part.error}"
+            await self._course.doubt(entry, ended)
         if part.state == "running" and self._course.forgotten(part):
             kept = readable(self._course.run.policy.retention)
             await self._course.doubt(
@@ -337,8 +354,12 @@ class Runner:
         return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)
 
 
-def _unknown(part: Part) -> None:
+def _interrupted(part: Part, error: BaseException) -> None:
+    """It ended without a word. F20: where it did so of its own accord it may do so again, and that is counted."""
     part.state, part.unknown_since = "running", part.unknown_since or part.began
+    if ended_itself(error):
+        part.crashes += 1
+        part.error = told(error)
 
 
 def _is_unknown(error: BaseException, again: bool = False) -> bool:
@@ -346,31 +367,15 @@ def _is_unknown(error: BaseException, again: bool = False) -> bool:
     return isinstance(error, UNKNOWN + DOUBTFUL) or is_ambiguous(error, again)
 
 
-def decide(log: Log, steps: Mapping[str, Step[Any]], word: Word, result: Any) -> None:
-    """Put an operator's word into the log; `ConfigurationError`, and no change, where it makes no sense there."""
-    entry, part = log.part_in_doubt()
-    if log.undoing:
-        if word == "not_done":
-            raise ConfigurationError(f"the compensation of {entry.name} is to be done: say 'done', or 'retry'")
-    elif word == "not_done":
-        part.state = "failed"
-        if log.phase == "running":
-            log.fail(entry.name, None)
-            log.why = f"an operator found that it did not happen ({log.doubt})"
-    elif word == "retry" and log.phase == "compensating":
-        raise ConfigurationError(f"the saga is being compensated: did {entry.name} happen? Say 'done' or 'not_done'")
-    elif word == "done":
-        step = steps.get(entry.name)
-        if step is None:
-            raise ConfigurationError(f"{entry.name} is no step any more; migrate it first")
-        stored = encode_untyped(result)
-        try:
-            step.codec.decode(stored)
-        except CorruptRecord as error:
-            raise ConfigurationError(f"this cannot be the result of step {entry.name}: {error}") from error
-        entry.result = stored
-    if word == "done":
-        part.state = "done"
-    elif word == "retry":
-        part.begin_anew()
-    log.doubt = log.doubtful = ""
+def _says_it_all(error: Exception, part: Part, work: Work) -> bool:
+    """Whether ``error`` says that a step has not happened, in none of its attempts.
+
+    Not where one before ended in an error of the network: that it is a "duplicate" now may be just what its success
+    causes. Then it takes an answer of the service (a 402, or what is raised from one), or an error that the step's
+    ``retry`` calls final.
+    """
+    if _is_unknown(error, part.unknown_since > 0):
+        return False
+    if not part.guessed or work.retry.refuses(error) or isinstance(error, PermanentFailure | NotExecuted):
+        return True
+    return any(each is not None and classify(_ANY, each, True).kind == "failure" for each in (error, error.__cause__))

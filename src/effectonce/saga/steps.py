@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
@@ -47,6 +48,12 @@ def work(function: Any, retry: Retry, timeout: float | None = None, grace: float
     keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     if len(needed) not in (1, 2) or keywords:
         raise ConfigurationError(f"{name_of(function)} must take (input) or (input, done), and nothing else")
+    if len(needed) == 2 and needed[1].default is not inspect.Parameter.empty and needed[1].name != "done":
+        second = needed[1].name
+        raise ConfigurationError(
+            f"{name_of(function)} has a default for {second}, which would not be used: what comes second is `done`, "
+            f"what the steps before gave. Call it done, or make {second} keyword-only: (input, *, {second}=…)"
+        )
     return Work(function, is_async(function), len(needed) == 2, retry, timeout, grace)
 
 
@@ -221,10 +228,10 @@ def _called(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None
         return None, error
 
 
-async def _awaited(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+async def _awaited(function: Any, args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
     try:
         return await function(*args), None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of a task that ends with the latter, the event loop ends too
         return None, error
 
 
@@ -243,11 +250,37 @@ def _in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.Futur
     return future
 
 
+def ended_itself(error: BaseException) -> bool:
+    """Whether a step ended without a word of its own accord: `sys.exit()` in it, or it was not its caller that was
+    cancelled. Not where the process is asked to end: what a signal's handler raises comes out of the step as well."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+        return task is None or not task.cancelling()
+    return isinstance(error, SystemExit) and not _by_a_signal(error)
+
+
+def _by_a_signal(error: BaseException) -> bool:
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code in codes:
+            return True
+        place = place.tb_next
+    return False
+
+
+MAX_NAME: Final = 80
+"""Longest name of a step, in bytes of UTF-8: the ids of sagas leave room for it."""
+
+
 def check_name(name: str, taken: Mapping[str, Any]) -> None:
     """A step's name is part of keys, so it must not be read as another's."""
-    if not name or "/" in name or not name.isprintable() or len(name) > 80 or name == "compensate":
+    unfit = not name or "/" in name or not name.isprintable() or name == "compensate"
+    if unfit or len(name.encode()) > MAX_NAME:  # what is printable can be encoded
         raise ConfigurationError(
-            f"{show(name)!r} cannot be the name of a step: give it name=, of 1 to 80 printable characters without '/'"
+            f"{show(name)!r} cannot be the name of a step: give it name=, of 1 to {MAX_NAME} printable characters "
+            "(bytes, in UTF-8) without '/'"
         )
     if name in taken:
         raise ConfigurationError(f"this saga has a step {name} already; give one of them name=")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
-
-from effectonce.errors import EffectOnceError
 
 log = logging.getLogger("effectonce")
 
@@ -17,9 +15,9 @@ log = logging.getLogger("effectonce")
 class Recoverable(Protocol):
     """As `Intents` are: each call sees to the operations of one colour."""
 
-    def recover(self) -> Any: ...
+    def recover(self, *, stop: Callable[[], bool]) -> Any: ...
 
-    async def arecover(self) -> Any: ...
+    async def arecover(self, *, stop: Callable[[], bool]) -> Any: ...
 
 
 @runtime_checkable
@@ -29,13 +27,14 @@ class Resumable(Protocol):
     @property
     def is_async(self) -> bool: ...
 
-    def resume(self) -> Any: ...
+    def resume(self, *, stop: Callable[[], bool]) -> Any: ...
 
-    async def aresume(self) -> Any: ...
+    async def aresume(self, *, stop: Callable[[], bool]) -> Any: ...
 
 
 class Upkeep:
-    """A companion of a worker. What fails is tried again the next time: it must not end the handlers."""
+    """A companion of a worker. What fails is tried again the next time: it must not end the handlers, nor keep a worker
+    that stops waiting for all that is left."""
 
     def __init__(self, left: Sequence[Recoverable | Resumable], every: float) -> None:
         self._left = left
@@ -47,9 +46,13 @@ class Upkeep:
         while True:
             for each in self._left:
                 try:
-                    await _go_on(each)
-                except EffectOnceError as error:
-                    log.warning("what was left of %r could not be gone on with: %s", each, error)
+                    await self._go_on(each)
+                except (Exception, SystemExit, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                        raise
+                    log.warning(
+                        "what was left of %r could not be gone on with: %s: %s", each, type(error).__name__, error
+                    )
             try:
                 # At random, so that a fleet does not look for the same all at once.
                 await asyncio.wait_for(self._over.wait(), self._every * random.uniform(0.5, 1.5))
@@ -60,12 +63,18 @@ class Upkeep:
     def stop(self) -> None:
         self._over.set()
 
+    async def _go_on(self, left: Recoverable | Resumable) -> None:
+        stop = self._over.is_set
+        if isinstance(left, Recoverable):
+            await asyncio.to_thread(left.recover, stop=stop)
+            await left.arecover(stop=stop)
+        elif left.is_async:
+            await left.aresume(stop=stop)
+        else:
+            await asyncio.to_thread(left.resume, stop=stop)
 
-async def _go_on(left: Recoverable | Resumable) -> None:
-    if isinstance(left, Recoverable):
-        await asyncio.to_thread(left.recover)
-        await left.arecover()
-    elif left.is_async:
-        await left.aresume()
-    else:
-        await asyncio.to_thread(left.resume)
+
+def _cancelled() -> bool:
+    """Whether it is we who are cancelled, and not something inside of what was gone on with."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

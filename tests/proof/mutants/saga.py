@@ -8,7 +8,7 @@ from effectonce.core.saga_flow import Course
 from effectonce.saga import runner
 from effectonce.saga.runner import Runner
 
-from .base import MUTANTS, Mutant, mutant
+from .base import mutant
 
 _back, _to_undo, _step_run, _failed = Runner._back, Runner._to_undo, Runner._step_run, Course.failed
 _forward, _tried = Runner._forward, Runner._tried
@@ -47,16 +47,10 @@ async def unknown_is_not_done(self: Any, entry: Any) -> None:
     self._course.end(entry.do, "failed", "unknown")
 
 
-MUTANTS.append(
-    Mutant(
-        "unknown-is-failure",
-        "A step that does not know whether it happened is taken for one that failed.",
-        "F03",
-        ((runner, "UNKNOWN", ()),),
-        "saga-S+mute/1",
-        promise=True,
-    )
-)
+@mutant("F03", runner, "_is_unknown", "saga-S+mute/1")
+def unknown_is_failure(error: BaseException, again: bool = False) -> bool:
+    """A step that does not know whether it happened is taken for one that failed."""
+    return False
 
 
 @mutant("F03", Runner, "_step_run", "saga-S+crash-after/1")

@@ -1,0 +1,378 @@
+"""Steps that end without a word of their own accord, and what may be said after that. One saga stops no other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import effectonce as eo
+from effectonce.saga import Resumed
+from effectonce.stores.memory import MemoryBackend
+from effectonce.testing import ManualClock
+
+from .shop import Order, Shop, order_saga, raising, state
+
+ORDER = Order("o-1")
+COLOURS = ["sync", "async", "async with a timeout", "a thread"]
+ENDS: list[Callable[[], BaseException]] = [lambda: SystemExit(3), asyncio.CancelledError]
+
+
+class Declined(Exception):
+    pass
+
+
+@pytest.fixture
+def store() -> eo.Store:
+    return eo.connect("memory://", sweep_every=None)
+
+
+def ending(store: eo.Store, colour: str, end: Callable[[], BaseException], retry: Any = None) -> eo.Saga[str]:
+    """A step that ends itself of the input ``bad``; of any other it is done."""
+    saga = eo.Saga("ending", store, input=str)
+    timeout = "30s" if colour == "async with a timeout" else None
+
+    def step(input: str) -> None:
+        if input == "bad":
+            raise end()
+
+    async def astep(input: str) -> None:
+        step(input)
+
+    async def nothing(input: str) -> None: ...
+
+    is_plain = colour in ("sync", "a thread")
+    saga.step(name="one", retry=retry or eo.Retry(1, max_crashes=3), timeout=timeout)(step if is_plain else astep)
+    if colour == "a thread":
+        saga.step(name="two")(nothing)
+    return saga
+
+
+def resume(saga: eo.Saga[Any]) -> Resumed:
+    return asyncio.run(saga.aresume()) if saga.is_async else saga.resume()
+
+
+def run(saga: eo.Saga[Any], id: str, input: Any) -> Any:
+    return asyncio.run(saga.arun(id, input)) if saga.is_async else saga.run(id, input)
+
+
+# -- a step that ends itself
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
+@pytest.mark.parametrize("colour", COLOURS)
+def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, colour: str, end: Callable[[], BaseException]
+) -> None:
+    saga = ending(store, colour, end)
+    saga.start("a-bad", "bad")
+    for number in range(3):
+        saga.start(f"b-{number}", "good")
+    assert resume(saga) == Resumed(done=3, later=1)
+    assert f"a-bad: a step ended with {type(end()).__name__}, and nobody knows" in caplog.text
+    assert [resume(saga) for _ in range(3)] == [Resumed(later=1), Resumed(later=1), Resumed(in_doubt=1)]
+    doubt = saga.log(saga.get("a-bad")).doubt  # type: ignore[arg-type]
+    assert f"3 attempts ended in it without a word; the last that was heard is {type(end()).__name__}" in doubt
+
+
+@pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_runs_it_is_told_what_it_raised(store: eo.Store, colour: str, end: Callable[[], BaseException]) -> None:
+    saga = ending(store, colour, end)
+    for _ in range(3):
+        with pytest.raises(type(end())):
+            run(saga, "o-1", "bad")
+    with pytest.raises(eo.InDoubt, match="3 attempts ended in it without a word"):
+        run(saga, "o-1", "bad")
+
+
+def test_f50_a_compensation_that_ends_itself_comes_to_the_operator(store: eo.Store) -> None:
+    shop = Shop()
+    saga = order_saga(store, shop, retry=eo.Retry(1, max_crashes=2))
+    shop.at["ship"] = raising(Declined())
+    shop.at["refund"] = raising(SystemExit())
+    saga.start("o-1", ORDER)
+    assert [resume(saga) for _ in range(3)] == [Resumed(later=1), Resumed(later=1), Resumed(in_doubt=1)]
+    assert "release" not in shop.calls
+    shop.at.pop("refund")
+    saga.resolve("o-1", "retry")
+    assert saga.resume() == Resumed(failed=1)
+    assert shop.effects == ["reserve", "charge", "refund", "release"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_f16_who_is_asked_to_end_ends(store: eo.Store, end: type[BaseException]) -> None:
+    """Ctrl-C; and a handler that calls sys.exit() on SIGTERM, which comes out of the step that happens to run."""
+
+    def told(number: int, frame: Any) -> None:
+        raise end
+
+    before = signal.signal(signal.SIGTERM, told)
+    saga = eo.Saga("signalled", store, input=str)
+    calls: list[str] = []
+
+    @saga.step()
+    def one(input: str) -> None:
+        calls.append(input)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    for number in range(3):
+        saga.start(f"o-{number}", "x")
+    try:
+        with pytest.raises(end):
+            saga.resume()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(calls) == 1
+    parts = [saga.log(record).entries[0].do for record in saga.records("open")]
+    assert sorted((part.state, part.crashes) for part in parts) == [("pending", 0), ("pending", 0), ("running", 0)]
+
+
+async def test_f16_a_cancelled_resume_ends(store: eo.Store) -> None:
+    saga = eo.Saga("waits", store, input=str)
+    entered = asyncio.Event()
+
+    @saga.step()
+    async def one(input: str) -> None:
+        entered.set()
+        await asyncio.sleep(30)
+
+    await saga.astart("o-1", "x")
+    task = asyncio.create_task(saga.aresume())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (record,) = saga.records("open")
+    assert saga.log(record).entries[0].do.crashes == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("by", ["resume", "a sweeper"])
+def test_a_child_that_a_step_forked_ends_when_it_says_so(tmp_path: Path, by: str) -> None:
+    """And does not go on with its parent's sagas."""
+    store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)
+    saga = eo.Saga("forks", store, input=str)
+    parent, went_on = os.getpid(), tmp_path / "went on"
+    ended: list[int] = []
+
+    @saga.step()
+    def one(input: str) -> None:
+        if os.getpid() != parent:
+            went_on.touch()
+            os._exit(9)
+        child = os.fork()
+        if not child:
+            raise SystemExit(0)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    for number in range(2):
+        saga.start(f"o-{number}", "x")
+    if by == "resume":
+        try:
+            saga.resume()
+        except SystemExit:
+            if os.getpid() != parent:
+                os._exit(3)
+            raise
+        if os.getpid() != parent:
+            os._exit(4)
+        assert ended == [3, 3]
+    else:
+        with saga.sweeper(every="5ms"):
+            _until(lambda: len(ended) == 2)
+        assert 9 not in ended
+    assert not went_on.exists()
+    store.close()
+
+
+# -- sweepers
+
+
+@pytest.mark.parametrize("end", [*ENDS, KeyboardInterrupt], ids=["SystemExit", "CancelledError", "KeyboardInterrupt"])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_f37_a_sweeper_outlives_what_it_resumes(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, colour: str, end: Callable[[], BaseException]
+) -> None:
+    saga = ending(store, colour, end)
+    saga.start("a-bad", "bad")
+    with saga.sweeper(every="5ms") as sweeper:
+        _until(lambda: "SystemExit" in caplog.text or "CancelledError" in caplog.text or "Keyboard" in caplog.text)
+        saga.start("b-later", "good")
+        if end is not KeyboardInterrupt:
+            _until(lambda: state(saga, "b-later") == "done")
+        assert sweeper._thread.is_alive()
+
+
+def _until(so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_left(
+    store: eo.Store, colour: str
+) -> None:
+    saga = eo.Saga("many", store, input=int)
+    entered, go = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def one(input: int) -> None:
+        calls.append(input)
+        entered.set()
+        go.wait(30)
+
+    async def aone(input: int) -> None:
+        one(input)
+
+    saga.step(name="one")(one if colour == "sync" else aone)
+    for number in range(150):
+        saga.start(number, number)
+    sweeper = saga.sweeper(every="1h")
+    with sweeper:
+        assert entered.wait(30)
+        sweeper._end.set()
+        go.set()
+    assert len(calls) == (1 if colour == "sync" else 50)
+    assert sum(1 for _ in saga.records("open")) == 150 - len(calls)
+
+
+# -- what may be said after an attempt of which nobody knows
+
+
+@pytest.mark.parametrize("before", [TimeoutError("read"), ConnectionResetError(), httpx.ReadTimeout("read")])
+def test_an_error_after_one_of_the_network_is_no_proof_that_nothing_happened(
+    store: eo.Store, before: Exception
+) -> None:
+    """A "duplicate" is just what a first success causes: the charge must not be left standing."""
+    shop = Shop()
+    saga = order_saga(store, shop)
+    shop.after["charge"] = raising(before, 1)
+    shop.at["charge"] = _then(ValueError("duplicate order"))
+    with pytest.raises(eo.InDoubt, match="ValueError: duplicate order; and an attempt before that may have happened"):
+        saga.run("o-1", ORDER)
+    assert "release" not in shop.calls
+    saga.resolve("o-1", "done", result={"charge": "ch_1", "amount": 4200})
+    assert saga.resume() == Resumed(done=1)
+    assert shop.effects == ["reserve", "charge", "ship"]
+
+
+def test_nor_where_another_process_had_that_attempt(store: eo.Store) -> None:
+    shop = Shop()
+    saga = order_saga(store, shop, retry=eo.Retry(1))
+    shop.after["charge"] = raising(TimeoutError(), 1)
+    with pytest.raises(eo.OutcomeUnknown):
+        saga.run("o-1", ORDER)
+    shop.at["charge"] = raising(ValueError("duplicate order"))
+    assert order_saga(store, shop, retry=eo.Retry(1)).resume() == Resumed(in_doubt=1)
+
+
+def _answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "https://api.example")
+    return httpx.HTTPStatusError(str(status), request=request, response=httpx.Response(status, request=request))
+
+
+def _raised_from(cause: Exception) -> Exception:
+    error = Declined("raised from an answer")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("retry", "then"),
+    [
+        (eo.Retry(2, first=0, on={Declined: "dead"}), Declined()),
+        (eo.Retry(2, first=0), eo.PermanentFailure("the intent failed for good", "x")),
+        (eo.Retry(2, first=0), _answered(402)),
+        (eo.Retry(2, first=0), _raised_from(_answered(402))),
+    ],
+    ids=["final by its retry", "an intent's", "an answer", "raised from an answer"],
+)
+def test_what_is_proof_turns_it_around(store: eo.Store, retry: eo.Retry, then: Exception) -> None:
+    shop = Shop()
+    saga = order_saga(store, shop, retry=retry)
+    shop.at["charge"] = _first(TimeoutError(), then)
+    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
+        saga.run("o-1", ORDER)
+    assert shop.effects == ["reserve", "release"]
+
+
+def test_a_step_that_says_itself_that_it_does_not_know_has_the_last_word(store: eo.Store) -> None:
+    """As an intent does, which knows what became of each of its sends."""
+    shop = Shop()
+    shop.at["charge"] = _first(eo.OutcomeUnknown("?", 0.0), Declined())
+    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
+        order_saga(store, shop).run("o-1", ORDER)
+
+
+def _then(error: Exception) -> Callable[[], None]:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise error
+
+    return fail
+
+
+def _first(first: Exception, then: Exception) -> Callable[[], None]:
+    errors = iter([first])
+
+    def fail() -> None:
+        raise next(errors, then)
+
+    return fail
+
+
+# -- without end
+
+
+@pytest.mark.parametrize("error", [eo.OutcomeUnknown("?", 0.0), ValueError("the bank says no")])
+def test_f50_a_compensation_that_may_be_tried_for_ever_comes_to_the_operator_after_a_day(error: Exception) -> None:
+    clock, shop = ManualClock(), Shop()
+    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    retry = eo.Retry(None, first=0, on={Declined: "dead"})
+    saga = order_saga(store, shop, retry=retry, lease="30d", max_run="60d")
+    shop.at["ship"] = raising(Declined("no carrier"))
+
+    def refund() -> None:
+        clock.advance("1h")
+        assert len(shop.calls) < 100, "it goes on for ever"
+        raise error
+
+    shop.at["refund"] = refund
+    with pytest.raises(eo.InDoubt, match="compensation of step charge"):
+        saga.run("o-1", ORDER)
+    assert shop.calls.count("refund") in (24, 25)
+
+
+def test_a_step_that_may_be_tried_for_ever_is_unless_nobody_knows_what_it_did() -> None:
+    clock, shop = ManualClock(), Shop()
+    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    saga = order_saga(store, shop, retry=eo.Retry(None, first=0), lease="30d", max_run="60d")
+    left = [50]
+
+    def charge() -> None:
+        clock.advance("1h")
+        left[0] -= 1
+        if left[0]:
+            raise Declined("no money yet")
+
+    shop.at["charge"] = charge
+    saga.run("o-1", ORDER)
+    assert shop.calls.count("charge") == 50
+    shop.at["charge"] = lambda: (clock.advance("1h"), raising(TimeoutError())())
+    with pytest.raises(eo.InDoubt, match="for 1d nobody has known whether it happened"):
+        saga.run("o-2", ORDER)
