@@ -247,6 +247,36 @@ def test_pydantic_models_are_what_they_dump_as_json() -> None:
     assert canonical([order(price=2, sender="10.0.0.1")]) == b'[{"price":2,"sender":"10.0.0.1"}]'
 
 
+def test_f22_sets_in_pydantic_models_have_one_order() -> None:
+    """It dumps them in the order of their hashes: that of their making, and of text another in each process."""
+    pydantic = pytest.importorskip("pydantic")
+    some = set[int]
+    point = pydantic.create_model("Point", __config__={"frozen": True}, at=(frozenset[int], ...))
+    fields: dict[str, Any] = {
+        "plain": (some, ...),
+        "aliased": (some, pydantic.Field(serialization_alias="Tags")),
+        "numbered": (dict[int, some], ...),
+        "points": (set[point], ...),  # type: ignore[valid-type]
+        "pairs": (list[tuple[str, some]], ...),
+        "at": (dataclasses.make_dataclass("At", [("tags", some)]), ...),
+        "named": (pydantic.RootModel[dict[str, some]], ...),
+        "none": (some | None, None),
+    }
+    order = pydantic.create_model("Order", __config__={"extra": "allow", "serialize_by_alias": True}, **fields)
+
+    def made(*members: int) -> Any:
+        points = [{"at": [*members, each]} for each in members]
+        given = {"plain": members, "aliased": members, "numbered": {1: members}, "points": points}
+        given |= {"pairs": [("p", members)], "at": {"tags": members}, "named": {"n": members}}
+        return order(**given, extra=set(members))
+
+    one, other = made(0, 8), made(8, 0)
+    assert list(one.plain) != list(other.plain), "they collide, so their order is that of their making"
+    assert canonical(one) == canonical(other) == canonical([one])[1:-1]
+    assert json.loads(canonical(one))["points"] == [{"at": [0, 8]}]
+    assert canonical(made(0, 8)) != canonical(made(0, 9))
+
+
 def test_subclasses_of_plain_types_are_the_plain_value() -> None:
     class Text(str):
         def __str__(self) -> str:

@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):  # numpy's float64 is one
         return float.__float__(value)
     if hasattr(type(value), "model_dump"):
-        return value.model_dump(mode="json")
+        return _sets_sorted(value, value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Set):
@@ -120,6 +120,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__qualname__} has no canonical form")
+
+
+def _sets_sorted(value: Any, dumped: Any) -> Any:
+    """What pydantic has made of ``value``, but for the order of sets: it leaves them in that of their hashes, which is
+    another in each process."""
+    known = getattr(type(value), "model_fields", {})
+    if "root" in known:  # pydantic keeps this name for models that are one value
+        return _sets_sorted(value.root, dumped)
+    if isinstance(dumped, dict):
+        if known or hasattr(type(value), "__dataclass_fields__"):
+            aliases = {field.serialization_alias: name for name, field in known.items()}
+            inside = [getattr(value, str(aliases.get(name, name)), None) for name in dumped]
+        elif isinstance(value, Mapping) and len(value) == len(dumped):
+            inside = list(value.values())  # by their places: names that were no text are text by now
+        else:
+            return dumped
+        return {name: _sets_sorted(*pair) for name, *pair in zip(dumped, inside, dumped.values(), strict=True)}
+    if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
+        members = [_sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
+        return sorted(members, key=_json) if isinstance(value, Set) else members
+    return dumped
 
 
 def _refusal(error: Exception) -> InvalidKey:
