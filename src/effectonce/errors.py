@@ -336,7 +336,8 @@ class ScopeTaken(ConfigurationError):
 
 
 class SagaChanged(ConfigurationError):
-    """A saga in flight was begun under another definition: other steps, or another version. It was left as it is."""
+    """A saga in flight was begun under another definition: other steps, another version, or a compensation that is gone
+    now. It was left as it is."""
 
     code = "saga-changed"
 
