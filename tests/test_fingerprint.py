@@ -277,6 +277,13 @@ def test_f22_sets_in_pydantic_models_have_one_order() -> None:
     assert canonical(made(0, 8)) != canonical(made(0, 9))
 
 
+def test_a_field_that_is_called_as_another_ones_alias_is_no_set() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    fields: dict[str, Any] = {"a": (set[int], pydantic.Field(serialization_alias="b")), "b": (list[int], ...)}
+    clash = pydantic.create_model("Clash", **fields)
+    assert canonical(clash(a={1}, b=[5, 3])) == b'{"a":[1],"b":[5,3]}'
+
+
 def test_subclasses_of_plain_types_are_the_plain_value() -> None:
     class Text(str):
         def __str__(self) -> str:

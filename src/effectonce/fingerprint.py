@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):  # numpy's float64 is one
         return float.__float__(value)
     if hasattr(type(value), "model_dump"):
-        return _sets_sorted(value, value.model_dump(mode="json"))
+        return sets_sorted(value, value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Set):
@@ -122,23 +122,29 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no canonical form")
 
 
-def _sets_sorted(value: Any, dumped: Any) -> Any:
-    """What pydantic has made of ``value``, but for the order of sets: it leaves them in that of their hashes, which is
-    another in each process."""
+_WITH_FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
+
+
+def sets_sorted(value: Any, dumped: Any) -> Any:
+    """``dumped``, what an encoder has made of ``value``, but for the order of sets: pydantic, and msgspec unless told,
+    leave them in that of their hashes, which is another in each process."""
     known = getattr(type(value), "model_fields", {})
     if "root" in known:  # pydantic keeps this name for models that are one value
-        return _sets_sorted(value.root, dumped)
+        return sets_sorted(value.root, dumped)
     if isinstance(dumped, dict):
-        if known or hasattr(type(value), "__dataclass_fields__"):
+        if known or any(hasattr(type(value), each) for each in _WITH_FIELDS):
             aliases = {field.serialization_alias: name for name, field in known.items()}
-            inside = [getattr(value, str(aliases.get(name, name)), None) for name in dumped]
+            if isinstance(value, msgspec.Struct):
+                aliases = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+            named = {name: name if name in known else str(aliases.get(name, name)) for name in dumped}
+            inside = [getattr(value, name, None) for name in named.values()]
         elif isinstance(value, Mapping) and len(value) == len(dumped):
             inside = list(value.values())  # by their places: names that were no text are text by now
         else:
             return dumped
-        return {name: _sets_sorted(*pair) for name, *pair in zip(dumped, inside, dumped.values(), strict=True)}
+        return {name: sets_sorted(*pair) for name, *pair in zip(dumped, inside, dumped.values(), strict=True)}
     if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
-        members = [_sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
+        members = [sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
         return sorted(members, key=_json) if isinstance(value, Set) else members
     return dumped
 

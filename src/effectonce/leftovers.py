@@ -44,9 +44,9 @@ class Leftovers:
             page = self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
             found = [record for record in page.records if _left(record, now, idle)]
             cursor = page.cursor
-            if limit is not None and left is not None:
-                self._cursor, left, looked_at = cursor, left - len(found), looked_at + size
             yield found
+            if limit is not None and left is not None:  # not before: who stops in a page begins with it the next time
+                self._cursor, left, looked_at = cursor, left - len(found), looked_at + size
             if cursor is None or (limit is not None and (not left or looked_at >= limit * _LOOKED_AT)):
                 return
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +17,7 @@ from effectonce.intents.operations import Intent
 from effectonce.providers import Verdict
 from effectonce.store import Store
 from effectonce.testing import ManualClock
+from tests.harness.signals import HANDLERS, handled
 
 from .bank import PAYMENT, Bank, Payment, raising
 
@@ -179,6 +183,21 @@ def test_without_keys_what_ended_a_recovery_is_in_doubt(clock: ManualClock, inte
     clock.advance("2m")
     assert intents.recover().in_doubt == 2
     assert len(intents.in_doubt()) == 2
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_f16_who_is_asked_to_end_ends_the_recovery(intents: Intents, three_left: Bank, handler: Any) -> None:
+    """`sys.exit()` of a signal's handler comes out of the operation that happens to run."""
+
+    def signalled() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    sent = len(three_left.charges)
+    three_left.before = signalled
+    with handled(handler), pytest.raises(SystemExit):
+        intents.recover()
+    assert len(three_left.charges) == sent
 
 
 def test_an_interrupt_ends_the_recovery(intents: Intents, three_left: Bank) -> None:

@@ -154,11 +154,11 @@ def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
-    without = undoable(store, did, undo=False, error=ValueError("declined"))
+    without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
     assert without.resume() == Resumed(refused=1)
     assert "reserve may have happened, and what undoes it is gone" in caplog.text
     assert without.get("o-1").state == "free"  # type: ignore[union-attr]
-    assert undoable(store, did, error=ValueError("declined")).resume() == Resumed(failed=1)
+    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == Resumed(failed=1)
     assert did == ["reserve", "charge", "charge", "release"]
 
 
@@ -166,7 +166,7 @@ def test_a_compensation_that_is_gone_on_purpose_is_said_to_be(store: eo.Store) -
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
-    without = undoable(store, did, undo=False, error=ValueError("declined"))
+    without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
     without.migrate("1", {}, not_undone=["reserve"])
     assert without.resume() == Resumed(failed=1)
     assert did == ["reserve", "charge", "charge"]
@@ -190,7 +190,7 @@ def test_a_compensation_that_is_new_undoes_what_was_done_before(store: eo.Store)
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, undo=False, error=KeyboardInterrupt()).run("o-1", ORDER)
-    assert undoable(store, did, error=ValueError("declined")).resume() == Resumed(failed=1)
+    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == Resumed(failed=1)
     assert did == ["reserve", "charge", "charge", "release"]
 
 

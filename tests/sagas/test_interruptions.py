@@ -120,6 +120,17 @@ def test_a_bounded_resume_gets_to_all_of_them() -> None:
     assert [saga.resume(limit=5).done for _ in range(2)] == [5, 4]
 
 
+def test_a_bounded_resume_that_is_stopped_begins_there_the_next_time() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    saga, done = eo.Saga("order", store, input=int), list[int]()
+    saga.step(name="one")(done.append)
+    for number in range(9):
+        saga.start(f"o-{number}", number)
+    assert saga.resume(limit=6, stop=lambda: len(done) >= 2) == Resumed(done=2)
+    assert saga.resume(limit=2) == Resumed(done=2)
+    assert done == [0, 1, 2, 3]
+
+
 # -- nobody knows
 
 

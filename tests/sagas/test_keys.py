@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -97,6 +98,24 @@ class Basket(msgspec.Struct):
     amount: float = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """It has no order among others."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Mixed(msgspec.Struct, rename="camel"):
+    """Its sets have no order that msgspec could bring them into, or are behind names that are no text."""
+
+    some_items: set[Item]
+    by_number: dict[int, set[int]]
+    none_or: set[int | None]
+
+
 @pytest.mark.parametrize(
     ("first", "again"),
     [
@@ -126,3 +145,16 @@ def test_f22_a_set_is_the_same_in_any_order(store: eo.Store) -> None:
     assert list(one) != list(other)
     saga.run("o-1", Basket(one))
     saga.run("o-1", Basket(other, 1.0))
+
+
+def test_f22_so_is_one_that_cannot_be_sorted(store: eo.Store) -> None:
+    saga = eo.Saga("order", store, input=Mixed)
+    saga.step(name="one")(lambda mixed: None)
+
+    def mixed(*numbers: int) -> Mixed:
+        return Mixed({Item(each) for each in numbers}, {1: set(numbers)}, {None, *numbers})
+
+    saga.run("o-1", mixed(0, 8))
+    saga.run("o-1", mixed(8, 0))
+    with pytest.raises(eo.PayloadMismatch):
+        saga.run("o-1", mixed(0, 9))

@@ -15,9 +15,11 @@ import httpx
 import pytest
 
 import effectonce as eo
+from effectonce.core import saga_flow
 from effectonce.saga import Resumed
 from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
+from tests.harness.signals import HANDLERS, handled
 
 from .shop import Order, Shop, order_saga, raising, state
 
@@ -108,14 +110,13 @@ def test_f50_a_compensation_that_ends_itself_comes_to_the_operator(store: eo.Sto
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_f16_who_is_asked_to_end_ends(store: eo.Store, end: type[BaseException]) -> None:
+def interrupted(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [interrupted, *HANDLERS.values()], ids=["interrupt", *HANDLERS])
+def test_f16_who_is_asked_to_end_ends(store: eo.Store, handler: Any) -> None:
     """Ctrl-C; and a handler that calls sys.exit() on SIGTERM, which comes out of the step that happens to run."""
-
-    def told(number: int, frame: Any) -> None:
-        raise end
-
-    before = signal.signal(signal.SIGTERM, told)
     saga = eo.Saga("signalled", store, input=str)
     calls: list[str] = []
 
@@ -127,11 +128,8 @@ def test_f16_who_is_asked_to_end_ends(store: eo.Store, end: type[BaseException])
 
     for number in range(3):
         saga.start(f"o-{number}", "x")
-    try:
-        with pytest.raises(end):
-            saga.resume()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with handled(handler), pytest.raises((KeyboardInterrupt, SystemExit)):
+        saga.resume()
     assert len(calls) == 1
     parts = [saga.log(record).entries[0].do for record in saga.records("open")]
     assert sorted((part.state, part.crashes) for part in parts) == [("pending", 0), ("pending", 0), ("running", 0)]
@@ -276,6 +274,40 @@ def test_nor_where_another_process_had_that_attempt(store: eo.Store) -> None:
         saga.run("o-1", ORDER)
     shop.at["charge"] = raising(ValueError("duplicate order"))
     assert order_saga(store, shop, retry=eo.Retry(1)).resume() == Resumed(in_doubt=1)
+
+
+async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: eo.Store) -> None:
+    """The process may end while it waits."""
+    shop = Shop()
+    saga = order_saga(store, shop, retry=eo.Retry(3, first="5m"))
+    shop.after["charge"] = raising(TimeoutError(), 1)
+    running = asyncio.create_task(saga.arun("o-1", ORDER))
+    part = saga_flow.Part()
+    while not part.guessed:
+        await asyncio.sleep(0.001)
+        record = store.get(saga.scope, "o-1")
+        part = saga.log(record).entries[1].do if record is not None else part
+    assert (record.state, part.state) == ("claimed", "running")  # type: ignore[union-attr]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_nor_where_that_attempt_was_cancelled(store: eo.Store) -> None:
+    saga = eo.Saga("slow", store, input=Order)
+    charged: list[str] = []
+
+    @saga.step()
+    async def charge(order: Order) -> None:
+        if charged:
+            raise ValueError("duplicate order")
+        charged.append(order.id)
+        await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(saga.arun("o-1", ORDER), 0.05)
+    assert await saga.aresume() == Resumed(in_doubt=1)
+    assert charged == ["o-1"]
 
 
 def _answered(status: int) -> httpx.HTTPStatusError:

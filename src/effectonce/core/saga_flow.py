@@ -168,10 +168,11 @@ def fit(log: Log, version: str, undoable: Mapping[str, bool], migrations: Mappin
     if lost := [
         entry.name for entry in log.entries if _left_standing(entry, undoable) and entry.name not in on_purpose
     ]:
+        renamed = {} if migration is None else dict(migration.renamed)
         raise SagaChanged(
             f"{about}: {', '.join(lost)} may have happened, and what undoes it is gone. Give it its compensation back, "
-            f"let the old release finish it, or say that it is on purpose: saga.migrate({begun!r}, {{}}, "
-            f"not_undone={lost!r})"
+            f"let the old release finish it, or say that it is on purpose: saga.migrate({begun!r}, "
+            f"{renamed!r}, not_undone={sorted({*lost, *on_purpose})!r})"
         )
     for entry in log.entries:
         entry.undoable = undoable[entry.name]

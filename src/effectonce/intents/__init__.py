@@ -26,6 +26,7 @@ from msgspec import Struct
 from effectonce.core import intent_flow as flow
 from effectonce.core.codec import Codec
 from effectonce.core.drive import drive
+from effectonce.core.ends import look_at_handlers
 from effectonce.core.engine import Side, log
 from effectonce.core.flow import Policy
 from effectonce.core.intent_flow import Log, Terms
@@ -198,6 +199,7 @@ class Intents:
         One whose completion joins rows of its caller's (`Operation.send`) is not completed: what it gave is written
         down, and the delivery that writes the rows completes it. One of a saga's step is left to the saga, which may
         have turned around."""
+        look_at_handlers()
         side = self.store.engine.sync_side()
         ends: Counter[str] = Counter()
         for page in self._left_behind(idle, limit, is_async=False):
@@ -210,6 +212,7 @@ class Intents:
         self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never
     ) -> Recovered:
         """`recover`, for async operations; several at a time."""
+        look_at_handlers()
         side = self.store.engine.async_side()
         ends: Counter[str] = Counter()
         pages = self._left_behind(idle, limit, is_async=True)
@@ -357,9 +360,9 @@ class Intents:
                     f"{terms.provider} keeps keys for {readable(terms.window)}, and messages may come again for "
                     f"{readable(longest)}: add a reconciler (@intents.reconcile({terms.provider!r})), or shorten that"
                 )
-        self._require_no_orphans()
+        self._tell_of_orphans()
 
-    def _require_no_orphans(self) -> None:
+    def _tell_of_orphans(self) -> None:
         backend = self.store.engine.backend
         try:
             require_there(backend, "")
@@ -372,10 +375,12 @@ class Intents:
             return
         if left:
             names = ", ".join(show(each.partition("/")[2]) for each in left[:5])
-            raise ConfigurationError(
-                f"no operation is known by {names}{' and more' if len(left) > 5 else ''} any more, which left intents "
-                "that are not finished: nobody goes on with them, and under a new name they are sent again; keep the "
-                "old name until they are finished; what is in doubt can be decided: effectonce intents list --in-doubt"
+            log.warning(
+                "%s%s left intents that are not finished, and this program has no such operation. If another one has "
+                "it, all is well; if it was renamed or removed, nobody goes on with them, and under a new name they "
+                "are sent again: keep the old name until they are finished (effectonce intents list)",
+                names,
+                " and more" if len(left) > 5 else "",
             )
 
 

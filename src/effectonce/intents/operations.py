@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import typing
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from effectonce.core import intent_flow as flow
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.drive import drive
+from effectonce.core.ends import ended_itself
 from effectonce.core.engine import Side
 from effectonce.core.flow import Policy, Run, begin, leave, prepare, running, stored_result
 from effectonce.core.intent_flow import Log, Terms
@@ -266,7 +266,7 @@ class Operation(Generic[Req, Res]):
         try:
             await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
         except (Retryable, InDoubt) as unknown:
-            if recovering and _ends_one(error):
+            if recovering and ended_itself(error):
                 raise unknown from error
 
     def _judged(self, outcome: Any, log: Log) -> Verdict:
@@ -364,17 +364,6 @@ def _value(run: Run, value: Any) -> Any:
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:
     return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
-
-
-def _ends_one(error: BaseException) -> bool:
-    """Whether it ends one intent only: the operation's own `SystemExit`, or a cancellation that nobody asked for."""
-    if not isinstance(error, asyncio.CancelledError):
-        return isinstance(error, SystemExit)
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # in a thread, where nobody can be cancelled
-        return True
-    return task is None or not task.cancelling()
 
 
 def _worded(verdict: Verdict) -> Verdict:

@@ -41,7 +41,20 @@ from .verdicts import Verdict
 #: Whose errors tell of a request. The same from anywhere else, a database say, may have come after the effect.
 CLIENTS: Final = frozenset(
     (
-        *("httpx", "httpcore", "requests", "urllib3", "urllib", "http", "aiohttp", "botocore", "grpc", "grpclib"),
+        *(
+            "httpx",
+            "httpcore",
+            "httpx2",
+            "httpcore2",
+            "requests",
+            "urllib3",
+            "urllib",
+            "http",
+            "aiohttp",
+            "botocore",
+            "grpc",
+            "grpclib",
+        ),
         *("stripe", "twilio", "square", "Adyen", "paypalhttp", "braintree"),
     )
 )
@@ -52,6 +65,7 @@ OPEN: Final = frozenset(
     (
         *("TimeoutError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "SSLError"),
         *("IncompleteRead", "IncompleteReadError", "SMTPServerDisconnected", "BrokenResourceError", "EndOfStream"),
+        *("RemoteProtocolError", "ReadError", "WriteError", "ServerDisconnectedError"),
     )
 )
 OPEN_ERRNO: Final = frozenset(

@@ -29,6 +29,7 @@ from msgspec import Raw, Struct
 
 from effectonce.core.codec import Codec
 from effectonce.core.drive import drive
+from effectonce.core.ends import ended_itself, look_at_handlers
 from effectonce.core.engine import Side
 from effectonce.core.engine import log as logger
 from effectonce.core.flow import Policy, Run, begin, prepare
@@ -60,7 +61,7 @@ from effectonce.store import Store
 from .decisions import Word, decide
 from .inputs import Inputs
 from .runner import Draft, through
-from .steps import MAX_NAME, STEP_RETRY, Decorate, Done, Step, check_name, diagram, ended_itself, work
+from .steps import MAX_NAME, STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
 from .sweeper import Sweeper
 
 In = TypeVar("In")
@@ -257,6 +258,7 @@ class Saga(Generic[In]):
         and the next call goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to
         run several at once."""
         self._require_sync()
+        look_at_handlers()
         side = self.store.engine.sync_side()
         came: Counter[str] = Counter()
         for page in self._left_behind(limit):
@@ -267,6 +269,7 @@ class Saga(Generic[In]):
 
     async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
         """`resume`, in an event loop; several at a time."""
+        look_at_handlers()
         side = self.store.engine.async_side()
         came: Counter[str] = Counter()
         pages = self._left_behind(limit)
@@ -297,8 +300,9 @@ class Saga(Generic[In]):
 
     async def _came_to(self, id: str, claimed_at: int, side: Side) -> str:
         """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
-        run = self._run(id)
+        run: Run | None = None
         try:
+            run = self._run(id)
             await through(self, run, side, claimed_at=claimed_at)
         except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
             if isinstance(told, InDoubt):
@@ -307,7 +311,9 @@ class Saga(Generic[In]):
                 return "failed"
             return "done" if isinstance(told, ResultNotStored) else "later"
         except (SystemExit, asyncio.CancelledError) as ended:
-            if not ended_itself(ended) or not run.protected:  # or this is a child that the step has forked, and ends
+            if (
+                not ended_itself(ended) or run is None or not run.protected
+            ):  # or this is a child that the step has forked, and ends
                 raise
             text = "saga %s %s: a step ended with %s, and nobody knows whether it happened; it is resumed again later"
             logger.warning(text, self.name, show(id), type(ended).__name__)

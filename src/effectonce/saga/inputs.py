@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from effectonce.core.codec import json_decoder, to_json
 from effectonce.errors import ConfigurationError, InvalidKey, SagaChanged
-from effectonce.fingerprint import fingerprints
+from effectonce.fingerprint import fingerprints, sets_sorted
 
 MAX_INPUT: Final = 256 * 1024
 
@@ -39,7 +39,7 @@ class Inputs:
         try:
             return body, read_back, fingerprints(input)
         except InvalidKey:  # it has no canonical form (names that are no text, say), but its JSON has
-            return body, read_back, fingerprints(_plain(body))
+            return body, read_back, fingerprints(sets_sorted(input, _plain(body)))
 
     def read(self, body: bytes) -> Any:
         """The input as it was frozen; `SagaChanged` where it reads so no longer."""

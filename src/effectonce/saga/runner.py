@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from effectonce.core.codec import Unstorable
+from effectonce.core.ends import ended_itself
 from effectonce.core.engine import Side
 from effectonce.core.engine import log as logger
 from effectonce.core.flow import Run, begin, running
@@ -18,7 +19,6 @@ from effectonce.errors import (
     InDoubt,
     InProgress,
     LeaseLost,
-    NotExecuted,
     OutcomeUnknown,
     PermanentFailure,
     Retryable,
@@ -30,7 +30,7 @@ from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
 
 from .inputs import Inputs
-from .steps import Attempt, Done, Step, StepRun, Work, ended_itself
+from .steps import Attempt, Done, Step, StepRun, Work
 
 #: What a step may raise without anybody knowing whether it happened: no failure, it is tried again later.
 UNKNOWN = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable)
@@ -261,9 +261,12 @@ class Runner:
             unknown = _is_unknown(raised, part.unknown_since > 0 or part.crashes > 0)
             if unknown:
                 part.unknown_since = part.unknown_since or part.began
-                part.guessed = part.guessed or not isinstance(raised, EffectOnceError)
+            guessed, part.guessed = part.guessed, part.guessed or (unknown and not isinstance(raised, EffectOnceError))
             delay = work.retry.after(raised, part.attempts)
             if delay is not None and not self._too_long(entry, part, unknown):
+                if part.guessed and not guessed:  # whoever goes on if this process ends now has to know
+                    part.state = "running"
+                    await course.commit()
                 await self._pause(delay, part)
             elif unknown:
                 await self._later(entry, part, raised)
@@ -356,7 +359,7 @@ class Runner:
 
 def _interrupted(part: Part, error: BaseException) -> None:
     """It ended without a word. F20: where it did so of its own accord it may do so again, and that is counted."""
-    part.state, part.unknown_since = "running", part.unknown_since or part.began
+    part.state, part.unknown_since, part.guessed = "running", part.unknown_since or part.began, True
     if ended_itself(error):
         part.crashes += 1
         part.error = told(error)
@@ -370,12 +373,12 @@ def _is_unknown(error: BaseException, again: bool = False) -> bool:
 def _says_it_all(error: Exception, part: Part, work: Work) -> bool:
     """Whether ``error`` says that a step has not happened, in none of its attempts.
 
-    Not where one before ended in an error of the network: that it is a "duplicate" now may be just what its success
-    causes. Then it takes an answer of the service (a 402, or what is raised from one), or an error that the step's
-    ``retry`` calls final.
+    Not where one before ended in an error of the network, or was interrupted: that it is a "duplicate" now may be just
+    what its success causes. Then it takes an answer of the service (a 402, or what is raised from one), or an error
+    that the step's ``retry`` calls final.
     """
     if _is_unknown(error, part.unknown_since > 0):
         return False
-    if not part.guessed or work.retry.refuses(error) or isinstance(error, PermanentFailure | NotExecuted):
+    if not part.guessed or work.retry.refuses(error) or isinstance(error, PermanentFailure):
         return True
     return any(each is not None and classify(_ANY, each, True).kind == "failure" for each in (error, error.__cause__))

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
-import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
@@ -248,26 +247,6 @@ def _in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.Futur
 
     threading.Thread(target=context.run, args=(body,), name="effectonce-step", daemon=True).start()
     return future
-
-
-def ended_itself(error: BaseException) -> bool:
-    """Whether a step ended without a word of its own accord: `sys.exit()` in it, or it was not its caller that was
-    cancelled. Not where the process is asked to end: what a signal's handler raises comes out of the step as well."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-        return task is None or not task.cancelling()
-    return isinstance(error, SystemExit) and not _by_a_signal(error)
-
-
-def _by_a_signal(error: BaseException) -> bool:
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in codes:
-            return True
-        place = place.tb_next
-    return False
 
 
 MAX_NAME: Final = 80
