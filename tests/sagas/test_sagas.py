@@ -287,7 +287,7 @@ def test_a_step_in_doubt_makes_the_saga_so(saga: eo.Saga[Order], shop: Shop) -> 
     shop.at["charge"] = raising(eo.InDoubt("the intent is in doubt"))
     with pytest.raises(eo.InDoubt, match="at step charge"):
         saga.run("o-1", ORDER)
-    with pytest.raises(eo.ConfigurationError, match="cannot be the result of step charge"):
+    with pytest.raises(eo.ConfigurationError, match="this is no result of step charge"):
         saga.resolve("o-1", "done", result="x")
     assert state(saga) == "in_doubt"
     saga.resolve("o-1", "done", result={"charge": "ch_9", "amount": 4200})
@@ -301,7 +301,7 @@ def test_a_result_that_cannot_be_is_refused_with_what_the_step_gives(saga: eo.Sa
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     with pytest.raises(
-        eo.ConfigurationError, match=r'which gives Receipt: .* `amount`; in JSON: {"charge": …, "amount": …}'
+        eo.ConfigurationError, match=r'which gives Receipt, an object with "charge", "amount" \(.* `amount`'
     ):
         saga.resolve("o-1", "done", result={"charge": "ch"})
     with pytest.raises(eo.ConfigurationError, match="a result goes with 'done', not with 'retry'"):

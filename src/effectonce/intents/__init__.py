@@ -32,11 +32,13 @@ from effectonce.core.flow import Policy
 from effectonce.core.intent_flow import Log, Terms
 from effectonce.core.notes import note_in
 from effectonce.core.saga_flow import told
+from effectonce.core.said import said
 from effectonce.durations import Duration, micros, readable
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
     InDoubt,
+    InvalidOption,
     LeaseLost,
     NotInDoubt,
     PermanentFailure,
@@ -56,14 +58,16 @@ from effectonce.store import Store, require_there
 from .operations import Classifier, Operation, Reconciler, Req, request_type
 from .operations import Intent as Intent
 from .orphans import id_in, orphaned
-from .words import Word as Word
-from .words import require_word, said
 
 FOREVER: Final = 3650 * 86_400_000_000
 """How long what is not finished is kept: until somebody knows."""
 
 RETENTION: Final = "30d"
 """How long what is finished is kept, unless its operation says otherwise."""
+
+
+Word = Literal["done", "retry", "abandon"]
+"""What an operator may say."""
 
 
 class Recovered(Struct, frozen=True):
@@ -300,7 +304,10 @@ class Intents:
         (``retry``), or give it up (``abandon``). The result is a value of the operation's type, or what reads as one:
         a dict for a class. `NotInDoubt` where it is not in doubt. That is an event and a line in the log, with ``who``
         decided it."""
-        require_word(outcome)
+        if outcome not in ("done", "retry", "abandon"):
+            raise InvalidOption(
+                f"resolve takes 'done', 'retry' or 'abandon', not {show(outcome)!r}; nothing was changed"
+            )
         record = self.get(id)
         if record is None:
             raise NotInDoubt(

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from effectonce.core.codec import encode_untyped
 from effectonce.core.saga_flow import Log
-from effectonce.errors import ConfigurationError, CorruptRecord, show
+from effectonce.core.said import said
+from effectonce.errors import ConfigurationError
 
 from .steps import Step
 
 Word = Literal["done", "not_done", "retry", "abandon"]
 """What an operator may say."""
-
-_WRITTEN: Final[Mapping[Any, str]] = {
-    str: '"text", with its quotes',
-    int: "7",
-    float: "1.5",
-    bool: "true",
-    list: "[…]",
-    dict: "{…}",
-}
 
 
 def decide(log: Log, steps: Mapping[str, Step[Any]], word: Word, result: Any) -> None:
@@ -52,25 +42,6 @@ def decide(log: Log, steps: Mapping[str, Step[Any]], word: Word, result: Any) ->
 
 def _result_of(step: Step[Any], result: Any) -> bytes:
     """``result`` as it is stored; `ConfigurationError`, which says what the step gives, where it cannot be that."""
-    kind = step.codec.type
-    try:
-        stored = encode_untyped(result)
-        step.codec.decode(stored)
-    except (CorruptRecord, TypeError, ValueError, NotImplementedError) as error:
-        why = show(error.__cause__ or error, 200)
-        told = f"this cannot be the result of step {step.name}"
-        if step.codec.discards:
-            raise ConfigurationError(f"{told}, which gives nothing: leave the result out") from error
-        gives = getattr(kind, "__name__", None) or str(kind)
-        raise ConfigurationError(f"{told}, which gives {gives}: {why}; in JSON: {_written(kind)}") from error
-    return stored
-
-
-def _written(kind: Any) -> str:
-    """What a value of ``kind`` looks like in JSON, as on the command line."""
-    names = list(getattr(kind, "__struct_fields__", ()) or getattr(kind, "model_fields", ()))
-    if not names and dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-    if names:
-        return "{" + ", ".join(f'"{name}": …' for name in names) + "}"
-    return _WRITTEN.get(getattr(kind, "__origin__", kind), "a value of that type, text in double quotes")
+    if step.codec.discards and result is not None:
+        raise ConfigurationError(f"step {step.name} gives nothing: leave the result out")
+    return said(step.codec, result, f"step {step.name}")[1]

@@ -14,16 +14,13 @@ from effectonce.core.flow import Run, begin, running
 from effectonce.core.saga_flow import Course, Entry, Log, Migration, Part, fit, results_of, told, unpacked
 from effectonce.durations import readable
 from effectonce.errors import (
-    BrokerUnavailable,
     EffectOnceError,
     InDoubt,
-    InProgress,
     LeaseLost,
     OutcomeUnknown,
     PermanentFailure,
     Retryable,
     SagaChanged,
-    StoreUnavailable,
     show,
 )
 from effectonce.providers import Provider, classify, is_ambiguous
@@ -32,9 +29,7 @@ from effectonce.record import Answer
 from .inputs import Inputs
 from .steps import Attempt, Done, Step, StepRun, Work
 
-#: What a step may raise without anybody knowing whether it happened: no failure, it is tried again later.
-UNKNOWN = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable)
-#: As that, but somebody has to find out.
+#: What a step may raise without anybody knowing whether it happened, and somebody has to find out.
 DOUBTFUL = (InDoubt, LeaseLost)
 _ANY: Final = Provider(name="it")
 PATIENCE: Final = 86_400_000_000
@@ -258,7 +253,7 @@ class Runner:
             if isinstance(raised, DOUBTFUL):
                 course.end(part, "running", told(raised))
                 await course.doubt(entry, part.error)
-            unknown = _is_unknown(raised, part.unknown_since > 0 or part.crashes > 0)
+            unknown = is_ambiguous(raised, part.unknown_since > 0 or part.crashes > 0)
             if unknown:
                 part.unknown_since = part.unknown_since or part.began
             guessed, part.guessed = part.guessed, part.guessed or (unknown and not isinstance(raised, EffectOnceError))
@@ -365,11 +360,6 @@ def _interrupted(part: Part, error: BaseException) -> None:
         part.error = told(error)
 
 
-def _is_unknown(error: BaseException, again: bool = False) -> bool:
-    """``again``: nobody knows what came of an attempt before."""
-    return isinstance(error, UNKNOWN + DOUBTFUL) or is_ambiguous(error, again)
-
-
 def _says_it_all(error: Exception, part: Part, work: Work) -> bool:
     """Whether ``error`` says that a step has not happened, in none of its attempts.
 
@@ -377,7 +367,7 @@ def _says_it_all(error: Exception, part: Part, work: Work) -> bool:
     what its success causes. Then it takes an answer of the service (a 402, or what is raised from one), or an error
     that the step's ``retry`` calls final.
     """
-    if _is_unknown(error, part.unknown_since > 0):
+    if is_ambiguous(error, part.unknown_since > 0):
         return False
     if not part.guessed or work.retry.refuses(error) or isinstance(error, PermanentFailure):
         return True

@@ -47,7 +47,7 @@ async def unknown_is_not_done(self: Any, entry: Any) -> None:
     self._course.end(entry.do, "failed", "unknown")
 
 
-@mutant("F03", runner, "_is_unknown", "saga-S+mute/1")
+@mutant("F03", runner, "is_ambiguous", "saga-S+mute/1")
 def unknown_is_failure(error: BaseException, again: bool = False) -> bool:
     """A step that does not know whether it happened is taken for one that failed."""
     return False

@@ -1,28 +1,21 @@
-"""An operator's word on an intent in doubt: which there are, and the result that one may say."""
+"""What an operator says came of an intent or of a saga's step: read by its type, or refused in words that help."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
-from effectonce.core.codec import Codec, Unstorable, encode_untyped
-from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
+from effectonce.errors import ConfigurationError, CorruptRecord, show
 
-Word = Literal["done", "retry", "abandon"]
-"""What an operator may say."""
+from .codec import Codec, Unstorable, encode_untyped
 
 _PLAIN: Final = {str: 'a text, in quotes: "ch_1"', int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def require_word(word: object) -> None:
-    if word not in ("done", "retry", "abandon"):
-        raise InvalidOption(f"resolve takes 'done', 'retry' or 'abandon', not {show(word)!r}; nothing was changed")
-
-
 def said(codec: Codec, result: Any, about: str) -> tuple[Any, bytes]:
-    """What an operator says came of it, and as it is stored: a value of the operation's type, or JSON that reads as
-    one. `ConfigurationError`, which says what would be one, where it is none."""
+    """What an operator says came of it, and as it is stored: a value of that type, or JSON that reads as one.
+    `ConfigurationError`, which says what would be one, where it is none."""
     if codec.discards:
         result = None
     try:
