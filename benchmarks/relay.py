@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import effectonce as eo
-from effectonce.outgoing import Lease, Verdict
+from effectonce.contracts.outbox import Lease, Verdict
 from tests.harness import servers
 from tests.harness.rabbitmq import rabbitmq
 

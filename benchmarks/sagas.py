@@ -21,8 +21,8 @@ from typing import Any
 from msgspec.structs import replace
 
 import effectonce as eo
+from effectonce.backends.postgres.store import PostgresBackend
 from effectonce.store import open_backend
-from effectonce.stores.postgres import PostgresBackend
 from tests.harness import servers
 
 from .intents import intents

@@ -25,130 +25,106 @@ from effectonce import public
 
 ROOT = Path(effectonce.__file__).parent
 
-VALUES = "errors durations urls names clocks bindings fingerprint identity keys message record outgoing"
-TOOLS = "store broker policies handlers guard loops blocks inbox* worker* dlq leftovers intents* saga* outbox relay*"
+VALUES = "errors values* message record keys"
+SEAMS = f"{VALUES} contracts*"
+TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
+SQL_FILES = "backends.common.sql_files"
+COMMON = f"backends.common* {SQL_FILES}"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
 TABLE = {
     # values: plain data, no I/O
     "errors": ("", ""),
-    "durations": ("errors", ""),
-    "urls": ("errors durations", ""),
-    "names": ("errors", ""),
-    "clocks": ("", ""),
-    "bindings": ("", ""),
-    "fingerprint": ("errors", "msgspec"),
-    "identity": ("errors", ""),
-    "keys": ("errors durations fingerprint identity", ""),
+    "values*": ("errors", "msgspec"),
     "message": ("", "msgspec"),
     "record": ("errors", "msgspec"),
-    "outgoing": ("errors", "msgspec"),
-    "loading": ("errors urls", ""),
-    "sqlfiles": ("errors", ""),
-    # every seam, on one page
-    "contracts": (f"{VALUES}", "msgspec"),
+    "keys": ("errors values*", ""),
+    # every seam
+    "contracts*": (f"{VALUES}", "msgspec"),
     # the algorithms, over injected ports
-    "core*": (f"{VALUES} contracts", "msgspec cryptography"),
-    # one driver each: opened, spoken to, its errors translated
-    "connections": ("", ""),
-    "connections.sqlite": (f"{VALUES} contracts", "sqlite3"),
-    "connections.redis*": (f"{VALUES} contracts", "redis hiredis"),
-    "connections.postgres*": (f"{VALUES} contracts", "psycopg psycopg_pool"),
-    "connections.mysql": (f"{VALUES} contracts", "pymysql aiomysql"),
-    "connections.dynamodb*": (f"{VALUES} contracts", "msgspec boto3 botocore aiobotocore"),
-    "connections.amqp*": (f"{VALUES} contracts", "msgspec pamqp"),
-    "connections.nats": (f"{VALUES} contracts", "msgspec nats"),
-    # connections that stay the caller's own, of every driver
-    "connections.callers*": (f"{VALUES} contracts", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
-    # the backends: each on its own connection, none beside another
-    "stores": ("", ""),
-    "stores.memory": (f"{VALUES} contracts", "msgspec"),
-    "stores.sqlite*": (f"{VALUES} contracts connections.sqlite sqlfiles", "msgspec sqlite3"),
-    "stores.redis*": (f"{VALUES} contracts connections.redis*", "msgspec"),
-    "stores.postgres*": (f"{VALUES} contracts connections.postgres* sqlfiles", "msgspec"),
-    "stores.mysql*": (f"{VALUES} contracts connections.mysql sqlfiles", "msgspec"),
-    "stores.dynamodb*": (f"{VALUES} contracts connections.dynamodb*", "msgspec"),
-    # brokers: as stores
-    "brokers": ("", ""),
-    "brokers.common": (f"{VALUES} contracts", ""),
-    "brokers.memory": (f"{VALUES} contracts", "msgspec"),
-    "brokers.sqlite": (f"{VALUES} contracts connections.sqlite sqlfiles brokers.common", "msgspec sqlite3"),
-    "brokers.redis*": (f"{VALUES} contracts connections.redis* brokers.common", "msgspec"),
-    "brokers.links": (f"{VALUES} contracts", ""),
-    "brokers.rabbitmq*": (f"{VALUES} contracts connections.amqp* brokers.links", "msgspec"),
-    "brokers.nats*": (f"{VALUES} contracts connections.nats brokers.links", "msgspec"),
-    "brokers.kafka*": (f"{VALUES} contracts", "msgspec confluent_kafka"),
-    "brokers.windowed": (f"{VALUES} contracts", "msgspec"),
-    "brokers.sqs*": (f"{VALUES} contracts brokers.common brokers.windowed", "msgspec botocore aiobotocore"),
-    "brokers.servicebus*": (f"{VALUES} contracts brokers.common brokers.windowed", "msgspec azure"),
+    "core*": (f"{SEAMS}", "msgspec cryptography"),
+    # what backends share
+    "backends.common.sql_files": (f"{VALUES}", ""),
+    "backends.common*": (f"{SEAMS}", "msgspec"),
+    # BabelQueue's headers, which its messages have on every broker
+    "babelqueue.headers": ("", ""),
+    # the backends: one technology each, with its one driver, none beside another
+    "backends": ("", ""),
+    "backends.memory*": (f"{SEAMS} {COMMON}", "msgspec"),
+    "backends.sqlite*": (f"{SEAMS} {COMMON}", "msgspec sqlite3"),
+    "backends.redis*": (f"{SEAMS} {COMMON}", "msgspec redis hiredis"),
+    "backends.postgres*": (f"{SEAMS} {COMMON}", "msgspec psycopg psycopg_pool"),
+    "backends.mysql*": (f"{SEAMS} {COMMON}", "msgspec pymysql aiomysql"),
+    "backends.dynamodb*": (f"{SEAMS} {COMMON}", "msgspec boto3 botocore aiobotocore"),
+    "backends.rabbitmq*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec pamqp"),
+    "backends.kafka*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec confluent_kafka"),
+    "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
+    "backends.sqs*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec botocore aiobotocore"),
+    "backends.servicebus*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec azure"),
+    # the connection of the caller, of every driver
+    "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
     # messages as bytes
-    "envelopes*": (f"{VALUES} contracts core*", "msgspec"),
+    "envelopes*": (f"{SEAMS} core*", "msgspec"),
     # outside APIs, as data
     "providers*": ("errors", "msgspec"),
-    # the tools, and the names that users see
-    "store": (f"{VALUES} contracts core* loading", ""),
-    "broker": (f"{VALUES} contracts loading envelopes*", ""),
-    "policies": (f"{VALUES}", ""),
-    "audit": ("errors", "msgspec"),
-    "handlers": (f"{VALUES}", ""),
-    "guard": (f"{VALUES} contracts core* store policies handlers", "msgspec"),
-    "loops": (f"{VALUES} contracts core* store policies handlers guard", "msgspec"),
-    "blocks": (f"{VALUES} contracts core* store policies", ""),
-    "leftovers": (f"{VALUES} store", ""),
-    "saga*": (f"{VALUES} contracts core* providers* store handlers policies leftovers", "msgspec"),
-    "inbox*": (f"{VALUES} sqlfiles contracts core* connections.callers* store policies handlers guard", "msgspec"),
-    "worker*": (f"{VALUES} contracts core* connections.callers* store broker policies handlers inbox*", "msgspec"),
-    "intents*": (
-        f"{VALUES} contracts core* connections.callers* providers* store guard handlers policies leftovers",
-        "msgspec",
-    ),
-    "dlq": (f"{VALUES} contracts core* broker handlers worker*", "msgspec"),
-    "outbox": (f"{VALUES} sqlfiles contracts core* connections.callers*", "msgspec"),
-    "relay*": (f"{VALUES} contracts core* envelopes* store broker outbox", "msgspec"),
-    "public": (f"{VALUES} contracts core* envelopes* {TOOLS}", ""),
+    # the handles that users hold
+    "store": (f"{SEAMS} core*", ""),
+    "broker": (f"{SEAMS} core* envelopes*", ""),
+    # the tools
+    "guard*": (f"{SEAMS} core* store", "msgspec"),
+    "inbox*": (f"{SEAMS} core* {SQL_FILES} sessions* store guard*", "msgspec"),
+    "outbox*": (f"{SEAMS} core* {SQL_FILES} sessions*", "msgspec"),
+    "relay*": (f"{SEAMS} core* envelopes* store broker outbox*", "msgspec"),
+    "sagas*": (f"{SEAMS} core* providers* store guard*", "msgspec"),
+    "intents*": (f"{SEAMS} core* sessions* providers* store guard* sagas*", "msgspec"),
+    "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
+    "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
+    "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
     "__init__": ("public", ""),
-    # what stands on them
-    "http.*": (f"{VALUES} contracts core* {TOOLS}", "msgspec http_sf"),
-    "http.client*": (f"{VALUES} contracts core* providers* {TOOLS} http.*", "msgspec httpx anyio requests urllib3"),
+    # what stands around them
+    "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* babelqueue.headers envelopes* {TOOLS}", "msgspec"),
+    "http.*": (f"{SEAMS} core* {TOOLS}", "msgspec http_sf"),
+    "http.client*": (f"{SEAMS} core* providers* {TOOLS} http.*", "msgspec httpx anyio requests urllib3"),
     "http": ("http.*", ""),
     "integrations": ("", ""),
-    "integrations.fastapi": (f"{VALUES} contracts core* {TOOLS} http.*", "fastapi starlette"),
-    "integrations.flask": (f"{VALUES} contracts core* {TOOLS} http.*", "flask werkzeug"),
-    "integrations.django*": (f"{VALUES} contracts core* {TOOLS} http.*", "django asgiref"),
-    "integrations.aws_lambda": (f"{VALUES} contracts core* {TOOLS}", "msgspec"),
+    "integrations.fastapi": (f"{SEAMS} core* {TOOLS} http.*", "fastapi starlette"),
+    "integrations.flask": (f"{SEAMS} core* {TOOLS} http.*", "flask werkzeug"),
+    "integrations.django*": (f"{SEAMS} core* {TOOLS} http.*", "django asgiref"),
+    "integrations.aws_lambda": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "integrations.webhooks": (f"{VALUES}", "msgspec"),
-    "integrations.agents": (f"{VALUES} contracts core* {TOOLS}", ""),
-    "integrations.later": (f"{VALUES}", ""),
-    "integrations.celery": (f"{VALUES} contracts core* {TOOLS} integrations.later", "celery"),
-    "integrations.dramatiq": (f"{VALUES} contracts core* {TOOLS} integrations.later", "dramatiq"),
-    "integrations.faststream": (f"{VALUES} contracts core* {TOOLS} integrations.later", "faststream"),
-    "integrations.taskiq": (f"{VALUES} contracts core* {TOOLS} integrations.later", "taskiq"),
-    "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
-    "testing.explorer*": (f"{VALUES} contracts core* envelopes* providers* connections.callers* {TOOLS}", "msgspec"),
-    "testing*": (f"{VALUES} contracts core* {TOOLS} testing.explorer*", "pytest msgspec"),
+    "integrations.redelivery": (f"{VALUES}", ""),
+    "integrations.celery": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "celery"),
+    "integrations.dramatiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "dramatiq"),
+    "integrations.faststream": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "faststream"),
+    "integrations.taskiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "taskiq"),
+    "agents*": (f"{SEAMS} core* {TOOLS}", ""),
+    "testing.explorer*": (f"{SEAMS} core* envelopes* providers* sessions* {TOOLS}", "msgspec"),
+    "testing*": (f"{SEAMS} core* {TOOLS} testing.explorer*", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
-    "doctor*": (f"{VALUES} contracts core* {TOOLS}", "msgspec"),
-    "telemetry*": (f"{VALUES} contracts core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
-    # pages for whoever is on call
-    "dashboard*": (f"{VALUES} contracts core* audit {TOOLS} doctor*", "msgspec starlette jinja2"),
+    "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
+    "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
+    # pages for the engineer on call
+    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry*", "msgspec starlette jinja2"),
     # the checker, which knows nothing of ours
     "lint*": ("", "msgspec yaml"),
+    "cli.terminal": (f"{VALUES}", "msgspec rich"),
+    "demo*": (f"{SEAMS} core* {TOOLS} cli.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{VALUES} contracts core* loading audit {TOOLS} testing* doctor* dashboard* lint* __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* dashboard* demo* lint* cli.terminal __init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
     "__main__": ("cli*", ""),
 }
 
 #: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for, and a worker
-#: that is to be watched what answers for it.
+#: that serves metrics loads their endpoints.
 LAZY = {
-    ("store", "stores.redis"),
-    ("store", "stores.postgres"),
-    ("worker", "telemetry.endpoints"),
-    ("relay", "telemetry.endpoints"),
+    ("store", "backends.redis.store"),
+    ("store", "backends.postgres.store"),
+    ("worker.worker", "telemetry.endpoints"),
+    ("relay.relay", "telemetry.endpoints"),
 }
 
 PUBLIC = [
@@ -280,18 +256,14 @@ def test_the_table_goes_downward_only() -> None:
         assert set(ours.split()) <= set(rows[:at]), f"{part!r} may import what stands below it"
 
 
-def test_stores_and_connections_know_no_sibling_no_core_and_no_tool() -> None:
+def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
     """Of the table itself, so that a careless row cannot allow it."""
     owners: dict[str, str] = {}
     for part, (ours, others) in TABLE.items():
         layer, _, name = part.rstrip("*").partition(".")
-        if layer in ("stores", "connections"):
-            allowed = {*VALUES.split(), "contracts"}
-            if layer == "stores":
-                allowed.add("sqlfiles")
-                allowed |= {each for each in TABLE if each.rstrip("*") == f"connections.{name}"}
-            assert set(ours.split()) <= allowed, part
-            for driver in set(others.split()) - {"msgspec"} if name != "callers" else ():
+        if layer == "backends" and name:
+            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split(), "babelqueue.headers"}, part
+            for driver in set(others.split()) - {"msgspec", "botocore", "aiobotocore"}:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
 
@@ -327,7 +299,7 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"loading", "__init__"}
+    assert callers == {"core.registry", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:
@@ -348,7 +320,7 @@ def test_the_public_names_are_these() -> None:
 def test_a_public_name_says_what_it_is(name: str) -> None:
     value = getattr(effectonce, name)
     if isinstance(value, str):  # a constant's stands below it, where only the source has it
-        assert f'\n{name}: Final = "{value}"\n"""' in (ROOT / "guard.py").read_text()
+        assert f'\n{name}: Final = "{value}"\n"""' in (ROOT / "guard/once.py").read_text()
         return
     own = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
     assert own
@@ -361,7 +333,7 @@ def test_no_module_has_the_name_of_a_public_function() -> None:
     assert functions == {
         "block", "bypass_external_effects", "connect", "connect_broker", "current", "dispatcher", "once",
     }  # fmt: skip
-    assert functions.isdisjoint(module.rpartition(".")[2] for module in modules())
+    assert functions.isdisjoint(module for module in modules() if "." not in module)
 
 
 # -- what is never there
@@ -373,9 +345,10 @@ def test_importing_effectonce_imports_no_driver() -> None:
     loaded = set(done.stdout.split())
     foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert foreign - {"typing_extensions"} == {"effectonce", "msgspec"}  # msgspec takes the third where it is there
-    assert not {name for name in loaded if name.startswith(("effectonce.stores.", "effectonce.connections."))} - {
-        f"effectonce.connections.callers{each}"
-        for each in ("", ".base", ".errors")  # which know drivers by name only
+    assert not {name for name in loaded if name.startswith(("effectonce.backends.", "effectonce.sessions."))} - {
+        "effectonce.backends.common",
+        "effectonce.backends.common.sql_files",
+        *(f"effectonce.sessions.{module}" for module in ("base", "sql_errors")),  # which know drivers by name only
     }
     slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
     assert loaded.isdisjoint(slow)

@@ -18,9 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effectonce import identity
 from effectonce.errors import ConfigurationError, InvalidKey, KeyTooLong, MissingKey
-from effectonce.fingerprint import fingerprint
 from effectonce.keys import (
     MAX_KEY,
     RECEIVER_CLOCK,
@@ -32,6 +30,8 @@ from effectonce.keys import (
     extractor,
     time_window,
 )
+from effectonce.values import identity
+from effectonce.values.fingerprint import fingerprint
 
 
 class Text(str):

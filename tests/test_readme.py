@@ -15,8 +15,8 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort
 from effectonce.record import Batchable, Reply, Settlement
-from effectonce.stores.memory import MemoryBackend, MemoryPort
 from effectonce.testing import ManualClock
 
 ROOT = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ from msgspec import msgpack, structs
 
 from effectonce.contracts import BrokerCapabilities, DeadLetter, Delivery, Packet
 from effectonce.errors import PayloadTooLarge
-from effectonce.names import require_name
-from effectonce.urls import Address
+from effectonce.values.queue_names import require_name
+from effectonce.values.urls import Address
 
 MAX_BODY = 16 * 1024 * 1024
 

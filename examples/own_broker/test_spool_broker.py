@@ -2,7 +2,7 @@ import pytest
 from spool_broker import SpoolBackend
 
 from effectonce.testing.suites import broker_suite
-from effectonce.urls import Address
+from effectonce.values.urls import Address
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec import msgpack, structs
 
-from effectonce.clocks import SystemClock
 from effectonce.contracts import Capabilities
 from effectonce.record import (
     EXHAUSTED,
@@ -29,7 +28,8 @@ from effectonce.record import (
     Swept,
     standing,
 )  # fmt: skip
-from effectonce.urls import Address
+from effectonce.values.clocks import SystemClock
+from effectonce.values.urls import Address
 
 
 class Row(Record, frozen=True):

@@ -3,7 +3,7 @@ from file_store import FileBackend
 
 from effectonce.testing import ManualClock
 from effectonce.testing.suites import store_suite
-from effectonce.urls import Address
+from effectonce.values.urls import Address
 
 
 @pytest.fixture

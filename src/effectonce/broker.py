@@ -13,25 +13,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
+from .core.registry import load, url_in_environment
 from .errors import BrokerUnavailable, WrongColour, show
-from .loading import load, url_in_environment
 from .message import Message
 
 ENVIRONMENT = "EFFECTONCE_BROKER"
 
-#: scheme: (module under effectonce.brokers, backend)
+#: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
-    "memory": ("memory", "MemoryBackend"),
-    "sqlite": ("sqlite", "SQLiteBackend"),
-    "redis": ("redis", "RedisBackend"),
-    "rediss": ("redis", "RedisBackend"),
-    "redis+babelqueue": ("redis_babelqueue", "RedisBabelQueueBackend"),
-    "amqp": ("rabbitmq", "RabbitMQBackend"),
-    "amqps": ("rabbitmq", "RabbitMQBackend"),
-    "nats": ("nats", "NatsBackend"),
-    "kafka": ("kafka", "KafkaBackend"),
-    "sqs": ("sqs", "SQSBackend"),
-    "servicebus": ("servicebus", "ServiceBusBackend"),
+    "memory": ("backends.memory.broker", "MemoryBackend"),
+    "sqlite": ("backends.sqlite.broker", "SQLiteBackend"),
+    "redis": ("backends.redis.broker", "RedisBackend"),
+    "rediss": ("backends.redis.broker", "RedisBackend"),
+    "redis+babelqueue": ("babelqueue.redis_lists", "RedisBabelQueueBackend"),
+    "amqp": ("backends.rabbitmq.broker", "RabbitMQBackend"),
+    "amqps": ("backends.rabbitmq.broker", "RabbitMQBackend"),
+    "nats": ("backends.nats.broker", "NatsBackend"),
+    "kafka": ("backends.kafka.broker", "KafkaBackend"),
+    "sqs": ("backends.sqs.broker", "SQSBackend"),
+    "servicebus": ("backends.servicebus.broker", "ServiceBusBackend"),
 }
 
 Messages = Message[Any] | Sequence[Message[Any]]

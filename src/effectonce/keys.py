@@ -25,10 +25,10 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
-from .durations import Duration, micros
 from .errors import ConfigurationError, InvalidKey, MissingKey, show
-from .fingerprint import fingerprint
-from .identity import MAX_KEY, Key, digest, encode_key
+from .values.durations import Duration, micros
+from .values.fingerprint import fingerprint
+from .values.identity import MAX_KEY, Key, digest, encode_key
 
 __all__ = [
     "MAX_KEY",

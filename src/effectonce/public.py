@@ -2,11 +2,7 @@
 
 # ruff: noqa: I001 - sorted, each name would be a statement of its own
 
-from . import keys as keys
-from .blocks import (
-    Block as Block,
-    block as block,
-)
+from .guard.block import Block as Block, block as block
 from .broker import (
     Broker as Broker,
     connect_broker as connect_broker,
@@ -17,10 +13,7 @@ from .core.flow import (
     current as current,
 )
 from .core.retry import Retry as Retry
-from .dlq import (
-    DeadLetterQueue as DeadLetterQueue,
-    bypass_external_effects as bypass_external_effects,
-)
+from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue, bypass_external_effects as bypass_external_effects
 from .errors import (
     AttemptsExhausted as AttemptsExhausted,
     BrokerUnavailable as BrokerUnavailable,
@@ -60,34 +53,21 @@ from .errors import (
     UnsafeStore as UnsafeStore,
     WrongColour as WrongColour,
 )
-from .guard import (
-    GLOBAL as GLOBAL,
-    Guarded as Guarded,
-    Outcome as Outcome,
-    once as once,
-)
-from .inbox import Inbox as Inbox
-from .intents import Intents as Intents
-from .loops import (
-    Ack as Ack,
-    Again as Again,
-    Dead as Dead,
-    dispatcher as dispatcher,
-)
+from .guard.once import GLOBAL as GLOBAL, Guarded as Guarded, Outcome as Outcome, once as once
+from .inbox.inbox import Inbox as Inbox
+from .intents.intents import Intents as Intents
+from .guard.dispatch import Ack as Ack, Again as Again, Dead as Dead, dispatcher as dispatcher
 from .message import Message as Message
-from .intents import Intent as Intent
-from .outbox import Outbox as Outbox
+from .intents.operations import Intent as Intent
+from .outbox.outbox import Outbox as Outbox
 from .record import Record as Record
-from .relay import Relay as Relay
-from .saga import Saga as Saga
-from .saga.steps import (
-    Done as Done,
-    Step as Step,
-)
+from .relay.relay import Relay as Relay
+from .sagas.saga import Saga as Saga
+from .sagas.steps import Done as Done, Step as Step
 from .store import (
     PostgresStore as PostgresStore,
     RedisStore as RedisStore,
     Store as Store,
     connect as connect,
 )
-from .worker import Worker as Worker
+from .worker.worker import Worker as Worker

@@ -15,11 +15,11 @@ from .core.drive import drive
 from .core.engine import Engine
 from .core.privacy import VERSION as SEALED
 from .core.privacy import Privacy
-from .durations import Duration, micros
+from .core.registry import load, url_in_environment
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
-from .identity import Key, encode_key
-from .loading import load, url_in_environment
 from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
+from .values.durations import Duration, micros
+from .values.identity import Key, encode_key
 
 T = TypeVar("T")
 
@@ -29,19 +29,19 @@ ENVIRONMENT = "EFFECTONCE_STORE"
 
 _HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
 
-#: scheme: (module under effectonce.stores, backend)
+#: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
-    "memory": ("memory", "MemoryBackend"),
-    "sqlite": ("sqlite", "SQLiteBackend"),
-    "redis": ("redis", "RedisBackend"),
-    "rediss": ("redis", "RedisBackend"),
-    "redis+cluster": ("redis", "RedisBackend"),
-    "redis+unix": ("redis", "RedisBackend"),
-    "postgresql": ("postgres", "PostgresBackend"),
-    "postgres": ("postgres", "PostgresBackend"),
-    "mysql": ("mysql", "MySQLBackend"),
-    "mariadb": ("mysql", "MySQLBackend"),
-    "dynamodb": ("dynamodb", "DynamoDBBackend"),
+    "memory": ("backends.memory.store", "MemoryBackend"),
+    "sqlite": ("backends.sqlite.store", "SQLiteBackend"),
+    "redis": ("backends.redis.store", "RedisBackend"),
+    "rediss": ("backends.redis.store", "RedisBackend"),
+    "redis+cluster": ("backends.redis.store", "RedisBackend"),
+    "redis+unix": ("backends.redis.store", "RedisBackend"),
+    "postgresql": ("backends.postgres.store", "PostgresBackend"),
+    "postgres": ("backends.postgres.store", "PostgresBackend"),
+    "mysql": ("backends.mysql.store", "MySQLBackend"),
+    "mariadb": ("backends.mysql.store", "MySQLBackend"),
+    "dynamodb": ("backends.dynamodb.store", "DynamoDBBackend"),
 }
 
 
@@ -348,7 +348,7 @@ class RedisStore(Store):
     """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
 
     def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
-        from .stores.redis import RedisBackend
+        from .backends.redis.store import RedisBackend
 
         super().__init__(RedisBackend.from_client(client, namespace=namespace), **options)
 
@@ -357,7 +357,7 @@ class PostgresStore(Store):
     """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
 
     def __init__(self, *, pool: Any, prefix: str = "effectonce", allow_unsafe: bool = False, **options: Any) -> None:
-        from .stores.postgres import PostgresBackend
+        from .backends.postgres.store import PostgresBackend
 
         super().__init__(PostgresBackend.from_pool(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
 

@@ -37,7 +37,7 @@ Sabotage = Callable[[str], str]
 #: The SQLite store, answering every operation with what `answer(op)` says.
 SABOTAGE = """\
 from effectonce.record import Answer, Claim, Look
-from effectonce.stores.sqlite import SQLiteBackend
+from effectonce.backends.sqlite.store import SQLiteBackend
 
 class Sabotaged:
     def __init__(self, port):

@@ -176,7 +176,14 @@ def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str,
         [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True, timeout=60
     )
     loaded = set(done.stderr.split())
-    assert not loaded & {"asyncio", "rich", "tomllib", "effectonce.store", "effectonce.public", "effectonce.cli.dlq"}
+    assert not loaded & {
+        "asyncio",
+        "rich",
+        "tomllib",
+        "effectonce.store",
+        "effectonce.public",
+        "effectonce.cli.dead_letters",
+    }
     assert len({name for name in loaded if name.startswith("effectonce")}) <= 8
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.audit import Audit
 from effectonce.errors import ConfigurationError, NotInDoubt
+from effectonce.telemetry.audit_log import Audit
 
 
 def test_what_is_asked_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_newest_are_read_from_the_end_and_a_torn_line_is_passed_over(tmp_pat
 
 
 def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "effectonce.audit")
+    caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
     audit = Audit()
     audit.record("dlq purge", "orders", by="ann@desk")
     assert "ann@desk dlq purge orders: done" in caplog.text
@@ -90,7 +90,7 @@ def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogC
 
 def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They may hold the same keys: each line says which it is about; those of older releases do not."""
-    caplog.set_level(logging.INFO, "effectonce.audit")
+    caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
     audit = Audit(tmp_path / "audit.jsonl")
     (tmp_path / "audit.jsonl").write_text('{"at":1,"by":"a","action":"b","target":"c","outcome":"done","detail":""}\n')
     with audit.doing("records forget", "charge pay_1", by="ann", place="redis://staging"):

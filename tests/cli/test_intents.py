@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.audit import Audit
+from effectonce.telemetry.audit_log import Audit
 
 from .conftest import Run
 

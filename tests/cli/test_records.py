@@ -14,8 +14,8 @@ import pytest
 from rich.cells import cell_len
 
 import effectonce as eo
-from effectonce.audit import Audit
 from effectonce.cli.terminal import Cell, Screen, table
+from effectonce.telemetry.audit_log import Audit
 
 from .conftest import Cli
 

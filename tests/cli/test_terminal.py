@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import effectonce as eo
-from effectonce.audit import Audit
+from effectonce.telemetry.audit_log import Audit
 from effectonce.worker.jobs import CAUSE, Cause
 
 CTRL_C = b"\x03"

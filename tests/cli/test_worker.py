@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import effectonce as eo
-from effectonce.audit import Audit
 from effectonce.cli import main
+from effectonce.telemetry.audit_log import Audit
 
 SHOP = """\
 import os

@@ -12,7 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import make_app
-from effectonce.dashboard.pages import letters
+from effectonce.dashboard.pages import dead_letters as letters
 from effectonce.dashboard.sources import Sources
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR

@@ -15,10 +15,10 @@ import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.graph import draw
-from effectonce.dashboard.pages.upkeep import examined
+from effectonce.dashboard.pages.checks import examined
+from effectonce.dashboard.poller import Sample, Watcher, events_in
 from effectonce.dashboard.sources import ROWS, Sources
 from effectonce.dashboard.timeline import saga_log
-from effectonce.dashboard.watching import Sample, Watcher, events_in
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.telemetry.prometheus import Metrics

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import effectonce as eo
-from effectonce.audit import Audit
 from effectonce.dashboard.sources import Sources
 from effectonce.record import Claim, Settlement
+from effectonce.telemetry.audit_log import Audit
 
 SECOND = 1_000_000
 #: What people did before: who, what, to what, outcome, detail.

@@ -104,7 +104,7 @@ def configuration_page() -> str:
         parts.append(f"## URLs of {kind}")
         for module, name in dict.fromkeys(schemes.values()):
             spelled = ", ".join(f"`{scheme}://`" for scheme, where in schemes.items() if where == (module, name))
-            parts += [f"**{spelled}**", _plain(getattr(import_module(f"effectonce.{kind}.{module}"), name))]
+            parts += [f"**{spelled}**", _plain(getattr(import_module(f"effectonce.{module}"), name))]
     parts.append(
         "An option that does not exist is an error which names those that do. In a user name, a password or a path, "
         "percent-encode what is special."
@@ -148,7 +148,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
 #: What is imported from a module of its own.
 BESIDE: dict[str, tuple[str, ...]] = {
     "Keys": ("keys.composite", "keys.content_hash", "keys.time_window", "keys.broker_made"),
-    "Envelopes": ("envelopes.CloudEvents", "envelopes.BabelQueue", "envelopes.Raw", "envelopes.Signed"),
+    "Envelopes": ("envelopes.CloudEvents", "babelqueue.BabelQueue", "envelopes.Raw", "envelopes.Signed"),
     "HTTP": (
         "http.Route",
         "http.asgi.IdempotencyMiddleware",

@@ -11,7 +11,7 @@ import pytest
 
 import effectonce
 from effectonce import broker, store
-from effectonce.urls import Address
+from effectonce.values.urls import Address
 
 from .pages import DOCS, ROOT
 from .reference import PAGES, REFERENCE, undocumented
@@ -44,7 +44,7 @@ def test_every_public_name_is_there() -> None:
 @pytest.mark.parametrize(("kind", "scheme"), BACKENDS)
 def test_every_option_of_a_url_is_explained(kind: str, scheme: str) -> None:
     module, name = {"stores": store.SCHEMES, "brokers": broker.SCHEMES}[kind][scheme]
-    backend = getattr(import_module(f"effectonce.{kind}.{module}"), name)
+    backend = getattr(import_module(f"effectonce.{module}"), name)
     address = Address(ADDRESSES.get(scheme, f"{scheme}://localhost"))
     backend(address)
     for option in address._taken:

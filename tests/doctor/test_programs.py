@@ -11,7 +11,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.doctor import Limits, examine
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.testing import override
 from effectonce.worker.jobs import CAUSE, Cause
 

@@ -18,7 +18,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.doctor import Finding
-from effectonce.relay import ask_outbox
+from effectonce.relay.relay import ask_outbox
 from tests.harness import servers
 
 from .conftest import Open, codes, handled
@@ -153,7 +153,7 @@ def test_a_redis_user_who_may_not_write(
 
 
 def test_what_the_scripts_ask_of_redis_is_all_checked() -> None:
-    scripts = (files("effectonce.stores") / "lua").iterdir()
+    scripts = files("effectonce.backends.redis").iterdir()
     source = {file.name: file.read_text() for file in scripts}
     asked = {word for text in source.values() for word in re.findall(r"call\('([A-Z]+)'", text)}
     checked = re.findall(r"'([A-Z]+)'", source["indexes.lua"].partition("COMMANDS = {")[2].partition("}")[0])

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 import effectonce as eo
+from effectonce.babelqueue import BabelQueue
 from effectonce.contracts import Packet
-from effectonce.envelopes import BabelQueue, CloudEvents, Raw, Signed
+from effectonce.envelopes import CloudEvents, Raw, Signed
 from effectonce.message import REDRIVEN
 
 OLD, NEW = b"0123456789abcdef-old", "0123456789abcdef-new"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import effectonce as eo
-from effectonce.urls import Address
+from effectonce.values.urls import Address
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

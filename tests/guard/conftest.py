@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.stores.memory import MemoryBackend
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.testing import ManualClock
 
 

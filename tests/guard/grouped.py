@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort
 from effectonce.record import Batchable, Reply
-from effectonce.stores.memory import MemoryBackend, MemoryPort
 
 
 class GroupedBackend(MemoryBackend):

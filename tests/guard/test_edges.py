@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort, _Row
 from effectonce.core.engine import Engine
 from effectonce.core.flow import Run
 from effectonce.record import Settlement
-from effectonce.stores.memory import MemoryBackend, MemoryPort, _Row
 from effectonce.testing import ManualClock, override
 
 from .conftest import Colour

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core import events
 from effectonce.core.engine import Engine
 from effectonce.core.events import Events
-from effectonce.stores.memory import MemoryBackend
 
 
 class Lock:

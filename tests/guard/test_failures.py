@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.core.drive import Pending, drive
 from effectonce.core.flow import Run, running
 from effectonce.record import Batchable, Claim, Settlement
-from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock, override
 from tests.harness.faulty import FaultyBackend, down
 
@@ -480,7 +480,7 @@ def test_f65_hostile_keys_cannot_forge_log_lines_or_repaint_a_terminal(store: eo
 
 
 def test_f66_no_password_in_any_repr_or_message() -> None:
-    from effectonce.urls import Address
+    from effectonce.values.urls import Address
 
     address = Address("redis://user:c4n4ry@127.0.0.1:1/0?password=c4n4ry&private_key=c4n4ry")
     assert "c4n4ry" not in f"{address} {address!r}"

@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 import effectonce as eo
-from effectonce.stores.memory import MemoryBackend
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.testing import ManualClock
 
 SECRET = "0123456789abcdef-a-secret"

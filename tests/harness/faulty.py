@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort
 from effectonce.contracts import Capabilities
 from effectonce.record import Batchable, Claim, Reply
-from effectonce.stores.memory import MemoryBackend, MemoryPort
 from effectonce.testing import ManualClock
 
 Fault = Callable[[Batchable], Exception | None]

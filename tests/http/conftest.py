@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.http import Route, asgi, wsgi
-from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
 
 ALICE = ("X-User", "alice")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.http.protocol import parse_key
-from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
 
 from .conftest import Answer, Asgi, Call, Reply, Stack, Wsgi

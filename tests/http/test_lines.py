@@ -16,9 +16,9 @@ import pytest
 from starlette.middleware.gzip import GZipMiddleware
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.http import Response, Route, asgi, record_key, wsgi
 from effectonce.http.protocol import DROPPED
-from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
 from tests.harness.faulty import FaultyBackend, down, fine
 

@@ -99,7 +99,7 @@ async def test_a_transaction_that_a_deadlock_has_ended_is_not_taken_for_open(
 
 async def test_a_lost_connection_is_known_whatever_the_words(postgres_place: Place, unique_name: str) -> None:
     """libpq speaks the language of its environment."""
-    from effectonce.connections.callers import session_on
+    from effectonce.sessions import session_on
 
     conn = psycopg.connect(postgres_place.url)
     foreign = psycopg.OperationalError("Server beendete die Verbindung unerwartet")

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import effectonce as eo
-from effectonce.connections.callers import session_on
-from effectonce.connections.callers.psycopg import PsycopgSession
 from effectonce.core.drive import drive
+from effectonce.sessions import session_on
+from effectonce.sessions.psycopg import PsycopgSession
 from tests.harness.proxy import FaultProxy
 from tests.inbox.conftest import Shop, place_of
 from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync, told

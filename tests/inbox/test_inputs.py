@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.sqlfiles import inbox_schema
+from effectonce.backends.common.sql_files import inbox_schema
 from tests.inbox.conftest import Shop, sqlite_file
 from tests.inbox.kinds import Place
 
@@ -178,7 +178,7 @@ def test_a_batch_is_bounded(sqlite_place: Place, unique_name: str) -> None:
 
 async def test_a_key_of_ones_own_table_must_be_unique(shop: Shop) -> None:
     """Without it MySQL would insert every duplicate."""
-    from effectonce.connections.callers import session_on
+    from effectonce.sessions import session_on
 
     with shop.place.connected() as run:
         run(f"CREATE TABLE {shop.scope} (k varchar(20), j varchar(20), UNIQUE (k, j))")

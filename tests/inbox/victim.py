@@ -21,8 +21,8 @@ import pymysql  # noqa: F401
 
 import effectonce as eo
 import effectonce.public
-from effectonce.connections.callers import base, mysql, sqlite
-from effectonce.connections.callers import psycopg as callers_psycopg
+from effectonce.sessions import base, mysql, sqlite
+from effectonce.sessions import psycopg as callers_psycopg
 from tests.inbox.kinds import Place, run_sync
 from tests.inbox.test_inputs import opened
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from effectonce.intents import Intents
+from effectonce.backends.memory.store import MemoryBackend
+from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.store import Store, open_backend
-from effectonce.stores.memory import MemoryBackend
 from effectonce.testing import ManualClock
-from effectonce.testing.lives import Killed
+from effectonce.testing.fault_points import Killed
 
 from .bank import Bank, Payment
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.core.intent_flow import Log
+from effectonce.intents.log import Log
 from tests.harness.provider import Provider
 
 from .shop import STEPS, shop

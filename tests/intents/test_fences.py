@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.store import Store
 from effectonce.testing import ManualClock

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import effectonce as eo
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.providers import Verdict
 from effectonce.store import Store

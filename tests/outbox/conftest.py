@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.outbox import Outbox, message_of
-from effectonce.outgoing import Outgoing
+from effectonce.contracts.outbox import Outgoing
+from effectonce.outbox.outbox import Outbox, message_of
 from tests.inbox.kinds import Desk, Kind, Place, observers
 
 EFFECTS = "CREATE TABLE outbox_effects (scope VARCHAR(100), name VARCHAR(100))"

@@ -10,7 +10,7 @@ import pytest
 import effectonce as eo
 from effectonce import outbox as outboxes
 from effectonce.contracts import Event
-from effectonce.outbox import Outbox
+from effectonce.outbox.outbox import Outbox
 from tests.inbox.kinds import KINDS, Kind, told
 from tests.outbox.conftest import Office
 from tests.relay.harness import FakeBroker

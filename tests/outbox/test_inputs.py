@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.outbox import Outbox
+from effectonce.outbox.outbox import Outbox
 
 
 @pytest.fixture

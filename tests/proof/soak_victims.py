@@ -22,9 +22,9 @@ import redis  # noqa: F401
 from msgspec import Struct
 
 import effectonce as eo
-import effectonce.connections.callers.mysql
-import effectonce.connections.callers.psycopg
-import effectonce.connections.callers.sqlite
+import effectonce.sessions.mysql
+import effectonce.sessions.psycopg
+import effectonce.sessions.sqlite
 from tests.inbox.conftest import prepare
 from tests.inbox.kinds import Place, pymysql_conn, run_sync
 from tests.inbox.test_inputs import opened

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities, OutboxPort, Packet
+from effectonce.contracts.outbox import Lease, Leased
 from effectonce.envelopes import CloudEvents
-from effectonce.outbox import Outbox
-from effectonce.outgoing import Lease, Leased
-from effectonce.relay import Relay
+from effectonce.outbox.outbox import Outbox
+from effectonce.relay.relay import Relay
 from effectonce.store import open_backend
 
 

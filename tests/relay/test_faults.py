@@ -11,8 +11,8 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Event
+from effectonce.contracts.outbox import LOOK_AGAIN, Verdict
 from effectonce.errors import StoreUnavailable
-from effectonce.outgoing import LOOK_AGAIN, Verdict
 from tests.harness.proxy import FaultProxy
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, lease, message

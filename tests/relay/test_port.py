@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import OutboxPort
-from effectonce.outgoing import Verdict
+from effectonce.contracts.outbox import Verdict
 from tests.relay.harness import Database, lease, message, numbers
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16

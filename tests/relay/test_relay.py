@@ -14,7 +14,7 @@ import effectonce as eo
 from effectonce.contracts import Event, Packet
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
-from effectonce.relay import Relay
+from effectonce.relay.relay import Relay
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
@@ -291,8 +291,8 @@ async def test_a_publish_that_never_returns_is_given_up_before_the_lease_is_over
 @pytest.fixture
 def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that looks again after 0.2 s, and then not for an hour."""
-    monkeypatch.setattr("effectonce.relay.session._SOONEST", 0.2)
-    monkeypatch.setattr("effectonce.relay.session._SLOWER", 1e9)
+    monkeypatch.setattr("effectonce.relay.run._SOONEST", 0.2)
+    monkeypatch.setattr("effectonce.relay.run._SLOWER", 1e9)
 
 
 async def test_a_hint_in_the_same_process_wakes_an_idle_relay(
@@ -373,7 +373,7 @@ async def test_a_serving_relay_cleans_up(
     database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: a row that another statement has locked for a moment is left for the next time."""
-    monkeypatch.setattr("effectonce.relay.session._CLEAN_EVERY", 0.1)
+    monkeypatch.setattr("effectonce.relay.run._CLEAN_EVERY", 0.1)
     database.send_numbers(range(3))
     relay = database.relay(broker, keep="1us")
     await relay.drain()

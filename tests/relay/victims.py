@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import effectonce as eo
 import effectonce.public  # once, and not in every child
-from effectonce.relay.lane import Lane
+from effectonce.relay.pump import Lane
 from tests.relay.harness import Database
 
 CONSUMER: Final = ("begun", "recorded", "paid", "sent", "committed")

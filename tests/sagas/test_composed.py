@@ -14,8 +14,8 @@ import pymysql
 import pytest
 
 import effectonce as eo
-from effectonce.saga import Resumed
-from effectonce.testing.lives import Killed, Life, MortalBackend
+from effectonce.sagas.saga import Resumed
+from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
 from .shop import Order
 

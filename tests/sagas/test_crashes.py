@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.testing.lives import Killed, Life, MortalBackend
+from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
 from .shop import Order, Shop, order_saga, raising
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.saga import Resumed
+from effectonce.sagas.saga import Resumed
 
 from .shop import Order, Receipt, Shop, order_saga
 

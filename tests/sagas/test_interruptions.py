@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.engine import release
-from effectonce.saga import Resumed
-from effectonce.stores.memory import MemoryBackend
+from effectonce.sagas.saga import Resumed
 from effectonce.testing import ManualClock
-from effectonce.testing.lives import Killed, Life, MortalBackend
+from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
 from .shop import Order, Shop, order_saga, raising
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 import effectonce as eo
-from effectonce.core import saga_flow
-from effectonce.saga import Resumed
-from effectonce.stores.memory import MemoryBackend
+from effectonce.backends.memory.store import MemoryBackend
+from effectonce.sagas import log as saga_flow
+from effectonce.sagas.saga import Resumed
 from effectonce.testing import ManualClock
 from tests.harness.signals import HANDLERS, handled
 

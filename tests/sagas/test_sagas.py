@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.drive import drive
-from effectonce.saga import Resumed
-from effectonce.stores.memory import MemoryBackend
+from effectonce.sagas.saga import Resumed
 from effectonce.testing import ManualClock
 
 from .shop import Order, Receipt, Shop, order_saga, raising, state

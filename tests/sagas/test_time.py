@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 import effectonce as eo
-from effectonce.saga import Resumed
+from effectonce.sagas.saga import Resumed
 
 from .shop import QUICK, Order, Shop, order_saga, part, raising, state
 

@@ -13,11 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import Event
-from effectonce.stores.memory import MemoryBackend
-from effectonce.telemetry import counting, prometheus
+from effectonce.telemetry import histogram as counting
+from effectonce.telemetry import prometheus
+from effectonce.telemetry.cached_probe import Reading, refresh
 from effectonce.telemetry.prometheus import Metrics
-from effectonce.telemetry.readings import Reading, refresh
 from effectonce.testing import ManualClock
 
 from .scrape import Page, page, private

@@ -20,10 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session
 
 import effectonce as eo
+from effectonce.babelqueue import BabelQueue
+from effectonce.babelqueue.seen_set import SeenSet, seen_set
+from effectonce.contracts.outbox import Backlog, Entries
 from effectonce.core.drive import Pending
-from effectonce.envelopes import BabelQueue, CloudEvents, Raw, Signed
-from effectonce.integrations.babelqueue import SeenSet, seen_set
-from effectonce.outgoing import Backlog, Entries
+from effectonce.envelopes import CloudEvents, Raw, Signed
 from effectonce.record import Page, Stats, Swept
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
 import effectonce as eo
+from effectonce.agents.tools import tool_once
 from effectonce.core.retry import Retry
-from effectonce.integrations.agents import tool_once
+from effectonce.guard.dispatch import Ack, Again, Dead, Verdict, dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
 from effectonce.integrations.webhooks import github, stripe
-from effectonce.loops import Ack, Again, Dead, Verdict, dispatcher
 
 store = eo.connect("memory://")
 

@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
-from effectonce.brokers.memory import MemoryBackend as QueueBackend
+from effectonce.backends.memory.broker import MemoryBackend as QueueBackend
+from effectonce.backends.memory.store import MemoryBackend as StoreBackend
 from effectonce.contracts import Clock, Delivery, Packet
-from effectonce.stores.memory import MemoryBackend as StoreBackend
 
 
 async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:

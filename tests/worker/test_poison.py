@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.testing import ManualClock
-from effectonce.worker import isolation
+from effectonce.worker import quarantine as isolation
 
 from .bench import Bench, paid, serving, until
 

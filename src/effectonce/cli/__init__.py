@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: list[str]) -> int:
     """Dispatch one command line; errors of ours come out as exceptions."""
     if arguments[:1] == ["demo"]:
-        from .demo import main as demo
+        from effectonce.demo.charge_once import main as demo
 
         return demo(arguments[1:])
     if arguments[:1] == ["lint"]:

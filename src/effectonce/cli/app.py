@@ -75,7 +75,7 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
 
         return outbox
     if name == "dlq":
-        from .dlq import dlq
+        from .dead_letters import dlq
 
         return dlq
     if name == "intents":
@@ -91,7 +91,7 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
 
         return verify
     if name == "demo":
-        from . import demo
+        from effectonce.demo import charge_once as demo
 
         return _only_named(demo.command_line())
     if name == "lint":

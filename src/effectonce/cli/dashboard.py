@@ -9,13 +9,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from effectonce.audit import Audit
 from effectonce.broker import connect_broker
+from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, MissingDriver, show
-from effectonce.intents import Intents
-from effectonce.loading import named
-from effectonce.saga import Saga
+from effectonce.intents.intents import Intents
+from effectonce.sagas.saga import Saga
 from effectonce.store import Store, connect, require_there
+from effectonce.telemetry.audit_log import Audit
 
 from .options import MAKE_STORE, AuditFile, BrokerUrl, Json, StoreUrl, report
 from .settings import setting

@@ -9,13 +9,13 @@ import msgspec
 import typer
 
 from effectonce.broker import connect_broker
+from effectonce.core.registry import named
 from effectonce.doctor import SEVERITIES, Finding, Limits, examine
-from effectonce.durations import micros
 from effectonce.errors import ConfigurationError, show
-from effectonce.intents import Intents
-from effectonce.loading import named
+from effectonce.intents.intents import Intents
 from effectonce.store import connect
-from effectonce.worker import Worker
+from effectonce.values.durations import micros
+from effectonce.worker.worker import Worker
 
 from . import settings
 from .options import BrokerUrl, Json, StoreUrl

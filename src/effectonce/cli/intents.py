@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, CorruptRecord, NotInDoubt, show
-from effectonce.intents import Intents
-from effectonce.loading import named
+from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
 
 from .options import (

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 from msgspec import json
 
-from effectonce.audit import Audit
-from effectonce.durations import readable
 from effectonce.errors import ConfigurationError, InvalidOption, show
 from effectonce.record import Record, State
 from effectonce.store import Store, connect, require_there
+from effectonce.telemetry.audit_log import Audit
+from effectonce.values.durations import readable
 
 from . import settings
 from .terminal import Cell, Screen, table

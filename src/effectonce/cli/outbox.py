@@ -7,9 +7,9 @@ from typing import Annotated, Any, get_args
 import typer
 from msgspec import json, structs
 
+from effectonce.contracts.outbox import Backlog, Entry, State
 from effectonce.errors import InvalidOption, show
-from effectonce.outgoing import Backlog, Entry, State
-from effectonce.relay import ask_outbox, unpark
+from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
 
 from .options import (

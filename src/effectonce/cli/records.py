@@ -9,10 +9,10 @@ import typer
 from msgspec import json
 
 from effectonce.core.codec import VERSION, decode_error, without_trace
-from effectonce.durations import micros
 from effectonce.errors import CorruptRecord, EffectOnceError, InvalidOption, NotInDoubt, show
 from effectonce.record import EXHAUSTED, Record, State
 from effectonce.store import Store
+from effectonce.values.durations import micros
 
 from .options import (
     AuditFile,

@@ -13,7 +13,7 @@ from msgspec import json
 from effectonce.broker import connect_broker
 from effectonce.contracts import Event
 from effectonce.errors import InvalidOption, show
-from effectonce.relay import Relay
+from effectonce.relay.relay import Relay
 from effectonce.store import connect
 
 from . import settings

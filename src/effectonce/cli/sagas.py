@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 from msgspec import json, structs
 
-from effectonce.core.saga_flow import Entry, Log, Part
-from effectonce.durations import readable
+from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, CorruptRecord, show
-from effectonce.loading import named
 from effectonce.record import Record, State
-from effectonce.saga import Saga
-from effectonce.saga.decisions import Word
+from effectonce.sagas.decisions import Word
+from effectonce.sagas.log import Entry, Log, Part
+from effectonce.sagas.saga import Saga
+from effectonce.values.durations import readable
 
 from .options import (
     COUNTED,

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
-from effectonce.urls import Address
+from effectonce.values.urls import Address
 
 Colour = Literal["", "green", "red", "yellow", "bold", "dim"]
 

@@ -12,9 +12,9 @@ import msgspec
 import typer
 
 from effectonce.core.drive import drive
+from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, show
-from effectonce.handlers import is_async, name_of
-from effectonce.loading import named
+from effectonce.guard.introspection import is_async, name_of
 from effectonce.message import Message
 from effectonce.testing.idempotence import Bench, Report, Trial
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, show
-from effectonce.handlers import name_of
-from effectonce.loading import named
-from effectonce.worker import Worker
+from effectonce.guard.introspection import name_of
+from effectonce.worker.worker import Worker
 
 from .options import Json, report
 from .terminal import Screen

@@ -27,10 +27,10 @@ from effectonce.errors import (
     show,
 )
 from effectonce.record import Answer, Claim, Look, Remember, Renewal, Reply, Settlement, written_often
+from effectonce.values.provider_keys import provider_key
 
 from .codec import ABANDONED, Codec, Unstorable, encode_error, with_trace, without_trace
 from .engine import Engine, Side, log, release
-from .provider_keys import provider_key
 from .refusals import refusal
 from .waiting import FIRST_POLL, LAST_POLL
 

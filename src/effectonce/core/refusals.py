@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from effectonce.durations import readable
 from effectonce.errors import (
     AttemptsExhausted,
     InDoubt,
@@ -13,6 +12,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.record import Answer
+from effectonce.values.durations import readable
 
 from .codec import StoredError, decode_error
 

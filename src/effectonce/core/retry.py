@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from effectonce.durations import Duration, micros, readable
 from effectonce.errors import InvalidOption, Retryable
+from effectonce.values.durations import Duration, micros, readable
 
 Verdict = Literal["dead"]
 

@@ -23,10 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, MissingKey, NotInDoubt, Retryable, show
 
 from .access import COOKIE, HEADERS, LIFETIME, Access
-from .desk import HERE, Ask, Desk
-from .pages import doubts, letters, outbox, overview, records, sagas, upkeep
-from .patience import Overdue, aside
+from .context import HERE, Ask, Desk
+from .pages import checks as upkeep
+from .pages import dead_letters as letters
+from .pages import in_doubt as doubts
+from .pages import outbox, overview, records, sagas
 from .sources import Sources
+from .view_pool import Overdue, aside
 
 log = logging.getLogger("effectonce")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from effectonce.core.saga_flow import Entry, Log, Part
+from effectonce.sagas.log import Entry, Log, Part
 
 WIDTH: Final = 354
 LEFT, STEP, RIGHT, UNDO = 0, 152, 188, 152

@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from effectonce.audit import Audit
 from effectonce.broker import Broker
 from effectonce.contracts import OutboxBackend
-from effectonce.dlq import DeadLetterQueue
+from effectonce.contracts.outbox import Backlog, Entries
+from effectonce.contracts.outbox import State as OutboxState
+from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import ConfigurationError, InvalidOption, show
-from effectonce.intents import Intents
-from effectonce.outgoing import Backlog, Entries
-from effectonce.outgoing import State as OutboxState
+from effectonce.intents.intents import Intents
 from effectonce.record import Page, Record, State
-from effectonce.relay import ask_outbox, unpark
-from effectonce.saga import Saga
+from effectonce.relay.relay import ask_outbox, unpark
+from effectonce.sagas.saga import Saga
 from effectonce.store import Store
-from effectonce.worker import Worker
+from effectonce.telemetry.audit_log import Audit
+from effectonce.worker.worker import Worker
 
 SCOPES: Final = 200
 """The most scopes that are found in a store by looking."""

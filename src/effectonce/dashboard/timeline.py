@@ -7,11 +7,12 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.audit import ASKED, Entry
-from effectonce.core import intent_flow, saga_flow
 from effectonce.core.notes import note_in
 from effectonce.errors import CorruptRecord, show
+from effectonce.intents import log as intent_flow
 from effectonce.record import Record
+from effectonce.sagas import log as saga_flow
+from effectonce.telemetry.audit_log import ASKED, Entry
 
 from .sources import Sources
 

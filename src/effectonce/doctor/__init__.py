@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from effectonce.broker import Broker
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.store import Store
-from effectonce.worker import Worker
+from effectonce.worker.worker import Worker
 
 from .findings import SEVERITIES, Finding, Limits, Severity
 from .queues import examine_broker, examine_intents, examine_worker

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from effectonce.durations import readable
 from effectonce.errors import EffectOnceError
+from effectonce.values.durations import readable
 
 #: ``error``: a promise is not kept. ``warning``: it will not be, if nobody does anything. ``note``: worth knowing.
 Severity = Literal["error", "warning", "note"]

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 
 from effectonce.broker import Broker
-from effectonce.dlq import Dead, DeadLetterQueue
-from effectonce.durations import micros
+from effectonce.dead_letters.queue import Dead, DeadLetterQueue
 from effectonce.errors import ConfigurationError, EffectOnceError, show
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_there
-from effectonce.worker import Worker
-from effectonce.worker.checks import check_spans, fit_lease
+from effectonce.values.durations import micros
+from effectonce.worker.startup_checks import check_spans, fit_lease
+from effectonce.worker.worker import Worker
 
 from .findings import Finding, Limits, refusal, span
 from .records import shortest_retention

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from effectonce.contracts import OutboxBackend
 from effectonce.errors import ConfigurationError, EffectOnceError, UnsafeStore
 from effectonce.record import Figures, Stats
-from effectonce.relay import ask_outbox
+from effectonce.relay.relay import ask_outbox
 from effectonce.store import Store, require_there
 
 from .findings import Finding, Limits, ago, refusal, span

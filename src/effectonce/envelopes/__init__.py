@@ -1,8 +1,7 @@
 """How messages are written into packets: `CloudEvents` (the default), and what others on the same queue read."""
 
-from .babelqueue import BabelQueue
 from .cloudevents import CloudEvents
 from .raw import Raw
 from .signing import Signed
 
-__all__ = ["BabelQueue", "CloudEvents", "Raw", "Signed"]
+__all__ = ["CloudEvents", "Raw", "Signed"]

@@ -20,9 +20,9 @@ from effectonce.errors import (
     StoreUnavailable,
     show,
 )
-from effectonce.guard import GLOBAL
+from effectonce.guard.once import GLOBAL
+from effectonce.guard.options import check_scope
 from effectonce.keys import Key, encode_key
-from effectonce.policies import check_scope
 from effectonce.store import Store
 
 from . import protocol

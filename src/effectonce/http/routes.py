@@ -10,10 +10,10 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from effectonce.core.flow import Policy
-from effectonce.durations import Duration
 from effectonce.errors import ConfigurationError, show
-from effectonce.policies import policy_options
+from effectonce.guard.options import policy_options
 from effectonce.store import DEFAULT_RETENTION
+from effectonce.values.durations import Duration
 
 from .protocol import DROPPED, KEPT, ResponseCodec
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from effectonce.connections.callers import Caller, cannot_connect, knows, session_on
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import (
     AttemptsExhausted,
@@ -23,9 +22,10 @@ from effectonce.errors import (
     WrongColour,
     show,
 )
-from effectonce.guard import Outcome
-from effectonce.handlers import name_of
+from effectonce.guard.introspection import name_of
+from effectonce.guard.once import Outcome
 from effectonce.message import Message
+from effectonce.sessions import Caller, cannot_connect, knows, session_on
 
 from .rows import Arrival, Rows
 

@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from effectonce.connections.callers import knows
 from effectonce.core.codec import Codec
 from effectonce.core.drive import drive
 from effectonce.errors import ConfigurationError
-from effectonce.guard import Outcome
-from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy, return_type
+from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
+from effectonce.guard.once import Outcome
+from effectonce.sessions import knows
 
 from .delivery import Delivery
 
 if TYPE_CHECKING:
-    from . import Inbox
+    from .inbox import Inbox
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)

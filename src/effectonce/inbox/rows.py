@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from effectonce.backends.common.sql_files import inbox_words, quoted, statements
 from effectonce.contracts import Dialect, Session
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
-from effectonce.identity import digest
-from effectonce.sqlfiles import inbox_words, quoted, statements
+from effectonce.values.identity import digest
 
 MAX_BATCH: Final = 5000
 MAX_NAME: Final = 47  # of a table, so that the names of its indexes are under PostgreSQL's limit of 63
@@ -185,7 +185,7 @@ class _Keyed(Rows):
 
 
 class _PostgreSQL(_Keyed):
-    file = "postgres_inbox_queries.sql"
+    file = "inbox/postgres.sql"
     now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 
     def _keys(self, arrivals: Sequence[Arrival]) -> str:
@@ -212,7 +212,7 @@ class _PostgreSQL(_Keyed):
 
 
 class _SQLite(_Keyed):
-    file = "sqlite_inbox_queries.sql"
+    file = "inbox/sqlite.sql"
     now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
     def _keys(self, arrivals: Sequence[Arrival]) -> str:
@@ -238,7 +238,7 @@ class _SQLite(_Keyed):
 class _MySQL(Rows):
     """The key is a hash. Who was first is told by a nonce that only the first row's insert has kept."""
 
-    file = "mysql_inbox_queries.sql"
+    file = "inbox/mysql.sql"
     now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     async def insert(self, session: Session, arrival: Arrival, *, result: bool) -> Found | None:

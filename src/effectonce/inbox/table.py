@@ -7,12 +7,12 @@ from typing import Any, Final, overload
 
 from msgspec import Struct
 
-from effectonce.connections.callers import Caller, is_duplicate, is_without_unique_key, session_on
+from effectonce.backends.common.sql_files import quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
 from effectonce.core.drive import Pending, drive
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.identity import Key, encode_key
-from effectonce.sqlfiles import quoted
+from effectonce.sessions import Caller, is_duplicate, is_without_unique_key, session_on
+from effectonce.values.identity import Key, encode_key
 
 _TRIES: Final = 5
 

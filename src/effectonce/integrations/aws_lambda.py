@@ -22,8 +22,8 @@ import msgspec
 from effectonce.core.drive import drive
 from effectonce.core.retry import Retry
 from effectonce.errors import ConfigurationError, show
-from effectonce.guard import Guarded
-from effectonce.loops import Ack, Verdict, dispatcher
+from effectonce.guard.dispatch import Ack, Verdict, dispatcher
+from effectonce.guard.once import Guarded
 
 log = logging.getLogger("effectonce")
 

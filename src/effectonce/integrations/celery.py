@@ -21,11 +21,11 @@ from typing import Any
 from celery import Task
 from celery.exceptions import Reject
 
-from effectonce.durations import readable
 from effectonce.errors import ConfigurationError, EffectOnceError, ResultNotStored, show
-from effectonce.guard import Guarded
+from effectonce.guard.once import Guarded
+from effectonce.values.durations import readable
 
-from .later import COMES_BACK, pause
+from .redelivery import COMES_BACK, pause
 
 log = logging.getLogger("effectonce")
 

@@ -47,13 +47,13 @@ from effectonce.core.drive import drive
 from effectonce.core.engine import Side
 from effectonce.core.flow import running
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
-from effectonce.fingerprint import canonical
+from effectonce.guard.options import choice
 from effectonce.http import protocol
 from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
 from effectonce.http.routes import Plan, Route, Table, plan
 from effectonce.http.streams import AsyncWatched, Watched
-from effectonce.policies import choice
 from effectonce.store import Store, connect
+from effectonce.values.fingerprint import canonical
 
 METHODS = ("POST", "PATCH", "PUT", "DELETE")
 #: What Django makes a response of, by itself, when a view raises it.

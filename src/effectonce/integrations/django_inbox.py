@@ -24,11 +24,11 @@ from django.http.response import HttpResponse, HttpResponseBase  # type: ignore[
 
 from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
+from effectonce.guard.options import choice
 from effectonce.http import protocol
 from effectonce.http.exchange import key_in, principal_key, principals, refusal
 from effectonce.http.routes import TRANSIENT, Plan, Route, plan
-from effectonce.inbox import Inbox
-from effectonce.policies import choice
+from effectonce.inbox.inbox import Inbox
 
 from .django import METHODS, body_of, http_response, rendered
 

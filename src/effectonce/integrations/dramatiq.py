@@ -25,8 +25,8 @@ from dramatiq.encoder import JSONEncoder
 from dramatiq.errors import Retry
 from dramatiq.middleware import Middleware
 
+from effectonce.core.argument_models import model_reader
 from effectonce.core.codec import to_json
-from effectonce.core.models import model_reader
 from effectonce.errors import (
     InDoubt,
     InvalidKey,
@@ -36,10 +36,10 @@ from effectonce.errors import (
     ResultNotStored,
     Undecodable,
 )
-from effectonce.guard import once
+from effectonce.guard.once import once
 from effectonce.store import Store
 
-from .later import COMES_BACK, explain, pause
+from .redelivery import COMES_BACK, explain, pause
 
 #: What another attempt will not mend.
 DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey, Undecodable)

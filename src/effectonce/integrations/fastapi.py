@@ -20,7 +20,7 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import Response as FastAPIResponse
 
 from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
-from effectonce.guard import GLOBAL
+from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
 from effectonce.http.exchange import Guard, principal_key, principals, refusal
 from effectonce.http.routes import SAFE, Route, plan

@@ -35,13 +35,13 @@ from effectonce.errors import (
     ResultNotStored,
     Retryable,
 )
-from effectonce.fingerprint import fingerprints
-from effectonce.handlers import default_scope, return_type
-from effectonce.identity import Key, encode_key
-from effectonce.policies import check_scope, policy_options
+from effectonce.guard.introspection import default_scope, return_type
+from effectonce.guard.options import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.values.fingerprint import fingerprints
+from effectonce.values.identity import Key, encode_key
 
-from .later import explain, pause
+from .redelivery import explain, pause
 
 #: The longest pause before a message is given back that cannot be handled yet, in seconds.
 PAUSE = 1.0

@@ -22,13 +22,13 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from effectonce.core.drive import drive
 from effectonce.core.flow import running
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.fingerprint import canonical
+from effectonce.guard.options import choice
 from effectonce.http import protocol, wsgi
 from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
 from effectonce.http.routes import Plan, Route, plan
 from effectonce.http.streams import Watched
-from effectonce.policies import choice
 from effectonce.store import Store
+from effectonce.values.fingerprint import canonical
 
 P = ParamSpec("P")
 

@@ -22,7 +22,7 @@ from typing import Any
 from taskiq import NoResultError, TaskiqMiddleware
 from taskiq.kicker import AsyncKicker
 
-from .later import COMES_BACK, pause
+from .redelivery import COMES_BACK, pause
 
 #: How often a task was sent again.
 LABEL = "effectonce_again"

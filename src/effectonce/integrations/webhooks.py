@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from effectonce.durations import Duration, micros
 from effectonce.errors import ConfigurationError, ForgedMessage, Undecodable
 from effectonce.message import Message
+from effectonce.values.durations import Duration, micros
 
 Receive = Callable[[bytes, Mapping[str, str]], Message[Any]]
 

@@ -9,15 +9,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core import intent_flow as flow
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.drive import drive
 from effectonce.core.ends import ended_itself
 from effectonce.core.engine import Side
 from effectonce.core.flow import Policy, Run, begin, leave, prepare, running, stored_result
-from effectonce.core.intent_flow import Log, Terms
 from effectonce.core.notes import hidden
-from effectonce.core.saga_flow import told
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -29,14 +26,17 @@ from effectonce.errors import (
     WrongColour,
     show,
 )
-from effectonce.fingerprint import fingerprints
-from effectonce.guard import Outcome
-from effectonce.handlers import LAZY, is_async, name_of, refuse_lazy
-from effectonce.identity import Key, encode_key
+from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy
+from effectonce.guard.once import Outcome
+from effectonce.intents import log as flow
 from effectonce.providers import Provider, Verdict, classify
+from effectonce.sagas.log import told
 from effectonce.store import Store
+from effectonce.values.fingerprint import fingerprints
+from effectonce.values.identity import Key, encode_key
 
-from .joined import Sent
+from .log import Log, Terms
+from .transactional import Sent
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")

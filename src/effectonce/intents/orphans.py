@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from effectonce.core.intent_flow import Log
-from effectonce.core.provider_keys import provider_key
 from effectonce.errors import CorruptRecord
 from effectonce.record import Record
 from effectonce.store import Store
+from effectonce.values.provider_keys import provider_key
+
+from .log import Log
 
 _PAGE = 1000
 

@@ -34,7 +34,7 @@ from effectonce.errors import (
     show,
 )
 
-from .earlier import NEVER_LEFT, links, names, origins, sent_before_answer, sent_before_error
+from .client_retries import NEVER_LEFT, links, names, origins, sent_before_answer, sent_before_error
 from .registry import Provider
 from .verdicts import Verdict
 

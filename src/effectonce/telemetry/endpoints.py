@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
-from effectonce.relay import Relay
+from effectonce.relay.relay import Relay
 from effectonce.store import Store
-from effectonce.worker import Worker
+from effectonce.worker.worker import Worker
 
+from .cached_probe import Reading, ask, in_loop, refresh
 from .prometheus import Metrics
-from .readings import Reading, ask, in_loop, refresh
 
 log = logging.getLogger("effectonce")
 

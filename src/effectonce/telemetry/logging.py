@@ -21,7 +21,7 @@ from msgspec import json
 from effectonce.contracts import Event
 from effectonce.errors import InvalidOption, show
 
-from .watching import Watched, hook_into, store_of
+from .attach import Watched, hook_into, store_of
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 

@@ -34,16 +34,16 @@ except ImportError as missing:
 
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event, Meter
+from effectonce.contracts.outbox import Outgoing
 from effectonce.core.flow import Run, running
-from effectonce.handlers import is_async
+from effectonce.guard.introspection import is_async
 from effectonce.message import Message
-from effectonce.outbox import Outbox
-from effectonce.outgoing import Outgoing
-from effectonce.relay import Relay
+from effectonce.outbox.outbox import Outbox
+from effectonce.relay.relay import Relay
 from effectonce.store import Store
-from effectonce.worker import Worker
+from effectonce.worker.worker import Worker
 
-from .watching import MAX_SCOPES, OTHER, hook_into
+from .attach import MAX_SCOPES, OTHER, hook_into
 
 #: How the conventions call our brokers.
 SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}

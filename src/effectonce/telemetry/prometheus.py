@@ -24,14 +24,14 @@ except ImportError as missing:
     raise MissingDriver("metrics need prometheus-client: pip install 'effectonce[prometheus]'") from missing
 
 from effectonce.contracts import Event, Meter
-from effectonce.relay import Relay
+from effectonce.relay.relay import Relay
 from effectonce.store import Store
-from effectonce.worker import Worker
+from effectonce.worker.worker import Worker
 
-from .counting import BOUNDS, Tallies
-from .figures import Families, Source, source_of
-from .readings import refresh
-from .watching import MAX_SCOPES, OTHER, Watched, hook_into, store_of
+from .attach import MAX_SCOPES, OTHER, Watched, hook_into, store_of
+from .cached_probe import refresh
+from .histogram import BOUNDS, Tallies
+from .metrics import Families, Source, source_of
 
 #: Of these the scope is where a message goes to.
 RELAYED = frozenset(("published", "publish_failed", "parked"))

@@ -4,7 +4,7 @@ from .broker import Settled, TestBroker
 from .chaos import ChaosBroker, ChaosStore
 from .clock import ManualClock
 from .idempotence import Report, Trial, aassert_idempotent, assert_idempotent
-from .swap import override
+from .override import override
 
 __all__ = [
     "ChaosBroker",

@@ -22,10 +22,10 @@ from msgspec import Struct
 
 from effectonce.broker import Broker, open_broker
 from effectonce.contracts import Delivery
-from effectonce.durations import Duration, micros
 from effectonce.errors import ConfigurationError, WrongColour
 from effectonce.message import Message
-from effectonce.worker import Worker
+from effectonce.values.durations import Duration, micros
+from effectonce.worker.worker import Worker
 
 from .clock import ManualClock
 

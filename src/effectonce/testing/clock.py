@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from effectonce.durations import Duration, micros
+from effectonce.values.durations import Duration, micros
 
 #: 2026-01-01T00:00:00Z, where a `ManualClock` starts unless told otherwise.
 EPOCH = 1_767_225_600_000_000

@@ -19,15 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.core.drive import drive
-from effectonce.durations import readable
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, PermanentFailure, Retryable, WrongColour
-from effectonce.guard import Guarded
-from effectonce.handlers import name_of
+from effectonce.guard.introspection import name_of
+from effectonce.guard.once import Guarded
 from effectonce.message import Message, message_id
 from effectonce.store import Store
+from effectonce.values.durations import readable
 
-from .lives import End, Killed, Life, MortalBackend
-from .swap import override
+from .fault_points import End, Killed, Life, MortalBackend
+from .override import override
 
 AT_ONCE = 5
 _AT_ONCE = f"delivered {AT_ONCE} times at once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.inbox import Inbox
+from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.rows import Arrival
 
 from .jobs import Job

@@ -13,14 +13,14 @@ from msgspec import Struct
 from effectonce.core.codec import Codec, json_decoder
 from effectonce.core.flow import Policy
 from effectonce.core.retry import Retry
-from effectonce.durations import Duration
 from effectonce.errors import ConfigurationError, show
-from effectonce.fingerprint import fingerprints
-from effectonce.handlers import is_async, name_of, refuse_unguardable
+from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
+from effectonce.guard.options import check_scope, policy_options
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, extractor
 from effectonce.message import Message
-from effectonce.names import require_name
-from effectonce.policies import check_scope, policy_options
+from effectonce.values.durations import Duration
+from effectonce.values.fingerprint import fingerprints
+from effectonce.values.queue_names import require_name
 
 #: Handlers at once, where none are given: in the loop, in threads, in transactions, in transactions of many.
 ASYNC_CONCURRENCY = 100

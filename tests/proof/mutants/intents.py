@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core import intent_flow as flow
 from effectonce.core.flow import leave
 from effectonce.core.notes import hidden, note
 from effectonce.errors import InDoubt, LeaseLost
+from effectonce.intents import log as flow
 from effectonce.intents.operations import Operation
 from effectonce.providers import Verdict
 

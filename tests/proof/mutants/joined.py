@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core import intent_flow as flow
 from effectonce.errors import LeaseLost
-from effectonce.intents.joined import Sent
+from effectonce.intents import log as flow
 from effectonce.intents.operations import Operation
-from effectonce.outbox import Outbox
+from effectonce.intents.transactional import Sent
+from effectonce.outbox.outbox import Outbox
 
 from .base import mutant
 from .relay import sent_outside_the_transaction

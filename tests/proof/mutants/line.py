@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.core.engine import release
-from effectonce.worker import leases
-from effectonce.worker.leases import Leases
-from effectonce.worker.line import Line
+from effectonce.worker import lease_executor as leases
+from effectonce.worker.lease_executor import Leases
+from effectonce.worker.queue_consumer import Line
 
 from .base import mutant
 

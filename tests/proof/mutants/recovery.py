@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce import intents, leftovers, saga
-from effectonce.core.saga_flow import Course
-from effectonce.intents import Intents
-from effectonce.saga import Saga
-from effectonce.saga.runner import Runner
+from effectonce import intents, saga
+from effectonce.core import unfinished as leftovers
+from effectonce.intents.intents import Intents
+from effectonce.sagas.log import Course
+from effectonce.sagas.runner import Runner
+from effectonce.sagas.saga import Saga
 from effectonce.testing.explorer.scenario import RETENTION
 
 from .base import MUTANTS, Mutant, mutant

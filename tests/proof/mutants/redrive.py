@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.dlq import DeadLetterQueue
+from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
 from effectonce.testing.explorer.tools.redrive import QUEUE, Letters
 

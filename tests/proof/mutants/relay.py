@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from effectonce.contracts.outbox import Verdict
 from effectonce.errors import BrokerUnavailable
-from effectonce.outbox import Outbox, message_of
-from effectonce.outgoing import Verdict
-from effectonce.relay import lane, sending
+from effectonce.outbox.outbox import Outbox, message_of
+from effectonce.relay import publish_batch as sending
+from effectonce.relay import pump as lane
 from effectonce.testing.explorer.tools import outbox as model
 
 from .base import mutant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.saga_flow import Course
-from effectonce.saga import runner
-from effectonce.saga.runner import Runner
+from effectonce.sagas import runner
+from effectonce.sagas.log import Course
+from effectonce.sagas.runner import Runner
 
 from .base import mutant
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from effectonce.backends.memory.store import MemoryPort
 from effectonce.record import Answer, Remember
-from effectonce.stores.memory import MemoryPort
 
 from .base import mutant
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.contracts import ConnectionLost
-from effectonce.worker import plans
-from effectonce.worker.line import Line
-from effectonce.worker.plans import Batch, Unit
-from effectonce.worker.transactions import Transactions
+from effectonce.worker import transaction_runner as plans
+from effectonce.worker.queue_consumer import Line
+from effectonce.worker.transaction_executor import Transactions
+from effectonce.worker.transaction_runner import Batch, Unit
 
 from .base import mutant
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from starlette.responses import Response
 
-from effectonce.dashboard.desk import Ask, link
+from effectonce.contracts.outbox import Backlog, Entries, State
+from effectonce.dashboard.context import Ask, link
 from effectonce.errors import InvalidOption
-from effectonce.outgoing import Backlog, Entries, State
 
 STATES: Final[tuple[State, ...]] = ("parked", "waiting", "pending", "published")
 

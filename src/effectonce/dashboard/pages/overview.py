@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import json
 from starlette.responses import Response
 
-from effectonce.dashboard.desk import Ask, link
-from effectonce.dashboard.reading import STATES, age, count
-from effectonce.dashboard.watching import Sample
+from effectonce.dashboard.context import Ask, link
+from effectonce.dashboard.formatting import STATES, age, count
+from effectonce.dashboard.poller import Sample
 
 STALE = 15 * 60 * 1_000_000
 """After how long without a finished sweep that is worth a word (F37)."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from effectonce.dashboard import reading
-from effectonce.dashboard.desk import Ask, link
+from effectonce.dashboard import formatting as reading
+from effectonce.dashboard.context import Ask, link
 from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, timeline
 from effectonce.errors import InvalidKey, InvalidOption
 from effectonce.record import Record, State

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from effectonce.dashboard import reading
-from effectonce.dashboard.desk import Ask, link
+from effectonce.dashboard import formatting as reading
+from effectonce.dashboard.context import Ask, link
 from effectonce.dashboard.graph import draw
 from effectonce.dashboard.sources import ROWS
 from effectonce.dashboard.timeline import saga_log, timeline

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import msgspec
 
 from effectonce.core.flow import Run, running
-from effectonce.durations import Duration, micros
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -31,7 +30,8 @@ from effectonce.errors import (
     Retryable,
     show,
 )
-from effectonce.policies import choice
+from effectonce.guard.options import choice
+from effectonce.values.durations import Duration, micros
 
 METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 #: Answers after which the same call, under the same key, may succeed.

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from effectonce.errors import ConfigurationError
 from effectonce.http.protocol import KEY, Headers
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent, Operation
 from effectonce.providers import Provider, classify, find
 

@@ -1,6 +1,6 @@
 """The modelled database: transactions that commit or do not, rows that are locked, connections that break.
 
-A connection of it is one that `effectonce.connections.callers` knows, so that the inbox and the outbox run on it as
+A connection of it is one that `effectonce.sessions` knows, so that the inbox and the outbox run on it as
 they are: what they send is looked up in the statements of their own files, and every statement is a request of its
 process.
 A statement that touches only its own transaction commutes with everything; an insert of a key that another open
@@ -16,12 +16,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from effectonce.connections import callers
-from effectonce.connections.callers.base import Caller, Named
+from effectonce import sessions as callers
 from effectonce.contracts import ConnectionLost
 from effectonce.inbox.rows import rows_of
-from effectonce.outbox import Row
+from effectonce.outbox.outbox import Row
 from effectonce.record import Settlement
+from effectonce.sessions.base import Caller, Named
 
 from .wire import JOIN, Ties
 from .world import Process, World

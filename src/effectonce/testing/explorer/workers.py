@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from effectonce.blocks import block
-from effectonce.guard import once
+from effectonce.guard.block import block
+from effectonce.guard.once import once
 
 from .finale import finish
 from .oracle import Ledger

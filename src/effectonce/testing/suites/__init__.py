@@ -30,7 +30,20 @@ from collections.abc import Callable
 
 from effectonce.contracts import Backend
 
-from . import batches, claims, concurrency, expiry, fingerprints, notes, people, ports, settlements, values
+from . import (
+    batches,
+    claims,
+    concurrency,
+    expiry,
+    fingerprints,
+    notes,
+    ports,
+    settlements,
+    values,
+)
+from . import (
+    operator_api as people,
+)
 from .broker import broker_cases, broker_suite
 from .broker_harness import BrokerCase, BrokerHarness, Site
 from .harness import Case, Colour, Harness

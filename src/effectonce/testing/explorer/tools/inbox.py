@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.connections.callers import session_on
-from effectonce.inbox import Inbox
+from effectonce.inbox.inbox import Inbox
+from effectonce.sessions import session_on
 from effectonce.testing.explorer.database import Connection, Database
 from effectonce.testing.explorer.scenario import Scenario
 from effectonce.testing.explorer.stage import SCOPE, Stage, Tag, Witness

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.core.drive import drive
-from effectonce.intents import Intents
+from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.providers import Provider as Described
 from effectonce.providers import Verdict

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from effectonce.connections.callers import session_on
 from effectonce.core.drive import drive
 from effectonce.errors import StoreUnavailable
 from effectonce.message import Message
-from effectonce.outbox import Outbox
+from effectonce.outbox.outbox import Outbox
 from effectonce.record import Batchable, Settlement
+from effectonce.sessions import session_on
 from effectonce.testing.explorer.database import Connection, Database
 from effectonce.testing.explorer.scenario import LEASE, Scenario
 from effectonce.testing.explorer.stage import Tag

@@ -17,7 +17,6 @@ from typing import Any
 from effectonce.broker import Broker as Handle
 from effectonce.contracts import BrokerCapabilities
 from effectonce.contracts import Delivery as Delivered
-from effectonce.core.backoff import Backoff
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
 from effectonce.testing.explorer.broker import Broker, Entry, State
@@ -29,12 +28,13 @@ from effectonce.testing.explorer.steps import perform
 from effectonce.testing.explorer.wire import Ties
 from effectonce.testing.explorer.workers import GuardStage
 from effectonce.testing.explorer.world import Delivery, Process, World
-from effectonce.worker import Worker
-from effectonce.worker.chores import Fail
-from effectonce.worker.isolation import Isolation
+from effectonce.values.backoff import Backoff
+from effectonce.worker.background_tasks import Fail
 from effectonce.worker.jobs import read_cause
-from effectonce.worker.leases import Leases
-from effectonce.worker.line import Discipline, Line
+from effectonce.worker.lease_executor import Leases
+from effectonce.worker.quarantine import Isolation
+from effectonce.worker.queue_consumer import Discipline, Line
+from effectonce.worker.worker import Worker
 
 QUEUE = "orders"
 TO = "receipts"

@@ -14,12 +14,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities, Packet
+from effectonce.contracts.outbox import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
-from effectonce.outbox import Outbox, Row
-from effectonce.outgoing import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
-from effectonce.relay.lane import Lane, Settings, Signals, Totals
+from effectonce.outbox.outbox import Outbox, Row
+from effectonce.relay.pump import Lane, Settings, Signals, Totals
 from effectonce.testing.explorer.broker import Broker
 from effectonce.testing.explorer.database import Connection
 from effectonce.testing.explorer.scenario import LEASE, SECOND, Scenario

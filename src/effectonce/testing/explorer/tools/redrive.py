@@ -12,7 +12,7 @@ from typing import Any
 
 from effectonce.broker import Broker as Handle
 from effectonce.contracts import BrokerCapabilities, DeadLetter, Packet
-from effectonce.dlq import DeadLetterQueue
+from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
 from effectonce.record import Answer, Claim, Settlement
@@ -23,8 +23,8 @@ from effectonce.testing.explorer.stage import SCOPE, nowhere
 from effectonce.testing.explorer.wire import Ties
 from effectonce.testing.explorer.workers import GuardStage
 from effectonce.testing.explorer.world import Delivery, Process, World
-from effectonce.worker import Worker
 from effectonce.worker.jobs import Cause
+from effectonce.worker.worker import Worker
 
 from .outbox import Publishing, Refusal
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.core.flow import current
-from effectonce.durations import Duration
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
-from effectonce.saga import Saga
+from effectonce.sagas.saga import Saga
 from effectonce.testing.explorer.provider import Provider
 from effectonce.testing.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
 from effectonce.testing.explorer.stage import Declined, Stage, Steady, Tag
 from effectonce.testing.explorer.world import Delivery, Process, World
+from effectonce.values.durations import Duration
 
 
 class Stale(Exception):

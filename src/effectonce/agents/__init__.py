@@ -1,0 +1,1 @@
+"""Tool calls of agents, each of which takes effect once."""

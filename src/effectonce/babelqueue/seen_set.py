@@ -1,0 +1,81 @@
+"""babelqueue: its idempotency guard, on any effectonce store instead of one process's memory.
+
+    from babelqueue import idempotency
+    from effectonce.babelqueue.seen_set import seen_set
+
+    app.register("urn:babel:payments:charge", idempotency.wrap(seen_set(store, scope="payments"), charge))
+
+Nothing of babelqueue is imported here: `SeenSet` has the three methods that its `wrap` asks for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.core.codec import Codec
+from effectonce.core.drive import run_through
+from effectonce.core.flow import Policy, Run, begin, finish, prepare
+from effectonce.errors import ResultNotStored
+from effectonce.guard.options import check_scope
+from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.values.durations import Duration, micros
+from effectonce.values.identity import encode_key
+
+
+class SeenSet:
+    """The message ids that one consumer has handled: mode S, so looked up before the handler, recorded after it.
+
+    - 0 lost: an id is recorded only after the handler succeeded.
+    - Doubled where two deliveries of one id run at the same time, and where a handler's success was not recorded
+      (the process died, or the store went away, in between): the handler must bear that. ``once`` narrows it.
+    - A store that does not answer raises `StoreUnavailable`, from `seen` before the handler runs and from `remember`
+      after it. babelqueue then delivers again; nothing is acked on a guess. But it counts that as an attempt, and
+      drops a message after its ``max_attempts`` unless the app has ``dead_letter=True``: set it, with a backoff.
+    """
+
+    def __init__(self, store: Store, policy: Policy) -> None:
+        self._store = store
+        self._policy = policy
+
+    def seen(self, message_id: str) -> bool:
+        """Whether this id was handled.
+
+        Where `once` shares the scope and its record is claimed, in doubt or failed, that is raised
+        (`InProgress`, `InDoubt`, `PermanentFailure`): neither running nor acking would be right.
+        """
+        run = self._run(message_id)
+        try:
+            pending = begin(run, run.engine.sync_side())
+            if pending is not None:
+                run_through(pending)
+        except ResultNotStored:  # done, by a guard that could not keep its result; nobody asks for it here
+            return True
+        return run.replayed
+
+    def remember(self, message_id: str) -> None:
+        """Record that this id was handled. Whatever `once` holds under it by now stays as it is."""
+        run = self._run(message_id)
+        pending = finish(run, run.engine.sync_side(), None)
+        if pending is not None:
+            run_through(pending)
+
+    def forget(self, message_id: str) -> None:
+        """Let the next delivery of this id run."""
+        self._store.forget(self._policy.scope, message_id)
+
+    def _run(self, message_id: str) -> Run:
+        return prepare(self._store.engine, self._policy, encode_key(message_id), b"")
+
+    def __repr__(self) -> str:
+        return f"SeenSet({self._store!r}, scope={self._policy.scope!r})"
+
+
+def seen_set(store: Store, *, scope: str, retention: Duration = DEFAULT_RETENTION) -> SeenSet:
+    """A seen-set on ``store`` for ``babelqueue.idempotency.wrap``; its promise is that of `SeenSet`.
+
+    ``scope`` names the consumer and its handler: two that receive the same message need two, or the first would hide
+    it from the second. ``retention`` is how long an id is known; keep it longer than the broker can redeliver.
+    """
+    check_scope(scope)
+    codec = Codec(Any, store.max_result)
+    return SeenSet(store, Policy(scope=scope, codec=codec, seen=True, retention=micros(retention, "retention")))

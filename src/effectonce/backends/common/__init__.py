@@ -1,0 +1,1 @@
+"""What several backends share: reconnecting, visibility timeouts, broker errors, and reading SQL files."""

@@ -1,0 +1,1 @@
+"""Kafka: the broker, over confluent-kafka."""

@@ -1,0 +1,1 @@
+"""Records and queues in this process."""

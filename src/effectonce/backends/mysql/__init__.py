@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: records and the outbox."""

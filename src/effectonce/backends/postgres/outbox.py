@@ -1,0 +1,132 @@
+"""The relay's side of an outbox in PostgreSQL. Its statements are in ``backends/postgres/outbox.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from effectonce.backends.common.sql_files import inbox_words, outbox_words, statements
+from effectonce.contracts.outbox import (
+    CAP,
+    LOOK_AGAIN,
+    Backlog,
+    Cleaned,
+    Entries,
+    Lease,
+    Leased,
+    Outgoing,
+    State,
+    Verdict,
+    backlog,
+    channel_of,
+    page_of,
+    place,
+)
+
+from .codec import int4, int8, integers, longs, texts, utf8
+from .connection import Param, Row, Statement, Wire
+
+_FREED = 10_000  # rows behind parked ones that are due at once
+_NOW = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+
+
+class PostgresOutbox:
+    """See `contracts.OutboxPort`. One `Wire`, and what to send over it."""
+
+    def __init__(self, wire: Wire, table: str, prefix: str) -> None:
+        self.table = table
+        self._wire = wire
+        self._queries = _queries(table, prefix)
+        self._inbox = f'"{prefix}_inbox"'.encode()
+        self._channel = channel_of(table).encode()
+        self._cleaned = f"cleaned {table}".encode()
+
+    async def lease(self, lease: Lease) -> Leased:
+        params: list[Param] = [
+            lease.owner,
+            int8.pack(lease.span),
+            int4.pack(lease.limit),
+            int8.pack(lease.after),
+            int4.pack(lease.take or lease.limit),
+            texts(lease.without),
+        ]
+        if lease.ordered:
+            params.append(int8.pack(LOOK_AGAIN))
+        rows = await self._wire.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
+        taken = sorted((Outgoing(*row) for row in rows if row[-1] >= 0), key=_seq)
+        after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
+        return Leased(taken, after, more)
+
+    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+        sent = [verdict.seq for verdict in verdicts if verdict.state == "published"]
+        others = [verdict for verdict in verdicts if verdict.state != "published"]
+        params = [
+            owner,
+            longs(sent),
+            int8.pack(keep),
+            longs([verdict.seq for verdict in others]),
+            texts([verdict.state for verdict in others]),
+            longs([verdict.span for verdict in others]),
+            integers([verdict.refund for verdict in others]),
+            texts([verdict.error for verdict in others]),
+        ]
+        ((applied,),) = await self._wire.execute(self._queries["settle"], params)
+        return int(applied)
+
+    async def wait(self, timeout: float) -> bool:
+        return bool(await self._wire.notifications(self._channel, timeout))
+
+    # -- people and upkeep
+
+    async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
+        chosen = None if seqs is None else longs(seqs)
+        ((count,),) = await self._ask(
+            "unpark", chosen, b"\1" if discard else b"\0", int4.pack(limit), int4.pack(_FREED)
+        )
+        return int(count)
+
+    async def list(self, state: State, limit: int, cursor: str | None = None) -> Entries:
+        due_at, seq = place(cursor)
+        rows = await self._ask("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))
+        return page_of(rows, limit)
+
+    async def stats(self) -> Backlog:
+        return backlog(await self._ask("stats", int4.pack(CAP), self._cleaned))
+
+    async def clean(self, limit: int) -> Cleaned:
+        ((published, more),) = await self._ask("clean", int4.pack(limit))
+        inbox = await self._clean_inbox(limit)
+        if not more and inbox < limit:
+            await self._ask("cleaned", self._cleaned)
+        return Cleaned(published, inbox, more or inbox == limit)
+
+    async def _clean_inbox(self, limit: int) -> int:
+        if not (await self._ask("has_inbox", self._inbox))[0][0]:
+            return 0
+        await self._ask("purge_attempts", int8.pack(limit))
+        return len(await self._ask("purge", int8.pack(limit)))
+
+    async def check(self) -> None:
+        await self._ask("probe")
+        await self._wire.check(self._queries["denied"])
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
+        return await self._wire.execute(self._queries[name], params, prepare=False)
+
+
+def _seq(row: Outgoing) -> int:
+    return row.seq
+
+
+@cache
+def _queries(table: str, prefix: str) -> dict[str, Statement]:
+    words = outbox_words("postgresql", table)
+    named = statements("backends/postgres/outbox.sql", meta=f'"{prefix}_meta"', now=_NOW, **words)
+    for part in ("fresh", "columns", "taking"):
+        del named[part]
+    inbox = statements("inbox/postgres.sql", now=_NOW, **inbox_words("postgresql", f"{prefix}_inbox"))
+    named.update({name: inbox[name] for name in ("purge", "purge_attempts")})
+    return {name: Statement(sql) for name, sql in named.items()}

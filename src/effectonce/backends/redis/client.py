@@ -1,0 +1,219 @@
+"""Redis through a client that the caller already has: redis-py or valkey-py, sync or asyncio, cluster or not.
+
+Everything goes through its ``execute_command``; its owner closes it. Only replies of scripts are relied on:
+those come back the same whatever protocol, decoding or response callbacks the client was made with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from effectonce.contracts import ConnectionLost
+from effectonce.errors import StoreUnavailable, WrongColour, show
+
+from .connection import Endpoint, ReplyError, Script, translate
+
+# What the client libraries call the errors whose code word they cut off.
+_CODES = {
+    "AskError": "ASK",
+    "AuthenticationError": "WRONGPASS",
+    "AuthenticationWrongNumberOfArgsError": "WRONGPASS",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+
+
+def is_async(client: Any) -> bool:
+    return inspect.iscoroutinefunction(client.execute_command)
+
+
+def is_cluster(client: Any) -> bool:
+    return hasattr(client, "get_primaries")
+
+
+class ClientWire:
+    """See `redis.Wire`. One class for both colours: what is awaitable is awaited."""
+
+    def __init__(self, client: Any, shown: str, companions: Callable[[bytes], tuple[bytes, ...]]) -> None:
+        self.shown = shown
+        self._client = client
+        self._companions = companions
+        self._cluster = is_cluster(client)
+        self._async = is_async(client)
+        self._pubsub: Any = None
+
+    async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
+        if not self._cluster:
+            return await self._script(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
+        asked = [self._one(script, key, arg) for key, arg in zip(keys, args, strict=True)]
+        if self._async:
+            return await asyncio.gather(*asked)
+        return [await each for each in asked]
+
+    async def _one(self, script: Script, key: bytes, arg: bytes) -> Any:
+        beside = self._companions(key)
+        try:
+            return (await self._script(script, ("EVALSHA", script.sha, 1 + len(beside), key, *beside, arg)))[0]
+        except StoreUnavailable as error:  # its node, not the others'
+            return error
+
+    async def batch_at(self, node: str, script: Script, args: Sequence[bytes]) -> Sequence[Any]:
+        return await self._script(script, ("EVALSHA", script.sha, 0, *args), **self._target(node))
+
+    async def _script(self, script: Script, command: tuple[Any, ...], **options: Any) -> list[Any]:
+        try:
+            try:
+                reply = await self._call(command, **options)
+            except ReplyError as error:
+                if error.code != "NOSCRIPT":
+                    raise
+                await self._call(("SCRIPT LOAD", script.source), **options)
+                reply = await self._call(command, **options)
+        except ReplyError as error:
+            raise translate(error, self.shown) from error
+        return [self._code(item) if isinstance(item, Exception) else item for item in reply]
+
+    async def nodes(self) -> Sequence[str]:
+        if not self._cluster:
+            return ("",)
+        if self._async:
+            await self._client.initialize()
+        return sorted(node.name for node in self._client.get_primaries())
+
+    async def command(self, node: str, *words: str | bytes) -> Any:
+        return await self._call(words, **self._target(node))
+
+    def _target(self, node: str) -> dict[str, Any]:
+        return {"target_nodes": self._client.get_node(node_name=node)} if self._cluster and node else {}
+
+    async def _call(self, words: Sequence[Any], **options: Any) -> Any:
+        try:
+            if words[0] == "EVALSHA":
+                options["NEVER_DECODE"] = []  # binary, whatever the client was made for
+            reply = self._client.execute_command(*words, **options)
+            return await reply if inspect.isawaitable(reply) else reply
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> Exception:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if names & _CODES.keys() or "ResponseError" in names:
+            return self._code(error)
+        if isinstance(error, TimeoutError) or "TimeoutError" in names:
+            return StoreUnavailable(f"{self.shown} did not answer in time ({show(error)})")
+        if isinstance(error, OSError) or "ConnectionError" in names:
+            return ConnectionLost(f"the connection to {self.shown} broke ({show(error)})")
+        if "RedisError" in names or "ValkeyError" in names:
+            return StoreUnavailable(f"{self.shown} could not be asked ({show(error)})")
+        return error
+
+    @staticmethod
+    def _code(error: Exception) -> ReplyError:
+        for kind in type(error).__mro__:
+            code = _CODES.get(kind.__name__)
+            if code is not None and not str(error).startswith(code):
+                return ReplyError(f"{code} {error}")
+        return ReplyError(str(error))
+
+    async def listen(self, channel: str, timeout: float) -> Sequence[bytes]:
+        deadline = time.monotonic() + timeout
+        try:
+            if self._pubsub is None:
+                self._pubsub = self._client.pubsub()
+                await _maybe(self._pubsub.subscribe(channel))
+            while True:
+                left = max(deadline - time.monotonic(), 0.0)
+                message = await _maybe(self._pubsub.get_message(ignore_subscribe_messages=False, timeout=left or 0.001))
+                if message is not None and message["type"] == "message" and message["data"]:
+                    data = message["data"]
+                    return [data if isinstance(data, bytes) else data.encode()]
+                if left == 0.0:
+                    return []
+        except Exception as error:
+            await self._unsubscribe()
+            found = self._translated(error)
+            raise translate(found, self.shown) if isinstance(found, ReplyError) else found from error
+
+    async def _unsubscribe(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            try:
+                await _maybe(pubsub.aclose() if self._async else pubsub.close())
+            except Exception:  # it is on its way out
+                pass
+
+    async def drop(self) -> None:
+        """The client reconnects by itself."""
+
+    async def close(self) -> None:
+        await self._unsubscribe()
+
+
+async def _maybe(value: Awaitable[Any] | Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def endpoint_of(client: Any) -> Endpoint:
+    """Where a client is connected to, for the colour that it does not have itself.
+
+    Heartbeats, sweeps and wake-ups run on threads, beside an async client too. `WrongColour` where the client
+    does not say (Sentinel, a pool of one's own).
+    """
+    options: dict[str, Any] = {}
+    try:
+        if is_cluster(client):
+            manager = getattr(client, "nodes_manager", None)
+            options.update(getattr(manager, "connection_kwargs", None) or getattr(client, "connection_kwargs", {}))
+            first = next(iter(manager.startup_nodes.values() if manager else client.get_primaries()))
+            options.update(host=first.host, port=first.port)
+            secure = "ssl" in repr(options.get("connection_class", "")).lower() or bool(options.get("ssl"))
+        else:
+            options.update(client.connection_pool.connection_kwargs)
+            secure = "ssl" in client.connection_pool.connection_class.__name__.lower()
+    except (AttributeError, StopIteration):
+        options = {}
+    if not ("path" in options or "host" in options):
+        raise WrongColour(
+            "this client is of the other colour and does not say where it is connected to; make the store from "
+            "a URL, which serves both sync and async code"
+        )
+    provider = options.get("credential_provider")
+    return Endpoint(
+        host=options.get("host") or "localhost",
+        port=int(options.get("port") or 6379),
+        path=options.get("path"),
+        db=int(options.get("db") or 0),
+        user=options.get("username"),
+        password=options.get("password"),
+        provider=None if provider is None else provider.get_credentials,
+        tls=_tls(options) if secure else None,
+        timeout=float(options.get("socket_timeout") or 5.0),
+        connect_timeout=float(options.get("socket_connect_timeout") or 5.0),
+    )
+
+
+def _tls(options: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(
+        cafile=options.get("ssl_ca_certs"), capath=options.get("ssl_ca_path"), cadata=options.get("ssl_ca_data")
+    )
+    if options.get("ssl_certfile"):
+        context.load_cert_chain(
+            options["ssl_certfile"], options.get("ssl_keyfile"), password=options.get("ssl_password")
+        )
+    if str(options.get("ssl_cert_reqs", "required")).lower() in ("none", "cert_none", "verifymode.cert_none"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif options.get("ssl_check_hostname") is False:
+        context.check_hostname = False
+    return context

@@ -1,0 +1,1 @@
+"""Azure Service Bus: the broker, over the SDK of Microsoft."""

@@ -1,0 +1,1 @@
+"""SQLite: records, the outbox and queues in one file."""

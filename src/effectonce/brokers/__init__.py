@@ -1,1 +1,0 @@
-"""One module per broker; see `effectonce.contracts`."""

@@ -1,0 +1,1 @@
+"""What `effectonce demo` runs: one payment delivered twice, and every mode under kills."""

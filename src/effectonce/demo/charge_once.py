@@ -1,0 +1,128 @@
+"""`effectonce demo`: one payment, delivered twice byte for byte, charged once.
+
+Runs on the standard library and msgspec. It counts what really happened, and exits with 1 where that was not one
+charge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from msgspec import Struct, json, structs
+
+from effectonce.cli.terminal import Screen, redacted
+from effectonce.guard.once import once
+from effectonce.message import Message
+from effectonce.store import connect
+
+from .shop import Ledger, Payment, Receipt, decoded, encoded, envelope, sqlite_url
+
+DELIVERIES = 2
+
+
+class Report(Struct, kw_only=True):
+    """What the demo saw, as ``--json`` prints it."""
+
+    payment_id: str
+    message_id: str
+    deliveries: int = 0
+    charges: int = 0
+    replayed: int = 0
+    receipts: list[Receipt] = []
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise was kept: every delivery was answered alike, and one of them charged."""
+        same = all(receipt == self.receipts[0] for receipt in self.receipts)
+        return (self.deliveries, self.charges, self.replayed) == (DELIVERIES, 1, DELIVERIES - 1) and same
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo that ``arguments`` ask for; 0 where every promise was kept, else 1."""
+    options = command_line().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
+    with tempfile.TemporaryDirectory(prefix="effectonce-demo-", ignore_cleanup_errors=True) as folder:
+        if options.crash:
+            from .crash import main as crash
+
+            return crash(Path(folder), as_json=options.json)
+        return charge_once(Path(folder), as_json=options.json)
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="effectonce demo",
+        description="One payment, delivered twice byte for byte, charged once, on SQLite in a temporary file.",
+    )
+    parser.add_argument(
+        "--crash", action="store_true", help="kill the worker before and after the charge, all modes side by side"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains as argparse does, but never repeats a URL with its password."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message, message.split()))
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends the demo as Ctrl-C does: by an exception, so that files and processes are cleared away."""
+    sys.exit(128 + number)
+
+
+def charge_once(folder: Path, *, as_json: bool = False) -> int:
+    """The two deliveries, in this process."""
+    screen = Screen()
+    message = envelope()
+    report = Report(payment_id=message.data.payment_id, message_id=message.id)
+    ledger = Ledger(folder / "ledger.db")
+    body = encoded(message)
+    queue: deque[bytes] = deque()
+    for number in range(1, DELIVERIES + 1):
+        queue.append(body)
+        if not as_json:
+            size = f"{'same ' if number > 1 else ''}{len(body)} bytes"
+            screen.tell("publish", f"delivery {number}  id={message.id}  {size}", "dim")
+
+    with connect(sqlite_url(folder / "store.db")) as store:
+
+        @once(store, scope="demo:charge")
+        def charge(message: Message[Payment]) -> Receipt:
+            payment = message.data
+            if not as_json:
+                money = f"{payment.amount / 100:.2f} {payment.currency}"
+                screen.tell("charge", f"payment_id={payment.payment_id}  {money}  id={message.id}", "yellow")
+            return ledger.charge(payment)
+
+        while queue:
+            outcome = charge.call(decoded(queue.popleft()))
+            report.deliveries += 1
+            report.replayed += outcome.replayed
+            report.receipts.append(outcome.value)
+    report.charges = ledger.count()
+    _show(report, screen, as_json)
+    return 0 if report.kept else 1
+
+
+def _show(report: Report, screen: Screen, as_json: bool) -> None:
+    if as_json:
+        print(json.encode({"ok": report.kept, **structs.asdict(report)}).decode())
+        return
+    fired = f"side-effect fired {report.charges} time(s)."
+    screen.tell("result", f"{report.deliveries} deliveries of the SAME payment {report.payment_id}: {fired}", "bold")
+    if report.kept:
+        number = report.receipts[0].number
+        screen.tell("ok", f"delivered at least once, charged exactly once: both got receipt {number}.", "green")
+    else:
+        screen.tell("FAILED", f"one charge was promised, {report.charges} happened.", "red")

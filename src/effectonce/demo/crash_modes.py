@@ -1,0 +1,250 @@
+"""The ways to consume a payment that `effectonce demo --crash` puts side by side, as data.
+
+A new mode is one entry in `MODES`: how it handles a message, what it lets through, and what it promises in each
+scenario. Both sides of the demo read this table: the parent to know what to expect, the worker to know what to do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from effectonce.guard.once import once
+from effectonce.inbox.inbox import Inbox
+from effectonce.intents.intents import Intents
+from effectonce.intents.operations import Intent
+from effectonce.message import Message
+from effectonce.store import Store, connect
+
+from .shop import Ledger, Payment, Receipt, sqlite_url
+
+ScenarioName = Literal["twice", "at_once", "killed_before", "killed_after"]
+Point = Literal["checked", "charging", "charged"]
+Handler = Callable[[Message[Payment]], object]
+
+
+class Desk:
+    """Where a worker works: its store, its card network, and the points at which it can be stopped."""
+
+    def __init__(self, folder: Path, lease: str, reach: Callable[[Point], None]) -> None:
+        self.file = folder / "store.db"
+        self.lease = lease
+        self.reach = reach
+        self.ledger = Ledger(folder / "ledger.db")
+
+    @cached_property
+    def store(self) -> Store:
+        return connect(sqlite_url(self.file))
+
+    def charge(self, payment: Payment, key: str | None = None) -> Receipt:
+        """The effect, which nobody can take back."""
+        with self.reached():
+            return self.ledger.charge(payment, key)
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """The points before and after the effect."""
+        self.reach("charging")
+        yield
+        self.reach("charged")
+
+
+class Happened(Struct, frozen=True):
+    """What one scenario came to: how often the card was charged, and whether it ended as in doubt."""
+
+    charges: int
+    in_doubt: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Acknowledged, never charged, and nobody knows."""
+        return self.charges == 0 and not self.in_doubt
+
+    def __str__(self) -> str:
+        if self.in_doubt:
+            return f"{self.charges} in doubt"
+        if self.lost:
+            return "0 LOST"
+        return "1" if self.charges == 1 else f"{self.charges} DOUBLED"
+
+
+ONCE = Happened(1)
+DOUBLED = Happened(2)
+ALWAYS_ONCE: dict[ScenarioName, tuple[Happened, ...]] = {
+    "twice": (ONCE,),
+    "at_once": (ONCE,),
+    "killed_before": (ONCE,),
+    "killed_after": (ONCE,),
+}
+UNKNOWN = Happened(0, in_doubt=True), Happened(1, in_doubt=True)
+
+
+class Mode(Struct, frozen=True, kw_only=True):
+    """One way to consume. ``promise``: all that may happen in each scenario; None for those that promise nothing."""
+
+    name: str
+    title: str
+    lets_through: str
+    handler: Callable[[Desk], Handler]
+    promise: dict[ScenarioName, tuple[Happened, ...]] | None = None
+
+
+def unguarded(desk: Desk) -> Handler:
+    """Charge, then ack."""
+    return lambda message: desk.charge(message.data)
+
+
+def by_hand(*, mark_first: bool) -> Callable[[Desk], Handler]:
+    """What is written by hand: look whether the id is there, and put it there before or after the charge."""
+
+    def build(desk: Desk) -> Handler:
+        seen = _HandMade(desk.file)
+
+        def handle(message: Message[Payment]) -> None:
+            if seen.has(message.id):
+                return
+            desk.reach("checked")
+            if mark_first:
+                seen.add(message.id)
+            desk.charge(message.data)
+            if not mark_first:
+                seen.add(message.id)
+
+        return handle
+
+    return build
+
+
+class _HandMade:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        with closing(self._open()) as db:
+            db.execute("CREATE TABLE IF NOT EXISTS handled (id TEXT PRIMARY KEY)")
+
+    def has(self, message_id: str) -> bool:
+        with closing(self._open()) as db:
+            return db.execute("SELECT 1 FROM handled WHERE id = ?", (message_id,)).fetchone() is not None
+
+    def add(self, message_id: str) -> None:
+        with closing(self._open()) as db:
+            db.execute("INSERT OR IGNORE INTO handled VALUES (?)", (message_id,))
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=30, isolation_level=None)
+
+
+def guarded(**options: Any) -> Callable[[Desk], Handler]:
+    """`once`, with these options."""
+
+    def build(desk: Desk) -> Handler:
+        @once(desk.store, scope="demo:charge", lease=desk.lease, **options)
+        def charge(message: Message[Payment]) -> Receipt:
+            return desk.charge(message.data)
+
+        return charge
+
+    return build
+
+
+def in_one_commit(desk: Desk) -> Handler:
+    """`Inbox`, where the charge is a row in a database of the shop's own."""
+    inbox = Inbox(scope="demo:charge")
+    with closing(desk.ledger.open()) as db:
+        inbox.migrate(db)
+
+    def handle(message: Message[Payment]) -> None:
+        with closing(desk.ledger.open(patience=0.2)) as db, db:
+            db.execute("BEGIN")
+            if inbox.first(db, message):
+                with desk.reached():
+                    desk.ledger.enter(db, message.data)
+
+    return handle
+
+
+def under_a_key(desk: Desk) -> Handler:
+    """`Intents`, where the card network keeps keys."""
+
+    @Intents(desk.store, scope="demo").operation("stripe", "charge", lease=desk.lease)
+    def charge(intent: Intent[Payment]) -> Receipt:
+        return desk.charge(intent.request, intent.provider_key)
+
+    return lambda message: charge(message.data, key=message.key)
+
+
+MODES = (
+    Mode(
+        name="unguarded",
+        title="no guard",
+        lets_through="every duplicate",
+        handler=unguarded,
+    ),
+    Mode(
+        name="mark-last",
+        title="check, charge, mark",
+        lets_through="(written by hand) duplicates at the same time; a crash before the mark charges again",
+        handler=by_hand(mark_first=False),
+    ),
+    Mode(
+        name="mark-first",
+        title="check, mark, charge",
+        lets_through="(written by hand) duplicates at the same time; a crash after the mark loses the payment",
+        handler=by_hand(mark_first=True),
+    ),
+    Mode(
+        name="seen",
+        title="S  seen-set",
+        lets_through="duplicates at the same time; a crash before the record runs again: for effects that bear it",
+        handler=guarded(mode="seen"),
+        promise={
+            "twice": (ONCE,),
+            "at_once": (ONCE, DOUBLED),
+            "killed_before": (ONCE,),
+            "killed_after": (ONCE, DOUBLED),
+        },
+    ),
+    Mode(
+        name="lease",
+        title="L  lease (default)",
+        lets_through="a crash before the record: the work runs again when the lease is over",
+        handler=guarded(),
+        promise={
+            "twice": (ONCE,),
+            "at_once": (ONCE,),
+            "killed_before": (ONCE,),
+            "killed_after": (ONCE, DOUBLED),
+        },
+    ),
+    Mode(
+        name="lease-doubt",
+        title='L  on_lapse="doubt"',
+        lets_through="none of these; what a crash left open waits for an operator (store.resolve)",
+        handler=guarded(on_lapse="doubt"),
+        promise={
+            "twice": (ONCE,),
+            "at_once": (ONCE,),
+            "killed_before": UNKNOWN,
+            "killed_after": UNKNOWN,
+        },
+    ),
+    Mode(
+        name="inbox",
+        title="T  Inbox",
+        lets_through="none of these, where the charge is a row of your own database, committed with the record",
+        handler=in_one_commit,
+        promise=ALWAYS_ONCE,
+    ),
+    Mode(
+        name="intents",
+        title="K  Intents",
+        lets_through="none of these, as long as the card network keeps the key; past that it is in doubt",
+        handler=under_a_key,
+        promise=ALWAYS_ONCE,
+    ),
+)

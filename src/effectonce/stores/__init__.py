@@ -1,1 +1,0 @@
-"""One module per store. Each imports the contracts and its one driver; none imports another."""

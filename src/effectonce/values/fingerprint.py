@@ -1,0 +1,161 @@
+"""Fingerprints: was this key used before with *another* payload?
+
+A fingerprint is a hash of the canonical payload. The canonical form is JSON without spaces, in which
+
+- object members are ordered by the UTF-8 bytes of their names, and names are strings (``{1: …}`` is refused:
+  after a trip through JSON it would be ``{"1": …}``, another payload);
+- numbers that are equal are written alike: integers exactly, at any size; ``1.0`` as ``1``, ``-0.0`` as
+  ``0``, ``1e22`` as the integer it is; other floats as Python's shortest ``repr``. NaN, infinity are refused;
+- strings are their code points: *no* Unicode normalisation, so a composed and a decomposed ``é`` differ. Lone
+  surrogates are refused;
+- `datetime`, `Decimal`, `UUID` and enums are written as they stand (``Decimal("1.10")`` is ``"1.10"``, not
+  ``"1.1"``; 10:00Z is not 12:00+02:00), `bytes` inside a payload as base64, tuples as arrays, sets as sorted
+  arrays (their members need a total order, so no sets of sets), dataclasses, attrs classes and Structs as
+  objects, pydantic models as ``model_dump(mode="json")``. Decode a `msgspec.Raw` first: it is taken verbatim.
+
+The bytes are pinned by golden vectors. Whatever would change one of them is a new version, and a claim then
+sends the fingerprints of all versions, so that records written by the old release still match.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
+
+import msgspec
+
+from effectonce.errors import InvalidKey, show
+
+__all__ = ["SIZE", "canonical", "fingerprint", "fingerprints"]
+
+SIZE: Final = 33
+"""Bytes of one fingerprint: its version, then a SHA-256."""
+
+_V1: Final = b"\x01"
+_NOT_BINARY: Final = frozenset((dict, list, tuple, str, int))  # an `isinstance` that says no takes as long as the JSON
+_RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
+_EMPTY: Final = hashlib.sha256()  # copied: OpenSSL takes longer to make one than to hash a small payload
+
+
+def fingerprint(value: object) -> bytes:
+    """The fingerprint that is stored: a version byte and the SHA-256 of the canonical payload.
+
+    Equal payloads have equal fingerprints in every process and release; a changed payload has another.
+    A payload that is itself bytes is hashed as it stands, apart from all JSON: ``b"{}"`` is not ``{}``.
+    Raises `InvalidKey` where `canonical` does.
+    """
+    return fingerprints(value)[:SIZE]
+
+
+def fingerprints(value: object) -> bytes:
+    """One fingerprint per supported version, `SIZE` bytes each, joined; the first is the one to store.
+
+    A stored fingerprint matches if it is any of these.
+    """
+    state = _EMPTY.copy()
+    if type(value) not in _NOT_BINARY and isinstance(value, (bytes, bytearray, memoryview)):
+        state.update(_RAW_BYTES + bytes(value))
+    else:
+        state.update(canonical(value))
+    return _V1 + state.digest()
+
+
+def canonical(value: object) -> bytes:
+    """The canonical JSON of ``value`` (the module's docstring has the rules).
+
+    Raises `InvalidKey` for what has no faithful form: NaN, infinity, lone surrogates, names that are not
+    strings, cycles, integers over Python's 4,300 digits and types that nobody taught it.
+    """
+    try:
+        text = _json(value)
+        # MessagePack marks every float with this byte, the NaN that JSON would have made `null` too.
+        # It may also occur by chance, which costs time and changes nothing.
+        if 0xCB not in _msgpack(value):
+            return text
+    except OverflowError:  # MessagePack has no integers beyond 64 bits
+        pass
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refusal(error) from error
+    try:
+        return _with_settled_numbers(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refusal(error) from error
+
+
+def _with_settled_numbers(value: object) -> bytes:
+    return _json(_settle(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
+
+
+def _settle(node: Any) -> Any:
+    """``node`` with each float in its one spelling: `repr`'s, which the language pins, and not msgspec's."""
+    kind = type(node)
+    if kind is dict:
+        return {name: _settle(member) for name, member in node.items()}
+    if kind is list or kind is tuple:
+        return [_settle(member) for member in node]
+    if kind is float:
+        if node.is_integer():
+            return int(node)
+        if node - node != 0:
+            raise ValueError(f"{node} is not a JSON number")
+        return msgspec.Raw(repr(node).encode())
+    return node
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know by itself, in terms of what it knows."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):  # numpy's float64 is one
+        return float.__float__(value)
+    if hasattr(type(value), "model_dump"):
+        return sets_sorted(value, value.model_dump(mode="json"))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Set):
+        return set(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__qualname__} has no canonical form")
+
+
+_WITH_FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
+
+
+def sets_sorted(value: Any, dumped: Any) -> Any:
+    """``dumped``, what an encoder has made of ``value``, but for the order of sets: pydantic, and msgspec unless told,
+    leave them in that of their hashes, which is another in each process."""
+    known = getattr(type(value), "model_fields", {})
+    if "root" in known:  # pydantic keeps this name for models that are one value
+        return sets_sorted(value.root, dumped)
+    if isinstance(dumped, dict):
+        if known or any(hasattr(type(value), each) for each in _WITH_FIELDS):
+            aliases = {field.serialization_alias: name for name, field in known.items()}
+            if isinstance(value, msgspec.Struct):
+                aliases = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+            named = {name: name if name in known else str(aliases.get(name, name)) for name in dumped}
+            inside = [getattr(value, name, None) for name in named.values()]
+        elif isinstance(value, Mapping) and len(value) == len(dumped):
+            inside = list(value.values())  # by their places: names that were no text are text by now
+        else:
+            return dumped
+        return {name: sets_sorted(*pair) for name, *pair in zip(dumped, inside, dumped.values(), strict=True)}
+    if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
+        members = [sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
+        return sorted(members, key=_json) if isinstance(value, Set) else members
+    return dumped
+
+
+def _refusal(error: Exception) -> InvalidKey:
+    reason = "nested too deeply, or in itself" if isinstance(error, RecursionError) else show(error, 200)
+    return InvalidKey(
+        f"this payload cannot be fingerprinted: {reason}. Choose a part that can with fingerprint=, or turn "
+        "it into JSON-like values first"
+    )
+
+
+_json = msgspec.json.Encoder(order="sorted", enc_hook=_plain).encode
+_msgpack = msgspec.msgpack.Encoder(enc_hook=_plain).encode

@@ -1,0 +1,117 @@
+"""Addresses of stores and brokers: one parser, typed options, no password in anything printable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from effectonce.errors import InvalidOption
+
+from .durations import micros
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+
+_SECRET = ("password", "secret", "token", "private", "passwd", "key")
+
+
+class Address:
+    """A parsed URL. ``take`` consumes its options; ``done`` refuses what nobody took.
+
+    Its ``repr`` and ``str`` leave out the password and every option that looks like one.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            self.port = parts.port
+        except ValueError:
+            parts = None
+        # A '/', '#' or '?' in a password ends the host part too early: what is left of it must not be printed.
+        if parts is None or parts.fragment or (parts.netloc and "@" in parts.path + parts.query):
+            raise InvalidOption(
+                "this URL cannot be parsed: check its host and port, and percent-encode what is special in "
+                "the user, the password and the path (urllib.parse.quote(password, safe=''))"
+            )
+        self.scheme = parts.scheme
+        self.host = parts.hostname or ""
+        self.netloc = parts.netloc.rpartition("@")[2]
+        self.user = unquote(parts.username) if parts.username is not None else None
+        self.password = unquote(parts.password) if parts.password is not None else None
+        self.path = unquote(parts.path)
+        self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self._shown = self._redacted() if self.scheme else "(a URL without a scheme)"
+        self._taken: list[str] = []
+
+    def _redacted(self) -> str:
+        user = f"{self.user}:***@" if self.password is not None else f"{self.user}@" if self.user else ""
+        options = "&".join(
+            f"{name}={'***' if any(word in name.lower() for word in _SECRET) else value}"
+            for name, value in self._options.items()
+        )
+        return f"{self.scheme}://{user}{self.netloc}{self.path}" + (f"?{options}" if options else "")
+
+    def take(self, name: str, convert: Callable[[str], T], default: T) -> T:
+        """The option ``name`` converted, or ``default`` where the URL does not give it."""
+        self._taken.append(name)
+        text = self._options.pop(name, None)
+        if text is None:
+            return default
+        try:
+            return convert(text)
+        except (ValueError, KeyError, InvalidOption) as error:
+            reason = str(error) or type(error).__name__
+            raise InvalidOption(f"option {name} of {self} has a bad value: {reason}") from None
+
+    def seconds(self, name: str, default: float) -> float:
+        """A duration option, in seconds."""
+        return self.take(name, lambda text: micros(float(text) if _number(text) else text, name) / 1e6, default)
+
+    def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
+        """What ``ca_file``, ``cert_file`` and ``key_file`` make, where ``secure``. Elsewhere they are refused: they
+        need ``how``."""
+        ca_file, cert_file, key_file = (self.take(name, str, "") for name in ("ca_file", "cert_file", "key_file"))
+        if not secure:
+            if ca_file or cert_file or key_file:
+                raise InvalidOption(f"ca_file, cert_file and key_file need {how}; got {self}")
+            return None
+        import ssl  # for those who connect by it
+
+        try:
+            context = ssl.create_default_context(cafile=ca_file or None)
+            if cert_file:
+                context.load_cert_chain(cert_file, key_file or None)
+        except OSError as error:
+            raise InvalidOption(f"the TLS files of {self} cannot be used: {error}") from None
+        return context
+
+    def done(self) -> None:
+        """Refuse the options that nobody took, naming those that exist."""
+        if self._options:
+            known = ", ".join(sorted(self._taken)) or "none"
+            unknown = ", ".join(sorted(self._options))
+            raise InvalidOption(f"{self.scheme}:// has no option {unknown}; its options are: {known}")
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"Address({self._shown!r})"
+
+
+def flag(text: str) -> bool:
+    """``convert`` for yes/no options."""
+    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
+        text.lower()
+    ]
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""From a packet to a job: verified, read, routed, with its key; or the reason why it cannot be handled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import force_setattr
+
+from effectonce.contracts import Delivery, Envelope
+from effectonce.errors import EffectOnceError, show
+from effectonce.message import Message
+from effectonce.values.fingerprint import fingerprints
+from effectonce.values.identity import encode_key
+
+from .jobs import ATTEMPTS, Job
+from .routes import Route
+
+
+class UnknownType(EffectOnceError):
+    """No handler of the queue takes messages of this type."""
+
+    code = "unknown-type"
+
+
+class Intake:
+    """Reads the packets of one queue."""
+
+    def __init__(self, routes: Sequence[Route], envelope: Envelope) -> None:
+        self._envelope = envelope
+        self._routes = {route.type: route for route in routes}
+        self._others = self._routes.get(None)
+
+    def read(self, delivery: Delivery) -> Job:
+        """The job of ``delivery``. Raises why there is none: `Undecodable`, `UnknownType`, `MissingKey`, `InvalidKey`.
+
+        Data is read twice where a handler wants a type: as it came, which is what duplicates are compared by (a new
+        field with a default must not make a redelivery look like another payload), and as the handler's type.
+        """
+        packet = delivery.packet
+        message = self._envelope.decode(packet)
+        route = self._routes.get(message.type, self._others)
+        if route is None:
+            known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
+            raise UnknownType(
+                f"no handler of queue {delivery.queue!r} takes type {show(message.type)!r} (they take: {known})"
+            )
+        if route.fingerprint == "data":
+            prints = fingerprints(message.data)
+        else:
+            prints = b"" if route.fingerprint is None else route.fingerprint(_arguments(route, message), {})
+        if route.data_type is not Any:
+            message = self._envelope.decode(packet, route.data_type)
+        key: Any = message.key if route.key is None else route.key(_arguments(route, message), {})
+        if type(key) is not str or not 0 < len(key) <= 200 or not key.isascii() or "\0" in key:
+            key = encode_key(key)
+        if delivery.attempt > 1:
+            force_setattr(message, "attempt", delivery.attempt)
+        job = Job(delivery, route, message, key, prints, message.ordering_key or key)
+        if ATTEMPTS in packet.headers:
+            used = packet.headers[ATTEMPTS]
+            job.used = int(used) if used.isdecimal() and len(used) < 9 else 0
+        return job
+
+
+def _arguments(route: Route, message: Message[Any]) -> tuple[Any, ...]:
+    return (None, message) if route.with_connection else (message,)

@@ -1,0 +1,145 @@
+"""What would become of a message if it were delivered now (F51); asked of the records, which stay as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol, TypeVar
+
+from effectonce.core import flow
+from effectonce.core.drive import drive
+from effectonce.errors import InProgress, PayloadMismatch
+from effectonce.inbox.delivery import Transaction
+from effectonce.record import Answer, Look
+from effectonce.sessions import Caller
+from effectonce.store import Store
+
+from .jobs import Job
+from .routes import Route
+from .transaction_runner import Plans
+
+T = TypeVar("T")
+
+Fate = Literal["execute", "resume", "no-op", "in-progress", "in-doubt", "failed", "mismatch", "unreadable", "unknown"]
+"""Of a message that is redriven.
+
+``execute``: it was never tried. ``resume``: it was, and goes on as its next attempt. ``no-op``: it is done, so it is
+acked. ``in-progress``: another delivery of it runs. ``in-doubt``, ``failed``, ``mismatch``, ``unreadable``: it would
+come back to the dead letters. ``unknown``: only its worker could tell.
+"""
+
+_FATES: dict[str, Fate] = {
+    "done": "no-op",
+    "failed": "failed",
+    "exhausted": "failed",
+    "in_progress": "in-progress",
+    "in_doubt": "in-doubt",
+    "mismatch": "mismatch",
+}
+
+
+class Outlook(Protocol):
+    """Looks into the records of one worker."""
+
+    async def fate(self, job: Job) -> tuple[Fate, int]:
+        """What would become of it, and how many attempts are counted so far."""
+        ...
+
+    async def reopen(self, job: Job, fate: Fate) -> bool:
+        """Let it run as a new generation, whatever became of it before. False where there was nothing to reopen."""
+        ...
+
+    async def forgive(self, job: Job) -> None:
+        """It is redriven: what is counted against it counts no longer."""
+        ...
+
+
+class StoreOutlook:
+    """Modes L and S."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def fate(self, job: Job) -> tuple[Fate, int]:
+        return await asyncio.to_thread(self._fate, job)
+
+    def _fate(self, job: Job) -> tuple[Fate, int]:
+        engine = self._store.engine
+        run = flow.prepare(engine, job.route.policy, job.key, job.fingerprints)
+        answer = engine.sync_side().claim(Look(run.scope, run.stored_key, run.fingerprints))
+        if type(answer) is not Answer:
+            answer = drive(answer)
+        record = self._store.get(job.route.policy.scope, job.key)
+        attempts = 0 if record is None else record.attempts
+        if answer.kind != "absent":
+            return _FATES[answer.kind], attempts
+        return ("execute" if record is None else "resume"), attempts
+
+    async def reopen(self, job: Job, fate: Fate) -> bool:
+        scope, retention = job.route.policy.scope, job.route.policy.retention / 1e6
+        if fate == "in-doubt":
+            await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
+            return True
+        return await asyncio.to_thread(self._store.forget, scope, job.key, retention=retention)
+
+    async def forgive(self, job: Job) -> None:
+        """Nothing to do: the redriven message says how many attempts were counted before it."""
+
+
+class InboxOutlook:
+    """Mode T: asked of the table, in a transaction that is undone."""
+
+    def __init__(self, plans: Mapping[Route, Plans]) -> None:
+        self._plans = plans
+
+    async def fate(self, job: Job) -> tuple[Fate, int]:
+        async def look(transaction: Transaction, session: Caller) -> Fate:
+            inbox = transaction.plan.inbox
+            first = await inbox._first(session, inbox._arrival(job, ...))
+            await session.roll_back()
+            return "execute" if first else "no-op"
+
+        try:
+            return await self._within(job, look), 0
+        except PayloadMismatch:
+            return "mismatch", 0
+        except InProgress:
+            return "in-progress", 0
+
+    async def reopen(self, job: Job, fate: Fate) -> bool:
+        async def forget(transaction: Transaction, session: Caller) -> bool:
+            inbox = transaction.plan.inbox
+            arrival, rows = inbox._arrival(job, ...), inbox._rows(session)
+            await rows.forget_many(session, [arrival])
+            await rows.uncount(session, arrival)
+            await session.commit()
+            return True
+
+        return await self._within(job, forget)
+
+    async def forgive(self, job: Job) -> None:
+        """Forget the starts that ended without a word, so that a redrive of poison runs."""
+
+        async def uncount(transaction: Transaction, session: Caller) -> None:
+            inbox = transaction.plan.inbox
+            await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
+            await session.commit()
+
+        await self._within(job, uncount)
+
+    async def _within(self, job: Job, work: Callable[[Transaction, Caller], Coroutine[Any, Any, T]]) -> T:
+        plans = self._plans[job.route]
+
+        async def run() -> T:
+            transaction = Transaction(plans.plain)
+            try:
+                answer = await work(transaction, await transaction.open())
+            except Exception as error:
+                await transaction.abort(error)
+                if transaction.surfaces is not None:
+                    raise transaction.surfaces from error
+                raise
+            await transaction.give_back()
+            return answer
+
+        return await run() if job.route.is_async else await asyncio.to_thread(lambda: drive(run()))

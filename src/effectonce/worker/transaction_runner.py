@@ -1,0 +1,267 @@
+"""Mode T: how the messages of one handler are run in transactions, one in each, or a batch in one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from effectonce.contracts import ConnectionLost
+from effectonce.core.drive import drive
+from effectonce.core.flow import Run, running
+from effectonce.errors import (
+    AttemptsExhausted,
+    ConfigurationError,
+    NotInTransaction,
+    SchemaMissing,
+    UnsafeStore,
+    WrongColour,
+    show,
+)
+from effectonce.guard.introspection import LAZY, refuse_lazy
+from effectonce.inbox.delivery import Transaction
+from effectonce.inbox.handler import Handling, Plan
+from effectonce.inbox.rows import Arrival
+from effectonce.sessions import Caller
+
+from .handler_pool import is_failure
+from .jobs import Job
+from .route_inbox import RouteInbox
+from .routes import Route
+
+log = logging.getLogger("effectonce")
+
+#: What no retry mends: the worker stops.
+FATAL: Final = (SchemaMissing, UnsafeStore, WrongColour, NotInTransaction)
+
+
+class Unit(Struct, eq=False):
+    """What runs in one slot: one job, or a batch. ``errors`` are what its jobs raised, in their order."""
+
+    jobs: list[Job]
+    errors: list[BaseException | None]
+
+    @property
+    def run(self) -> Run | None:
+        return self.jobs[0].run
+
+    def waits(self, at: int) -> bool:
+        """Whether an earlier one of the lane of job ``at`` has failed: then that has to wait with it."""
+        lane = self.jobs[at].lane
+        return any(error and job.lane == lane for job, error in zip(self.jobs[:at], self.errors, strict=False))
+
+
+class Plans:
+    """Made once for each handler, used by every line that serves it."""
+
+    def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
+        self.route = route
+        handle = _handle_async if route.is_async else _handle
+        self.plain = Plan(_handling(inbox, connect, None), handle)
+        # Of what may have been tried before: of that which surely was, the first try was not counted.
+        crashes = route.retry.max_crashes
+        self.counted = {known: Plan(_handling(inbox, connect, max(1, crashes - known)), handle) for known in (0, 1)}
+        self._owed: set[str] = set()  # keys with a start that is still counted, though it ended with a word
+
+    async def check(self) -> None:
+        """Whether the database can keep its promise; in a thread where its driver is sync."""
+        transaction = Transaction(self.plain)
+        if self.route.is_async:
+            await _empty(transaction)
+        else:
+            await asyncio.to_thread(lambda: drive(_empty(transaction)))
+
+    def _plan(self, job: Job) -> Plan:
+        return self.counted[job.delivery.attempt > 1] if job.suspect else self.plain
+
+    async def run_async(self, unit: Unit) -> None:
+        jobs, errors = unit.jobs, unit.errors
+        if len(jobs) > 1 and await self._batch_async(unit):
+            return
+        for at, job in enumerate(jobs):
+            if unit.waits(at):
+                continue
+            try:
+                if job.key in self._owed and not await self._uncount(job):
+                    raise _away()
+                await self._plan(job).run_async(job)
+            except (Exception, asyncio.CancelledError) as error:
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
+                    await self._uncount(job)
+                if not is_failure(error):
+                    raise
+                errors[at] = error
+
+    def run_sync(self, unit: Unit) -> None:
+        jobs, errors = unit.jobs, unit.errors
+        if len(jobs) > 1 and self._batch_sync(unit):
+            return
+        for at, job in enumerate(jobs):
+            if unit.waits(at):
+                continue
+            try:
+                if job.key in self._owed and not drive(self._uncount(job)):
+                    raise _away()
+                self._plan(job).run_sync(job)
+            except (Exception, asyncio.CancelledError) as error:
+                errors[at] = error
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
+                    drive(self._uncount(job))
+
+    async def _batch_async(self, unit: Unit) -> bool:
+        """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
+        batch = Batch(self.plain)
+        while True:
+            try:
+                for job in await batch.begin(unit.jobs):
+                    await _handle_async(batch.session.connection, job)
+                    await batch.ran(job)
+                await batch.finish()
+                return True
+            except GeneratorExit:
+                raise  # nothing can be awaited any more; the connection's end undoes it
+            except BaseException as error:
+                pause = await batch.abort(error)
+                if pause is None:
+                    return _all_failed(unit, batch, error)
+            await asyncio.sleep(pause)
+
+    def _batch_sync(self, unit: Unit) -> bool:
+        batch = Batch(self.plain)
+        while True:
+            try:
+                for job in drive(batch.begin(unit.jobs)):
+                    _handle(batch.session.connection, job)
+                    drive(batch.ran(job))
+                drive(batch.finish())
+                return True
+            except BaseException as error:
+                pause = drive(batch.abort(error))
+                if pause is None:
+                    return _all_failed(unit, batch, error)
+            time.sleep(pause)
+
+    async def _uncount(self, job: Job) -> bool:
+        """It ended in good order, or the database is why it did not: that start is not one without a word. False: the
+        database has not heard of it yet."""
+        transaction = Transaction(self.plain)
+        self._owed.add(job.key)
+        try:
+            session = await transaction.open()
+            inbox = transaction.plan.inbox
+            await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
+            await transaction.commit()
+            self._owed.discard(job.key)
+            return True
+        except Exception as error:
+            await transaction.abort(error)
+            log.warning("the start of an attempt at key %s stays counted: %s", show(job.key), error)
+            return False
+
+
+class Batch(Transaction):
+    """The transaction of several jobs. Their rows are inserted first, so it is seen to that they are committed with the
+    effects of all of them, or not at all: by a handler that ends the transaction itself, too."""
+
+    _arrivals: dict[Job, Arrival]  # of those that run, and have not been seen to run to their end
+
+    async def begin(self, jobs: Sequence[Job]) -> list[Job]:
+        """Begin, insert the rows of ``jobs``, each key once, in the order of keys that all batches lock in; the jobs
+        that are to run, in their own order."""
+        session = await self.open()
+        inbox = cast(RouteInbox, self.plan.inbox)
+        by_key = sorted(jobs, key=lambda job: job.key)
+        arrivals = [inbox._arrival(job, ...) for job in by_key]
+        answers = await inbox._first_many(session, arrivals)
+        firsts = {job: arrival for job, arrival, first in zip(by_key, arrivals, answers, strict=True) if first}
+        self._arrivals = {job: firsts[job] for job in jobs if job in firsts}
+        await self.mark()
+        return list(self._arrivals)
+
+    async def ran(self, job: Job) -> None:
+        """Its handler has returned."""
+        if await self.session.has_ended():
+            for each in list(self._arrivals):  # what is committed of these is all of it
+                del self._arrivals[each]
+                if each is job:
+                    break
+            raise self._ended(job)
+
+    async def finish(self) -> None:
+        session = self.session
+        if not await session.is_marked(release=True):
+            raise self._ended(*list(self._arrivals)[:1])
+        self._marked = False
+        await self.commit()
+
+    async def roll_back(self) -> None:
+        foreign = await self.is_foreign()
+        await self.session.roll_back()
+        if foreign:
+            await self._renounce(self.session)
+
+    async def _renounce(self, session: Caller) -> None:
+        """A handler has ended the transaction. Of the rows that it has committed, those whose effects are not surely
+        committed, too, go: else their messages would be lost."""
+        rows = self.plan.inbox._rows(session)
+        await session.begin()
+        committed = [each for each in self._arrivals.values() if await rows.ours(session, each)]
+        await rows.forget_many(session, committed)
+        await session.commit()
+
+    def _ended(self, *jobs: Job) -> ConfigurationError:
+        name = jobs[0].route.name if jobs else self.plan.inbox.scope
+        return ConfigurationError(
+            f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "
+            "statement that commits), which is the worker's to commit: leave that out, or use a savepoint"
+        )
+
+
+def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int | None) -> Handling:
+    return inbox.handler(connect=connect, max_attempts=max_attempts, returns=None)
+
+
+def _handle(connection: Any, job: Job) -> None:
+    running.set(job.run)
+    job.began = time.monotonic()
+    value = job.route.function(connection, job.message)
+    if type(value) in LAZY or hasattr(value, "__await__"):
+        refuse_lazy(job.route.function, value)
+
+
+async def _handle_async(connection: Any, job: Job) -> None:
+    running.set(job.run)
+    job.began = time.monotonic()
+    await job.route.function(connection, job.message)
+
+
+def _away() -> ConnectionLost:
+    return ConnectionLost("the database does not answer: a start that it has counted could not be taken back yet")
+
+
+def _all_failed(unit: Unit, batch: Batch, error: BaseException) -> bool:
+    """Of a batch that has failed. True where the database is why: then all of its jobs have, and none is redone."""
+    if not is_failure(error):
+        raise error
+    known = batch.surfaces or error
+    if isinstance(known, (ConnectionLost, *FATAL)):
+        unit.errors[:] = [known] * len(unit.jobs)
+        return True
+    if isinstance(error, ConfigurationError):
+        log.error("a batch is redone one by one: %s", error)
+    return False
+
+
+async def _empty(transaction: Transaction) -> None:
+    try:
+        await transaction.open()
+        await transaction.commit()
+    except Exception as error:
+        await transaction.abort(error)
+        if transaction.surfaces is not None:
+            raise transaction.surfaces from error
+        raise

@@ -1,0 +1,432 @@
+"""`Worker`: handlers for the messages of a broker, each of whose effects happens once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Protocol, TypeVar
+
+from effectonce.broker import Broker
+from effectonce.contracts import Envelope, HandlerTracer
+from effectonce.core.events import Events
+from effectonce.core.retry import Retry
+from effectonce.core.signals import serve_until_signalled
+from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
+from effectonce.inbox.inbox import Inbox
+from effectonce.keys import FingerprintSpec, KeySpec
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT, Store
+from effectonce.values.backoff import Backoff
+from effectonce.values.durations import Duration, micros
+from effectonce.values.queue_names import require_name
+
+from .lease_executor import Leases
+from .message_reader import Intake
+from .quarantine import Isolation
+from .queue_consumer import Line, Unknown
+from .recovery_loop import Recoverable, Resumable, Upkeep
+from .redrive_preview import InboxOutlook, Outlook, StoreOutlook
+from .route_inbox import RouteInbox
+from .routes import Route, make_route
+from .startup_checks import check_spans, fit_lease
+from .transaction_executor import MAX_BATCH, Transactions, Turns
+from .transaction_runner import Plans
+
+log = logging.getLogger("effectonce")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_PREFETCH = 1000
+
+
+class Companion(Protocol):
+    """What runs beside the handlers, like a relay: until it is told to stop."""
+
+    def serve(self) -> Coroutine[Any, Any, Any]: ...
+
+    def stop(self) -> Any: ...
+
+
+class Worker:
+    """Consumes queues of ``broker`` and runs each message's handler so that its effect happens once.
+
+    With ``store=`` (modes L and S): claim, run, record, ack, in this order; what `once` promises. The broker's acks
+    follow the record, so nothing is lost; duplicates are acked, or delayed while the first one runs.
+
+    With ``inbox=`` and ``connect=`` (mode T): each message in a transaction of its own, on a connection of ``connect``
+    (as in `Inbox.handler`), with which handlers are called: ``(connection, message)``. The row and the effect are
+    committed together, and acked after that: nothing is lost, nothing doubled.
+
+    - ``name``: the consumer. Workers of one name share the work; it is a part of every handler's scope.
+    - ``envelope``: how messages are read; default: the broker's.
+    - ``prefetch``: the most messages that run or wait to; default: twice what the handlers of a queue can run.
+    - ``drain``: how long running handlers may take to end when the worker is told to stop; the rest is given back.
+    - ``unknown``: what becomes of a message whose type no handler takes: ``"dead"`` letters, ``"delete"``, ``"retry"``
+      (another worker may know it), or ``"fail"``: the worker stops.
+    - ``listen``: where /metrics, /healthz and /readyz are served, ``"127.0.0.1:9464"`` for example; default: nowhere.
+      ``"0.0.0.0:9464"`` is open to the network, without a login. Needs ``pip install 'effectonce[prometheus]'``.
+    - ``redrive_within``: how long after its end a message may still be redriven; records must outlive that, too.
+    - ``recover``: `Intents` and sagas that it goes on with, about every ``recover_every``, where another process has
+      left them: ``recover=(payments, checkout)``.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        store: Store | None = None,
+        inbox: Inbox | None = None,
+        connect: Callable[[], Any] | None = None,
+        name: str = "worker",
+        envelope: Envelope | None = None,
+        prefetch: int | None = None,
+        drain: Duration = "30s",
+        unknown: Unknown = "dead",
+        redrive_within: Duration | None = None,
+        recover: Sequence[Recoverable | Resumable] = (),
+        recover_every: Duration = "30s",
+        listen: str | None = None,
+    ) -> None:
+        if (store is None) == (inbox is None):
+            raise ConfigurationError(
+                "a Worker needs either store=, which remembers what was done (eo.connect('redis://…')), or inbox= and "
+                "connect=, where the effects are in a database of yours"
+            )
+        if (inbox is None) != (connect is None):
+            raise ConfigurationError("inbox= and connect= go together: connect= gives the connection of one message")
+        if unknown not in ("dead", "delete", "retry", "fail"):
+            raise ConfigurationError(f"unknown={unknown!r} is none of 'dead', 'delete', 'retry' and 'fail'")
+        if prefetch is not None and not 0 < prefetch <= 100_000:
+            raise ConfigurationError(f"prefetch={prefetch!r} is not a number of messages; give 1 to 100000")
+        self.broker = broker
+        self.store = store
+        self.inbox = inbox
+        self._connect = connect
+        self._plans: dict[Route, Plans] = {}
+        self.name = require_name(name, "worker")
+        self.envelope = envelope if envelope is not None else broker.envelope
+        self.routes: list[Route] = []
+        self._prefetch = prefetch
+        self._drain = micros(drain, "drain") / 1e6
+        self._unknown: Unknown = unknown
+        self._redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
+        #: Where /metrics, /healthz and /readyz are served.
+        self.listen = listen
+        self.tracer: HandlerTracer | None = None
+        self._events = Events()
+        #: The queues as they are consumed, while they are.
+        self.lines: list[Line] = []
+        #: Whether SIGINT, Ctrl-C, has ended `run`.
+        self.interrupted = False
+        self._companions: list[Companion] = []
+        if not all(isinstance(each, Recoverable | Resumable) for each in recover):
+            raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
+        if recover:
+            self.add(Upkeep(tuple(recover), micros(recover_every, "recover_every") / 1e6))
+        self._stopping: asyncio.Event | None = None  # of the loop that serves
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: BaseException | None = None
+        self._over = asyncio.Event()
+
+    # -- what it does
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        type: str | None = None,
+        key: KeySpec | None = None,
+        scope: str | None = None,
+        mode: Literal["lease", "seen"] = "lease",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
+        batch: bool = False,
+        to: str | None = None,
+        lease: Duration | None = None,
+        retention: Duration | None = None,
+        max_run: Duration = "1h",
+        on_error: Literal["release", "doubt"] = "release",
+        on_lapse: Literal["rerun", "doubt"] = "rerun",
+        permanent: tuple[type[BaseException], ...] = (),
+        fingerprint: FingerprintSpec | Literal[False] | None = None,
+    ) -> Callable[[F], F]:
+        """Let the decorated function handle the messages of ``queue`` whose type is ``type`` (None: all others).
+
+        It takes the `Message`; annotated as ``Message[OrderPaid]``, the data is read as that. ``async def`` runs in
+        the event loop, a plain ``def`` in a thread. Raising means: not done, try again as ``retry`` says.
+
+        What it returns is not kept. With ``to=`` it returns a `Message`, or a list of them: these are kept in the
+        record, sent to that queue before the ack, and sent again, with the same ids, should that be in doubt.
+
+        The other options are those of `once`. Unless given, ``scope`` is queue/type/worker, and ``lease`` is 30 s, or
+        half of the broker's ack window where that is shorter.
+
+        With an inbox the function takes ``(connection, message)``, and ``batch=True`` says that all of its effects are
+        in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
+        scope ends with the inbox's instead of the worker's name.
+        """
+
+        def decorate(function: F) -> F:
+            route = make_route(
+                function,
+                queue=queue,
+                type=type,
+                consumer=self.name if self.inbox is None else self.inbox.scope,
+                transactional=self.inbox is not None,
+                scope=scope,
+                key=key,
+                fingerprint=fingerprint,
+                mode=mode,
+                retry=Retry() if retry is None else retry,
+                concurrency=concurrency,
+                batch=batch,
+                to=to,
+                max_result=MAX_RESULT if self.store is None else self.store.max_result,
+                lease=lease,
+                retention=self._retention if retention is None else retention,
+                max_run=max_run,
+                on_error=on_error,
+                on_lapse=on_lapse,
+                permanent=permanent,
+            )
+            if any(other.queue == queue and other.type == type for other in self.routes):
+                what = "messages of other types" if type is None else f"type {type!r}"
+                raise ConfigurationError(f"queue {queue!r} has a handler for {what} already: a message has one handler")
+            if self.store is not None:
+                self.store.take_scope(route.policy.scope, function)
+            elif self.inbox is not None and self._connect is not None:
+                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
+                self._plans[route] = Plans(route, inbox, self._connect)
+            if self.tracer is not None:
+                route.function = self.tracer.handling(queue, function)
+            self.routes.append(route)
+            return function
+
+        return decorate
+
+    def add(self, companion: Companion) -> None:
+        """Run ``companion`` (a `Relay`, say) in this worker's process, as long as the worker runs."""
+        self._companions.append(companion)
+
+    # -- running
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
+        with asyncio.Runner() as runner:
+            self.interrupted = runner.run(self._run())
+
+    async def _run(self) -> bool:
+        try:
+            return await serve_until_signalled(self.serve, self.stop)
+        finally:
+            await self.broker.aclose()
+            if self.store is not None:
+                await self.store.aclose()
+
+    def stop(self) -> None:
+        """Receive no more, let what runs end within ``drain``, give the rest back. Called again: do not wait.
+
+        From any thread. `serve` returns when it is done.
+        """
+        loop, stopping = self._loop, self._stopping
+        if loop is not None and stopping is not None:
+            loop.call_soon_threadsafe(self._stop, loop, stopping)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+        if stopping.is_set():
+            self._over.set()
+        else:
+            stopping.set()
+            loop.call_later(self._drain, self._over.set)
+
+    async def serve(self) -> None:
+        """Check, then consume until `stop` is called. Raises what ended it otherwise, when it has drained.
+
+        `ConfigurationError`: it could not keep its promise, or the URL or credentials are wrong. A broker or a store
+        that is away is waited for.
+        """
+        if not self.routes:
+            raise ConfigurationError("this worker has no handlers; decorate one with @worker.handler('queue')")
+        if self._stopping is not None:
+            raise ConfigurationError("this worker is serving already; make another one for another event loop")
+        self._loop, self._stopping, self._over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._failure = None
+        try:
+            with self._endpoints():
+                await self._serve(self._loop, self._stopping)
+        finally:
+            self.lines = []
+            self._loop = self._stopping = None
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+        checked = loop.create_task(self.check())
+        stopped = loop.create_task(stopping.wait())
+        await asyncio.wait([checked, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not checked.done():
+            checked.cancel()
+            await asyncio.wait([checked])
+            return
+        stopped.cancel()
+        checked.result()
+        self.lines = lines = self._lines(loop)
+        companions = [loop.create_task(self._accompany(each)) for each in self._companions]
+        for line in lines:
+            line.open()
+        log.info("worker %s consumes %s", self.name, ", ".join(line.queue for line in lines))
+        try:
+            await stopping.wait()
+        except asyncio.CancelledError:
+            self._over.set()  # whoever cancels does not want to wait
+            raise
+        finally:
+            await self._close(lines, companions)
+
+    def run_check(self) -> None:
+        """`check`, outside of an event loop."""
+        asyncio.run(self.check())
+
+    async def check(self) -> None:
+        """Refuse what could not keep its promise; wait, with a message, for what is only away."""
+        capabilities = self.broker.capabilities
+        for route in self.routes:
+            fit_lease(route, capabilities)
+            check_spans(route, capabilities, self._redrive_within)
+        if (store := self.store) is not None:
+            await _patiently(f"store {store!r}", lambda: asyncio.to_thread(store.check))
+        for plans in self._plans.values():
+            await _patiently(f"database of {plans.route.name}", plans.check)
+        for queue in self.queues:
+            await _patiently(f"queue {queue}", lambda: self.broker.backend.declare(queue, group=self.name))  # noqa: B023
+            await _patiently(f"queue {queue}", lambda: self.broker.backend.check(queue, group=self.name))  # noqa: B023
+
+    @property
+    def queues(self) -> list[str]:
+        return list(dict.fromkeys(route.queue for route in self.routes))
+
+    @property
+    def events(self) -> Events:
+        """Who is told what happens here: the hooks of the store, or of its own where it has none."""
+        return self._events if self.store is None else self.store.engine
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that it serves on."""
+        return self._loop
+
+    @property
+    def phase(self) -> Literal["stopped", "starting", "running", "draining"]:
+        """Where it is between two `serve`: checking, consuming, or coming to its end."""
+        if self._stopping is None:
+            return "stopped"
+        if self._stopping.is_set():
+            return "draining"
+        return "running" if self.lines else "starting"
+
+    def _endpoints(self) -> AbstractContextManager[Any]:
+        if self.listen is None:
+            return nullcontext()
+        from effectonce.telemetry.endpoints import (
+            Endpoints,  # which stands above the tools, and is for those who ask for it
+        )
+
+        return Endpoints(self, self.listen)
+
+    # -- for its dead letters
+
+    def intake(self, queue: str) -> Intake:
+        """What reads the messages of ``queue``."""
+        return Intake([route for route in self.routes if route.queue == queue], self.envelope)
+
+    def outlook(self) -> Outlook:
+        """What can say what would become of a message."""
+        return InboxOutlook(self._plans) if self.store is None else StoreOutlook(self.store)
+
+    def tell(self, kind: str, scope: str, key: str, detail: str) -> None:
+        """Emit an event."""
+        self.events.emit(kind, scope, key, detail=detail)
+
+    @property
+    def _retention(self) -> Duration:
+        return DEFAULT_RETENTION if self.inbox is None else self.inbox._retention / 1e6
+
+    # -- how
+
+    def _lines(self, loop: asyncio.AbstractEventLoop) -> list[Line]:
+        capabilities = self.broker.capabilities
+        isolation, turns = Isolation(loop), Turns()
+        lines = []
+        for queue in self.queues:
+            routes = [route for route in self.routes if route.queue == queue]
+            at_once = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
+            prefetch = self._prefetch or min(MAX_PREFETCH, 2 * at_once)
+            line = Line(
+                queue,
+                self.name,
+                self.broker.backend.consumer(queue, group=self.name, prefetch=prefetch * 3 // 2),
+                self.intake(queue),
+                prefetch=prefetch,
+                batch=capabilities.batch,
+                window=capabilities.ack_window if capabilities.extends else None,
+                counts=capabilities.counts_attempts,
+                unknown=self._unknown,
+                fail=self._fail,
+            )
+            line.tracer, line.events = self.tracer, self.events
+            if self.store is not None:
+                line.discipline = Leases(line, routes, self.store, isolation, self.broker.apublish, self._fail)
+            else:
+                plans = [self._plans[route] for route in routes]
+                line.discipline = Transactions(line, plans, turns, self._fail)
+            lines.append(line)
+        return lines
+
+    def _fail(self, error: BaseException) -> None:
+        """Something that only a restart can mend: drain, then raise it from `serve`."""
+        if self._failure is None:
+            self._failure = error
+            log.error("worker %s stops: %s", self.name, error)
+            if self._stopping is not None and not self._stopping.is_set():
+                self.stop()
+
+    async def _accompany(self, companion: Companion) -> None:
+        try:
+            await companion.serve()
+        except Exception as error:
+            self._fail(error)
+
+    async def _close(self, lines: list[Line], companions: list[asyncio.Task[None]]) -> None:
+        for companion in self._companions:
+            try:
+                told = companion.stop()
+                if inspect.isawaitable(told):
+                    await told
+            except Exception as error:  # the others are to stop all the same
+                self._fail(error)
+        await asyncio.gather(*(line.close(self._over) for line in lines))
+        if companions:
+            over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
+            while companions and not over.done():
+                _, rest = await asyncio.wait([over, *companions], return_when=asyncio.FIRST_COMPLETED)
+                companions = [task for task in companions if task in rest]
+            for task in (over, *companions):
+                task.cancel()
+            await asyncio.wait([over, *companions])
+        log.info("worker %s has stopped", self.name)
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} on {self.broker!r}>"
+
+
+async def _patiently(what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    backoff = Backoff(what)
+    while True:
+        try:
+            await work()
+            backoff.worked()
+            return
+        except (BrokerUnavailable, StoreUnavailable) as error:
+            await asyncio.sleep(backoff.failed(error))

@@ -1,0 +1,72 @@
+"""Dead letters, broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from effectonce.backends.memory.broker import MemoryConsumer, MemoryDeadLetters
+from effectonce.contracts import DeadLetter, Delivery, Packet
+
+from .base import fails
+
+
+class Burying(MemoryConsumer):
+    def buried(self, packet: Packet) -> Packet:
+        return packet
+
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        answer = await super().dead_letter(delivery, headers)
+        dead = self._room.group(self._queue, self._group, 0).dead
+        dead.update((number, self.buried(packet)) for number, packet in dead.items())
+        return answer
+
+
+@fails("a_dead_letter_keeps_its_bytes_and_says_why")
+class BuriesText(Burying):
+    def buried(self, packet: Packet) -> Packet:
+        return replace(packet, body=packet.body.decode("utf-8", "replace").encode())
+
+
+@fails("a_dead_letter_keeps_its_bytes_and_says_why", "a_dead_letter_can_be_sent_again")
+class DoesNotSayWhy(Burying):
+    def buried(self, packet: Packet) -> Packet:
+        return replace(packet, headers={n: v for n, v in packet.headers.items() if not n.startswith("eo-dead")})
+
+
+@fails("a_dead_letter_is_not_delivered_again")
+class BuriesAndKeeps(MemoryConsumer):
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        answer = await super().dead_letter(delivery, headers)
+        await self._backend.publisher().publish(self._queue, [delivery.packet])
+        return answer
+
+
+@fails("dead_letters_are_paged_oldest_first", "removing_removes_these_and_no_others")
+class NewestFirst(MemoryDeadLetters):
+    async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
+        page, after = await super().browse(limit, cursor)
+        return page[::-1], after
+
+
+@fails("dead_letters_are_paged_oldest_first")
+class OnePageOnly(MemoryDeadLetters):
+    async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
+        return (await super().browse(limit, cursor))[0], None
+
+
+@fails("removing_removes_these_and_no_others")
+class RemovesAll(MemoryDeadLetters):
+    async def remove(self, ids: Sequence[str]) -> int:
+        return len(self._dead()) if ids and (self._dead().clear() or True) else 0
+
+
+@fails("looking_does_not_take_them_away_from_another", "dead_letters_are_paged_oldest_first")
+class TakesWhatItShows(MemoryDeadLetters):
+    """As a queue that can only be consumed."""
+
+    async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
+        page, after = await super().browse(limit, cursor)
+        await self.remove([letter.id for letter in page])
+        return page, after

@@ -1,0 +1,195 @@
+"""Publishing and receiving, broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.backends.memory.broker import MemoryConsumer, MemoryPublisher
+from effectonce.contracts import Delivery, Packet
+
+from .base import Defect, Mutant, fails
+
+
+class Changing(MemoryPublisher):
+    def change(self, packet: Packet) -> Packet:
+        return packet
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        return await super().publish(queue, [self.change(packet) for packet in packets])
+
+
+@fails("what_is_confirmed_is_delivered", "a_full_batch_is_confirmed_and_delivered_once")
+class ConfirmsWhatItLoses(MemoryPublisher):
+    """F45."""
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        await super().publish(queue, packets[:-1])
+        return [None] * len(packets)
+
+
+@fails("what_is_confirmed_is_delivered")
+class SendsTwice(MemoryPublisher):
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        await super().publish(queue, packets)
+        return await super().publish(queue, packets)
+
+
+@fails("nothing_published_is_fine")
+class NeedsSomethingToPublish(MemoryPublisher):
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        if not packets:
+            raise Defect
+        return await super().publish(queue, packets)
+
+
+@fails("bodies_come_back_byte_for_byte")
+class TakesBodiesForText(Changing):
+    def change(self, packet: Packet) -> Packet:
+        return replace(packet, body=packet.body.decode("utf-8", "replace").encode())
+
+
+@fails("bodies_come_back_byte_for_byte")
+class EndsAtTheFirstZero(Changing):
+    def change(self, packet: Packet) -> Packet:
+        return replace(packet, body=packet.body.partition(b"\0")[0])
+
+
+@fails("headers_come_back_as_they_were")
+class LowersHeaderNames(Changing):
+    def change(self, packet: Packet) -> Packet:
+        return replace(packet, headers={name.lower(): value for name, value in packet.headers.items()})
+
+
+@fails("headers_come_back_as_they_were")
+class DropsEmptyHeaders(Changing):
+    """As BabelQueue's transports do."""
+
+    def change(self, packet: Packet) -> Packet:
+        return replace(packet, headers={name: value for name, value in packet.headers.items() if value})
+
+
+@fails("id_and_ordering_key_travel_with_the_packet")
+class ForgetsTheId(Changing):
+    def change(self, packet: Packet) -> Packet:
+        return replace(packet, id="")
+
+
+@fails("queues_are_separate")
+class OneQueueForAll(Mutant):
+    class publishing(MemoryPublisher):
+        async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+            return await super().publish("one", packets)
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        return super().consumer("one", group=group, prefetch=prefetch)
+
+    async def declare(self, queue: str, *, group: str) -> None:
+        await super().declare("one", group=group)
+
+
+@fails("what_nobody_declared_is_kept_or_refused")
+class DropsWhatNobodyReadsYet(MemoryPublisher):
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        answers = await super().publish(queue, packets)
+        self._backend.room.queue(queue).early.clear()
+        return answers
+
+
+@fails("receive_comes_back_empty_after_its_wait")
+class WaitsForEver(MemoryConsumer):
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        return await super().receive(limit, wait) or (await asyncio.sleep(2), ())[1]
+
+
+@fails("receive_wakes_when_something_comes")
+class LooksOnlyAtTheEnd(MemoryConsumer):
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        await asyncio.sleep(wait)
+        return await super().receive(limit, 0.0)
+
+
+@fails("receive_gives_at_most_its_limit")
+class IgnoresTheLimit(MemoryConsumer):
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        return await super().receive(limit + 5, wait)
+
+
+@fails("prefetch_bounds_what_is_unsettled")
+class IgnoresThePrefetch(MemoryConsumer):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args[:-1], 1000)
+
+
+@fails("prefetch_bounds_what_is_unsettled")
+class NeverHasRoomAgain(MemoryConsumer):
+    def _settled(self, deliveries: Sequence[Delivery], answers: Sequence[bool]) -> Sequence[bool]:
+        return answers
+
+
+@fails("several_consumers_share_the_messages", "what_a_dead_consumer_left_comes_to_another")
+class GivesTheSameToAll(Mutant):
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        name = f"{group}-{os.urandom(4).hex()}"
+        self.room.group(queue, name, self.clock.now())
+        return super().consumer(queue, group=name, prefetch=prefetch)
+
+
+@fails("a_cancelled_receive_loses_nothing")
+class LosesWhatACancelledReceiveTook(MemoryConsumer):
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        found = await super().receive(limit, wait)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await self.ack(found)
+            raise
+        return found
+
+
+@fails("another_group_sees_everything_too", "what_one_group_nacks_comes_to_it_alone")
+class OneGroup(Mutant):
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
+        return super().consumer(queue, group="one", prefetch=prefetch)
+
+    async def declare(self, queue: str, *, group: str) -> None:
+        await super().declare(queue, group="one")
+
+
+@fails("what_one_group_nacks_comes_to_it_alone")
+class NacksForAllGroups(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        answers = await self.ack(deliveries)
+        await self._backend.publisher().publish(self._queue, [delivery.packet for delivery in deliveries])
+        return answers
+
+
+@fails("declare_may_run_twice_and_at_once")
+class DeclaringEmpties(Mutant):
+    async def declare(self, queue: str, *, group: str) -> None:
+        self.room.queues.pop(queue, None)
+        await super().declare(queue, group=group)
+
+
+@fails("a_declared_queue_passes_its_check")
+class ChecksNothingWell(Mutant):
+    async def check(self, queue: str, *, group: str) -> None:
+        raise Defect
+
+
+@fails("a_backend_says_where_it_is")
+class SaysNothing(Mutant):
+    def __repr__(self) -> str:
+        return object.__repr__(self)
+
+
+@fails("what_is_closed_leaves_nothing_open")
+class LeavesFilesOpen(MemoryPublisher):
+    def __init__(self, backend: Any) -> None:
+        super().__init__(backend)
+        self.leak = backend.__dict__.setdefault("leaks", [])
+        self.leak.append(open(os.devnull))  # noqa: SIM115

@@ -1,0 +1,228 @@
+"""Ack, nack and extend, broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from effectonce.backends.memory.broker import MemoryConsumer
+from effectonce.contracts import Delivery
+
+from .base import Defect, fails
+
+
+@fails("an_acked_delivery_does_not_come_again")
+class ForgetsAcks(MemoryConsumer):
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        return [True] * len(deliveries)
+
+
+class Buffering(MemoryConsumer):
+    """Sends acks with the next receive, as a fast one does."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.waiting: list[Delivery] = []
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        self.waiting += deliveries
+        return [True] * len(deliveries)
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        await super().ack(self.waiting)
+        return await super().receive(limit, wait)
+
+
+@fails("closing_sends_the_acks_that_wait", "closing_gives_back_what_is_unsettled")
+class ClosesOnUnsentAcks(Buffering):
+    pass
+
+
+@fails("each_delivery_is_settled_alone")
+class AcksAllBefore(MemoryConsumer):
+    """F56: ``multiple=true``."""
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        last = max((delivery.handle[0] for delivery in deliveries), default=0)
+        group = self._room.group(self._queue, self._group, 0)
+        held = [(n, item.token) for n, item in group.items.items() if n <= last]
+        await super().ack([replace(deliveries[0], handle=handle) for handle in held])
+        return [True] * len(deliveries)
+
+
+@fails("settling_twice_changes_nothing")
+class RaisesOnTheSecond(MemoryConsumer):
+    """RabbitMQ closes the channel for a tag that it does not know."""
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        answers = await super().ack(deliveries)
+        if not all(answers):
+            raise Defect
+        return answers
+
+
+@fails("settling_twice_changes_nothing", "a_stale_nack_does_not_deliver_it_twice")
+class NacksByPublishing(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        await self._backend.publisher().publish(self._queue, [delivery.packet for delivery in deliveries])
+        await self.ack(deliveries)
+        return [True] * len(deliveries)
+
+
+@fails("nothing_to_settle_is_fine")
+class NeedsSomethingToSettle(MemoryConsumer):
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        answers = await super().extend(deliveries, seconds)
+        return [answers[0]]
+
+
+@fails("a_nacked_delivery_comes_again_unchanged", "attempts_are_counted")
+class LosesNacks(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        return await self.ack(deliveries)
+
+
+@fails("a_nacked_delivery_comes_again_unchanged")
+class RewritesNacks(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        answers = await self.ack(deliveries)
+        again = [replace(delivery.packet, headers={"x-retries": "1"}) for delivery in deliveries]
+        await self._backend.publisher().publish(self._queue, again)
+        return answers
+
+
+@fails("a_delay_keeps_it_back_that_long")
+class IgnoresDelays(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        return await super().nack(deliveries, 0.0)
+
+
+@fails("a_delay_does_not_hold_up_the_others")
+class DelaysTheQueue(MemoryConsumer):
+    until = 0
+
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        self.until = self._clock.now() + round(delay * 1e6)
+        return await super().nack(deliveries, delay)
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        if self._clock.now() < self.until:
+            await asyncio.sleep(min(wait, 0.05))
+            return []
+        return await super().receive(limit, wait)
+
+
+@fails("what_is_delayed_outlives_its_consumer")
+class DelaysInItsOwnMemory(MemoryConsumer):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        return await (super().nack(deliveries) if not delay else self.ack(deliveries))
+
+
+@fails("attempts_are_counted", "an_attempt_that_ended_without_a_word_counts")
+class CountsNothing(MemoryConsumer):
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        return [replace(delivery, attempt=1) for delivery in await super().receive(limit, wait)]
+
+
+@fails("an_attempt_that_ended_without_a_word_counts")
+class CountsNacksOnly(MemoryConsumer):
+    """F20: what takes the process down is never recognised."""
+
+    nacked: dict[Any, int] = {}  # noqa: RUF012
+
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        for delivery in deliveries:
+            self.nacked[delivery.packet.id] = self.nacked.get(delivery.packet.id, 0) + 1
+        return await super().nack(deliveries, delay)
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        found = await super().receive(limit, wait)
+        return [replace(delivery, attempt=self.nacked.get(delivery.packet.id, 0) + 1) for delivery in found]
+
+
+@fails("what_a_dead_consumer_left_comes_to_another")
+class NeverLetsGo(MemoryConsumer):
+    """F07: what its owner died with is dropped for ever."""
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        found = await super().receive(limit, wait)
+        await self.extend(found, 10**6)
+        return found
+
+
+@fails("extend_keeps_it_past_the_window")
+class ExtendsNothing(MemoryConsumer):
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        return [True] * len(deliveries)
+
+
+class ByNumber(MemoryConsumer):
+    """F54, F57: whoever names the message settles it, however late."""
+
+    def current(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        items = self._room.group(self._queue, self._group, 0).items
+        numbers = [delivery.handle[0] for delivery in deliveries]
+        return [
+            replace(delivery, handle=(number, items[number].token))
+            for number, delivery in zip(numbers, deliveries, strict=True)
+            if number in items
+        ]
+
+
+@fails("a_stale_ack_says_so_and_leaves_the_heirs_delivery_alone")
+class TakesAnyonesAck(ByNumber):
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        return await super().ack(self.current(deliveries))
+
+
+@fails("a_stale_nack_does_not_deliver_it_twice")
+class TakesAnyonesNack(ByNumber):
+    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
+        return await super().nack(self.current(deliveries), delay)
+
+
+@fails("a_stale_dead_letter_is_refused")
+class TakesAnyonesDeadLetter(ByNumber):
+    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
+        return await super().dead_letter(self.current([delivery])[0], headers)
+
+
+@fails("a_stale_extension_is_refused")
+class TakesAnyonesExtension(ByNumber):
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        return await super().extend(self.current(deliveries), seconds)
+
+
+@fails("settling_does_not_wait_for_a_receive")
+class OneThingAtATime(MemoryConsumer):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.turn = asyncio.Lock()
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
+        async with self.turn:
+            return await super().receive(limit, wait)
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        async with self.turn:
+            return await super().ack(deliveries)
+
+
+@fails("closing_gives_back_what_is_unsettled", "each_delivery_is_settled_alone")
+class KeepsWhatItHeld(MemoryConsumer):
+    async def close(self) -> None:
+        return None
+
+
+@fails("closing_unused_and_twice_is_fine")
+class ClosesOnce(MemoryConsumer):
+    closed = False
+
+    async def close(self) -> None:
+        if self.closed and self._room.queues:
+            raise Defect
+        self.closed = True
+        await super().close()

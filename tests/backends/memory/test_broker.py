@@ -1,0 +1,136 @@
+"""The memory broker keeps the contract, and the contract's suite has teeth: broken brokers fail it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import unittest
+
+import pytest
+
+import effectonce as eo
+from effectonce.backends.memory.broker import MemoryBackend
+from effectonce.contracts import Packet
+from effectonce.testing import ManualClock
+from effectonce.testing.suites import broker_cases, broker_suite
+from tests.backends.broker_mutants import MUTANTS, Defect, Mutant
+
+TestContract = broker_suite(lambda: MemoryBackend(clock=ManualClock()))
+
+CASES = {str(case): case for case in broker_cases()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "receive_wakes_when_something_comes",
+        "a_delay_keeps_it_back_that_long",
+        "what_a_dead_consumer_left_comes_to_another",
+        "extend_keeps_it_past_the_window",
+        "a_cancelled_receive_loses_nothing",
+    ],
+)
+def test_time_goes_by_on_the_system_clock_too(name: str) -> None:
+    CASES[name].run(MemoryBackend(ack_window=0.4), quiet=0.05)
+
+
+# -- the suite itself
+
+
+@pytest.mark.parametrize(("mutant", "case"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_broker_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
+    with pytest.raises((AssertionError, Defect, TimeoutError, IndexError)):
+        CASES[case].run(mutant(), patience=0.4)
+
+
+def test_every_case_that_needs_no_server_has_a_mutant_that_fails_it() -> None:
+    """A case that nothing can fail proves nothing."""
+    applicable = set()
+    for name, case in CASES.items():
+        try:
+            case.run(MemoryBackend(clock=ManualClock()), patience=2.0)
+        except unittest.SkipTest:
+            continue
+        applicable.add(name)
+    assert applicable == {case for _, case in MUTANTS}
+
+
+def test_a_skipped_case_must_exist() -> None:
+    with pytest.raises(ValueError, match="no_such_case"):
+        broker_suite(MemoryBackend, skip=("no_such_case",))
+
+
+def test_every_case_of_the_suite_has_its_sentence_as_name() -> None:
+    assert len(CASES) > 50
+    assert all(name.isidentifier() and name.count("_") >= 2 for name in CASES)
+
+
+def test_the_suite_imports_no_pytest() -> None:
+    """It ships with the product, where pytest may not be installed."""
+    code = "import sys, effectonce.testing.suites; sys.exit('pytest' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- its own
+
+
+async def test_it_stands_on_its_clock_exactly() -> None:
+    clock = ManualClock()
+    backend = MemoryBackend(clock=clock, ack_window=30.0)
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=10)
+    await publisher.publish("q", [Packet(body=b"x")])
+    assert [delivery.attempt for delivery in await consumer.receive(1, 0.0)] == [1]
+    clock.advance_micros(29_999_999)
+    assert not await consumer.receive(1, 0.0)
+    clock.advance_micros(1)
+    (delivery,) = await consumer.receive(1, 0.0)
+    assert delivery.attempt == 2
+    await consumer.nack([delivery], 5.0)
+    clock.advance_micros(4_999_999)
+    assert not await consumer.receive(1, 0.0)
+    clock.advance_micros(1)
+    assert len(await consumer.receive(1, 0.0)) == 1
+
+
+async def test_a_clock_moved_by_hand_wakes_a_waiting_receive() -> None:
+    clock = ManualClock()
+    backend = MemoryBackend(clock=clock)
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=10)
+    await publisher.publish("q", [Packet(body=b"x")])
+    await consumer.nack(await consumer.receive(1, 0.0), 60.0)
+    waiting = asyncio.ensure_future(consumer.receive(1, 10.0))
+    await asyncio.sleep(0)
+    clock.advance("60s")
+    assert len(await waiting) == 1
+
+
+def test_another_thread_wakes_a_waiting_receive() -> None:
+    with eo.connect_broker("memory://") as broker:
+        waiting = threading.Event()
+
+        async def consume() -> int:
+            consumer = broker.backend.consumer("orders", group="g", prefetch=10)
+            asyncio.get_running_loop().call_later(0.02, waiting.set)
+            return len(await consumer.receive(1, 10.0))
+
+        thread = threading.Thread(target=lambda: (waiting.wait(10), broker.publish("orders", eo.Message(data=1))))
+        thread.start()
+        assert asyncio.run(consume()) == 1
+        thread.join(10)
+
+
+async def test_settled_messages_leave_nothing_behind() -> None:
+    """Memory stays flat: neither the queue nor its keys nor its heap of due times grow."""
+    backend = MemoryBackend()
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=100)
+    for n in range(50):
+        await publisher.publish(
+            "q", [Packet(body=b"x", ordering_key=f"k{n}-{i}" if i % 2 else None) for i in range(20)]
+        )
+        while found := await consumer.receive(20, 0.0):
+            await consumer.ack(found)
+    group = backend.room.queues["q"].groups["g"]
+    assert (len(group.items), len(group.keys)) == (0, 0)
+    assert len(group.due) < 200

@@ -1,0 +1,102 @@
+"""What a mutant is made with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort, _Row
+from effectonce.contracts import Capabilities, Port
+from effectonce.core.drive import drive
+from effectonce.record import (
+    Batchable,
+    Reply,
+)
+
+#: The mutants and, for each, the cases that must fail on it.
+MUTANTS: list[tuple[type[Mutant], str]] = []
+
+
+class Defect(Exception):
+    """What a mutant raises of its own."""
+
+
+class Row(_Row, gc=False):
+    """A row whose ends can be set, whatever follows from the rest of it."""
+
+    lease_end: int | None = None
+    end: int | None = None
+
+    @property
+    def lease_until(self) -> int:
+        return self.leased_at + self.lease if self.lease_end is None else self.lease_end
+
+    @lease_until.setter
+    def lease_until(self, moment: int) -> None:
+        self.lease_end = moment
+
+    @property
+    def expires_at(self) -> int:
+        ours: int = _Row.expires_at.__get__(self)
+        return ours if self.end is None else self.end
+
+    @expires_at.setter
+    def expires_at(self, moment: int) -> None:
+        self.end = moment
+
+
+class Mutant(MemoryPort):
+    """A port with a defect. Subclasses override what they break."""
+
+    capabilities: Capabilities | None = None
+    schema: Any = ""
+
+    def row(self, op: Any) -> Any:
+        """The row as it is stored, expired or not."""
+        rows = self._backend.scopes.get(op.scope, {})
+        row = rows.get(op.key)
+        if type(row) is _Row:
+            row = rows[op.key] = Row(*msgspec.structs.astuple(row))
+        return row
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        with self._backend.__dict__.setdefault("one_at_a_time", threading.RLock()):
+            return [self.apply(op, self._backend.clock.now()) for op in batch]
+
+    def apply(self, op: Any, now: int) -> Any:
+        return self.correct(op, now)
+
+    def correct(self, op: Any, now: int) -> Any:
+        """What the memory store does."""
+        return drive(MemoryPort.run(self, [op]))[0]
+
+
+class MutantBackend(MemoryBackend):
+    def __init__(self, port: type[Mutant], clock: Any) -> None:
+        super().__init__(clock=clock)
+        self.port = port
+        self.capabilities = port.capabilities or MemoryBackend.capabilities
+
+    def schema_sql(self) -> str:
+        schema: str = self.port.schema
+        return schema
+
+    def sync_port(self) -> Port:
+        return self.port(self)
+
+    async_port = sync_port
+
+
+def fails(*cases: str) -> Callable[[type[Mutant]], type[Mutant]]:
+    def register(mutant: type[Mutant]) -> type[Mutant]:
+        MUTANTS.extend((mutant, case) for case in cases)
+        return mutant
+
+    return register
+
+
+def live(row: Any, now: int) -> bool:
+    return row is not None and row.expires_at > now

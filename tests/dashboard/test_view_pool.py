@@ -1,0 +1,116 @@
+"""A store that hangs: every request is answered in bounded time, and what needs no store as ever (F36)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+
+import effectonce as eo
+from effectonce.dashboard.access import HEADERS, Access
+from effectonce.dashboard.app import make_app
+from effectonce.dashboard.sources import Sources
+from effectonce.dashboard.view_pool import Overdue, Patience
+from tests.dashboard.serving import OPERATOR
+from tests.harness.proxy import FaultProxy
+
+
+@contextmanager
+def dashboard(redis_url: str, name: str) -> Iterator[tuple[Starlette, FaultProxy]]:
+    """Over a network that may hang; a page is given up after a moment."""
+    with FaultProxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
+        store = eo.connect(f"{proxy.through(redis_url)}?namespace={name}&timeout=2", sweep_every=None)
+        with eo.block(store, scope="charge", key="a", on_error="doubt") as block:
+            block.result = 1
+        app = make_app(Sources(store), Access(operator=OPERATOR, hosts=["testserver"]))
+        app.state.desk.patience = Patience(0.4, at_once=2)
+        yield app, proxy
+        proxy.heal()
+        app.state.desk.sources.close()
+        store.close()
+
+
+def visitor(app: Starlette) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver", timeout=30)
+
+
+def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique_name: str) -> None:
+    async def visit(app: Starlette, proxy: FaultProxy) -> None:
+        async with visitor(app) as ada:
+            await ada.post("/login", data={"who": "ada", "token": OPERATOR})
+            assert (await ada.get("/records")).status_code == 200
+            csrf = app.state.desk.access.csrf(app.state.desk.access.session_of(next(iter(ada.cookies.values()))))
+            proxy.blackhole = True
+            form = {"csrf": csrf, "scope": "charge", "key": "a", "outcome": "retry"}
+            async with asyncio.timeout(25):  # one after the other they would take a minute
+                answers = await asyncio.gather(
+                    *(ada.get("/records") for _ in range(30)), ada.post("/doubts/resolve", data=form)
+                )
+                assert {answer.status_code for answer in answers} == {503}
+                assert "has not answered within 0.4 s" in answers[0].text
+                assert "Nothing was done: it had not begun" in answers[-1].text
+                assert all(answers[0].headers[name] == value for name, value in HEADERS.items())
+                still = [
+                    await ada.get(path) for path in ("/", "/overview.json", "/audit", "/static/dashboard.css", "/login")
+                ]
+                assert [answer.status_code for answer in still] == [200] * 5
+                assert (await ada.post("/logout", data={"csrf": csrf})).headers["location"] == "/login"
+            proxy.heal()
+            await ada.post("/login", data={"who": "ada", "token": OPERATOR})
+            async with asyncio.timeout(25):
+                while (await ada.get("/records")).status_code != 200:  # each waits for its turn
+                    pass
+
+    with dashboard(redis_url, unique_name) as (app, proxy):
+        asyncio.run(visit(app, proxy))
+
+
+def test_what_acts_is_waited_for_once_it_has_begun() -> None:
+    """Somebody has to be told what became of it."""
+
+    async def act() -> None:
+        patience = Patience(0.02, at_once=1)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def view() -> Response:
+            begun.set()
+            assert go_on.wait(20)
+            return PlainTextResponse("done")
+
+        acting = asyncio.create_task(patience.answer(view, acts=True))
+        await asyncio.to_thread(begun.wait, 20)
+        with pytest.raises(Overdue):  # whose turn has not come
+            await patience.answer(lambda: pytest.fail("it must not begin"), acts=True)
+        assert not acting.done()
+        go_on.set()
+        assert (await acting).body == b"done"
+
+    asyncio.run(act())
+
+
+def test_a_page_that_was_given_up_keeps_its_turn_and_complains_to_nobody() -> None:
+    async def look() -> None:
+        patience = Patience(0.02, at_once=1)
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        go_on = threading.Event()
+
+        def view() -> Response:
+            assert go_on.wait(20)
+            raise eo.StoreUnavailable("at last")
+
+        for _ in range(2):  # the second for want of a turn
+            with pytest.raises(Overdue):
+                await patience.answer(view, acts=False)
+        go_on.set()
+        patience.seconds = 20
+        assert (await patience.answer(lambda: PlainTextResponse("here"), acts=False)).body == b"here"
+        assert complaints == []
+
+    asyncio.run(look())
