@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.registry import load, url_in_environment
-from .errors import BrokerUnavailable, WrongColour, show
+from .errors import BrokerUnavailable, SyncAsyncMismatch, show
 from .message import Message
 
 ENVIRONMENT = "EFFECTONCE_BROKER"
@@ -248,7 +248,7 @@ def _refuse_in_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise WrongColour(
+    raise SyncAsyncMismatch(
         "a sync call to a broker inside a running event loop would block it; write `await broker.apublish(…)` (or "
         "`aclose`), or run it with asyncio.to_thread"
     )

@@ -32,7 +32,7 @@
         ├── ScopeTaken                 scope-taken
         ├── SagaChanged                saga-changed           a saga in flight was begun under another definition
         ├── Reentered                  reentered              a handler called itself with its own key
-        ├── WrongColour                wrong-colour           sync use of an async thing, or the reverse
+        ├── SyncAsyncMismatch                sync-async-mismatch           sync use of an async thing, or the reverse
         ├── NotInTransaction           not-in-transaction     the connection would commit each statement by itself
         ├── UnsafeStore                unsafe-store           the server's settings cannot keep the promise
         └── SchemaMissing              schema-missing         run the migration
@@ -84,7 +84,7 @@ __all__ = [
     "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
-    "WrongColour",
+    "SyncAsyncMismatch",
     "scrubbed",
     "show",
 ]
@@ -348,10 +348,10 @@ class Reentered(ConfigurationError):
     code = "reentered"
 
 
-class WrongColour(ConfigurationError):
+class SyncAsyncMismatch(ConfigurationError):
     """Sync use of an async thing, or a blocking call inside a running event loop."""
 
-    code = "wrong-colour"
+    code = "sync-async-mismatch"
 
 
 class NotInTransaction(ConfigurationError):

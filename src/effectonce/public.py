@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001 - sorted, each name would be a statement of its own
 
+from . import keys as keys
 from .guard.block import Block as Block, block as block
 from .broker import (
     Broker as Broker,
@@ -51,12 +52,12 @@ from .errors import (
     Undecodable as Undecodable,
     UnknownScheme as UnknownScheme,
     UnsafeStore as UnsafeStore,
-    WrongColour as WrongColour,
+    SyncAsyncMismatch as SyncAsyncMismatch,
 )
 from .guard.once import GLOBAL as GLOBAL, Guarded as Guarded, Outcome as Outcome, once as once
 from .inbox.inbox import Inbox as Inbox
 from .intents.intents import Intents as Intents
-from .guard.dispatch import Ack as Ack, Again as Again, Dead as Dead, dispatcher as dispatcher
+from .guard.dispatch import Ack as Ack, Redeliver as Redeliver, Reject as Reject, dispatcher as dispatcher
 from .message import Message as Message
 from .intents.operations import Intent as Intent
 from .outbox.outbox import Outbox as Outbox

@@ -140,7 +140,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "DeadLetterQueue",
         "bypass_external_effects",
     ),
-    "Loops of your own": ("dispatcher", "Ack", "Again", "Dead"),
+    "Loops of your own": ("dispatcher", "Ack", "Redeliver", "Reject"),
     "Intents and sagas": ("Intents", "Intent", "Saga", "Step", "Done"),
 }
 
@@ -203,7 +203,7 @@ def undocumented() -> set[str]:
     """Public names that are neither in a topic nor an error, which has a page of its own; and integrations."""
     listed = {name for names in TOPICS.values() for name in names}
     names = {name for name in eo.__all__ if name not in listed and name not in errors.__all__} - {"keys", "__version__"}
-    modules = {module.name for module in iter_modules(integrations.__path__)} - {"later"}
+    modules = {module.name for module in iter_modules(integrations.__path__)} - {"redelivery"}
     return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 
 

@@ -20,7 +20,7 @@ import effectonce as eo
 from effectonce.agents.tools import tool_once
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.retry import Retry
-from effectonce.guard.dispatch import Ack, Again, Dead, Verdict, dispatcher
+from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
 from effectonce.integrations.webhooks import github, stripe
 from effectonce.testing import ManualClock
@@ -91,7 +91,7 @@ def test_f06_a_duplicate_of_a_running_one_comes_again_and_is_never_acked(store: 
 
     dispatch = colour.dispatcher(store, work)
     assert isinstance(dispatch("p1"), Ack)
-    assert isinstance(inner[0], Again)
+    assert isinstance(inner[0], Redeliver)
     assert isinstance(inner[0].error, eo.InProgress)
 
 
@@ -101,7 +101,7 @@ def test_an_error_comes_again_later_and_later(store: eo.Store, colour: Colour) -
 
     dispatch = colour.dispatcher(store, work, Retry(None, first="10s"))
     again = dispatch("p1")
-    assert isinstance(again, Again)
+    assert isinstance(again, Redeliver)
     assert 0 <= again.after <= 10
     assert isinstance(again.error, RuntimeError)
 
@@ -118,14 +118,14 @@ def test_what_no_redelivery_can_mend_is_dead(store: eo.Store, colour: Colour) ->
         colour.dispatcher(store, work, Retry(on={ValueError: "dead"}))("p3"),
         colour.dispatcher(store, work)(""),
     ]
-    errors = [type(each.error) for each in dead if isinstance(each, Dead)]
+    errors = [type(each.error) for each in dead if isinstance(each, Reject)]
     assert errors == [ValueError, ValueError, ValueError, eo.InDoubt, ValueError, eo.MissingKey]
     counted = colour.dispatcher(store, work, max_attempts=2)
-    assert [type(counted("p4")) for _ in range(3)] == [Again, Again, Dead]
+    assert [type(counted("p4")) for _ in range(3)] == [Redeliver, Redeliver, Reject]
     compared = colour.dispatcher(store, lambda key: None, fingerprint="payload")
     assert isinstance(compared("p5", 1), Ack)
     other = compared("p5", 2)
-    assert isinstance(other, Dead)
+    assert isinstance(other, Reject)
     assert isinstance(other.error, eo.PayloadMismatch)
 
 
@@ -152,7 +152,7 @@ def test_a_handler_gets_and_gives_models(store: eo.Store, is_async: bool) -> Non
     assert sent({"customer": "acme", "amount": 7}) == Ack(acme)
     assert sent(acme) == Ack(acme, replayed=True)
     refused = sent({"customer": "acme"})
-    assert isinstance(refused, Dead)
+    assert isinstance(refused, Reject)
     assert isinstance(refused.error, eo.Undecodable)
     event = {"Records": [record(1, '{"customer": "acme", "amount": 7}'), record(2, '{"customer": 1}')]}
     assert sqs_batch(guarded)(event, None) == {"batchItemFailures": [{"itemIdentifier": "m2"}]}
@@ -166,7 +166,7 @@ def test_a_message_tells_its_attempt_to_the_backoff(store: eo.Store) -> None:
 
     dispatch = dispatcher(handle, retry=Retry(3, first="1s"))
     verdicts = [dispatch(eo.Message(data=1, id="p1", attempt=attempt)) for attempt in (1, 2, 3)]
-    assert [type(each) for each in verdicts] == [Again, Again, Dead]
+    assert [type(each) for each in verdicts] == [Redeliver, Redeliver, Reject]
 
 
 def test_a_program_that_is_wrong_is_told_and_nothing_is_acked(store: eo.Store) -> None:

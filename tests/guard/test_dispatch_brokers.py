@@ -51,11 +51,11 @@ class Till:
 
     @property
     def is_over(self) -> bool:
-        return self.settled["Ack"] + self.settled["Dead"] == len(SENT)
+        return self.settled["Ack"] + self.settled["Reject"] == len(SENT)
 
     def assert_each_once(self, dead: list[bytes]) -> None:
         assert sorted(self.charged) == ["flaky", "p1"]
-        assert self.settled == {"Ack": 3, "Again": 1, "Dead": 1}
+        assert self.settled == {"Ack": 3, "Redeliver": 1, "Reject": 1}
         assert dead == [SENT[-1]]
 
 
@@ -77,9 +77,9 @@ def test_pika(till: Till, rabbitmq_url: str, unique_name: str) -> None:
             match till.count(till.dispatch(json.loads(body))):
                 case eo.Ack():
                     channel.basic_ack(method.delivery_tag)
-                case eo.Again():
+                case eo.Redeliver():
                     channel.basic_nack(method.delivery_tag, requeue=True)
-                case eo.Dead():
+                case eo.Reject():
                     channel.basic_nack(method.delivery_tag, requeue=False)
             if till.is_over:
                 break
@@ -109,9 +109,9 @@ async def test_aio_pika(till: Till, rabbitmq_url: str, unique_name: str) -> None
                 match till.count(await dispatch(json.loads(message.body))):
                     case eo.Ack():
                         await message.ack()
-                    case eo.Again():
+                    case eo.Redeliver():
                         await message.nack(requeue=True)
-                    case eo.Dead():
+                    case eo.Reject():
                         await message.reject(requeue=False)
                 if till.is_over:
                     break
@@ -141,10 +141,10 @@ def test_confluent_kafka(till: Till, kafka_url: str, unique_name: str) -> None:
             body = message.value()
             assert isinstance(body, bytes)
             match till.count(till.dispatch(json.loads(body))):
-                case eo.Again():
+                case eo.Redeliver():
                     consumer.seek(TopicPartition(unique_name, message.partition() or 0, message.offset() or 0))
                     continue
-                case eo.Dead():
+                case eo.Reject():
                     dead.append(body)  # where a person looks: another topic, flushed, before the offset moves
             consumer.commit(message, asynchronous=False)
         (committed,) = consumer.committed([TopicPartition(unique_name, 0)], timeout=30)
@@ -167,9 +167,9 @@ def test_boto3(till: Till, sqs_url: str, unique_name: str) -> None:
             match till.count(till.dispatch(json.loads(message["Body"]))):
                 case eo.Ack():
                     sqs.delete_message(**told)
-                case eo.Again():
+                case eo.Redeliver():
                     sqs.change_message_visibility(**told, VisibilityTimeout=0)
-                case eo.Dead():
+                case eo.Reject():
                     sqs.send_message(QueueUrl=dead, MessageBody=message["Body"])
                     sqs.delete_message(**told)
     kept = sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=5)["Messages"]

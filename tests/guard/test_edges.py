@@ -421,7 +421,7 @@ def test_lazy_results_are_refused(store: eo.Store) -> None:
     with pytest.raises(eo.ConfigurationError, match="generator"):
         eo.once(store, scope="s", key="k")(Generates())
     handler = eo.once(store, scope="s", key="k")(lambda k: (n for n in range(3)))
-    with pytest.raises(eo.WrongColour, match="nothing had happened"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="nothing had happened"):
         handler("k")
     assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
 
@@ -478,7 +478,7 @@ def test_what_is_called_like_a_message_is_none(store: eo.Store) -> None:
 
 async def test_a_blocking_wait_in_a_loop_is_refused_at_every_call(store: eo.Store) -> None:
     charge = eo.once(store, scope="s", key="k", wait="1s")(lambda k: k)
-    with pytest.raises(eo.WrongColour, match="event loop"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="event loop"):
         charge("k")
 
 

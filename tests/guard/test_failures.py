@@ -432,7 +432,7 @@ def test_f72_a_def_that_returns_an_awaitable_is_refused_and_released(store: eo.S
     def charge(k: str) -> Any:
         return work()
 
-    with pytest.raises(eo.WrongColour, match="async def"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="async def"):
         charge("p1")
     assert store.get("charge", "p1").state == "free"  # type: ignore[union-attr]
 
@@ -459,9 +459,9 @@ async def test_f72_a_blocking_wait_inside_a_running_loop_raises(store: eo.Store)
 
     with eo.connect("memory://") as other:
         drive_claim(other)
-        with override(store, other), pytest.raises(eo.WrongColour, match="event loop"):
+        with override(store, other), pytest.raises(eo.SyncAsyncMismatch, match="event loop"):
             charge("p1")
-    with pytest.raises(eo.WrongColour, match="async with"), eo.block(store, scope="s", key="k"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="async with"), eo.block(store, scope="s", key="k"):
         pass
 
 

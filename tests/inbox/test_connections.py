@@ -243,7 +243,7 @@ async def test_a_handler_of_the_wrong_colour_is_refused_and_nothing_is_recorded(
 
     assert shop.kind is not None
     for wrong in [plain] if shop.kind.is_async else [asynchronous, returns_an_awaitable]:
-        with pytest.raises(eo.WrongColour):
+        with pytest.raises(eo.SyncAsyncMismatch):
             await told(shop.inbox.call(desk.conn, paid(), wrong))
     await desk.commit()
     assert shop.rows == []

@@ -501,11 +501,11 @@ async def test_colours_are_not_mixed(shop: Shop) -> None:
         return coroutine()
 
     for connect in (lambda: aiosqlite.connect(":memory:"), coroutine, lambda: aiosqlite.connect(":memory:")):
-        with pytest.raises(eo.WrongColour, match="make both sync, or both async"):
+        with pytest.raises(eo.SyncAsyncMismatch, match="make both sync, or both async"):
             shop.inbox.handler(connect=connect)(plain)(paid())
-    with pytest.raises(eo.WrongColour, match="make both sync, or both async"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="make both sync, or both async"):
         await shop.inbox.handler(connect=lambda: opened(shop.place))(asynchronous)(paid())
-    with pytest.raises(eo.WrongColour, match="plain `def` that returned coroutine"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="plain `def` that returned coroutine"):
         shop.inbox.handler(connect=lambda: opened(shop.place))(lazy)(paid())
     assert shop.rows == []
 

@@ -111,9 +111,9 @@ def test_a_reconciler_of_another_colour_is_refused_before_anything_happens(
     async def look_up(intent: Intent[Payment]) -> Verdict:
         return Verdict.unknown("")
 
-    with pytest.raises(eo.WrongColour):
+    with pytest.raises(eo.SyncAsyncMismatch):
         charge(PAYMENT, key="k")
-    with pytest.raises(eo.WrongColour):
+    with pytest.raises(eo.SyncAsyncMismatch):
         intents.check("1h")
     assert bank.seen == []
 
@@ -200,7 +200,7 @@ def test_an_operation_of_the_wrong_colour_keeps_what_was_sent_before(
     def lazy(intent: Intent[Payment]) -> str:
         return asyncio.sleep(0)  # type: ignore[return-value]
 
-    with pytest.raises(eo.WrongColour):
+    with pytest.raises(eo.SyncAsyncMismatch):
         lazy(PAYMENT, key="pay_1")
     bank.kept.clear()  # the provider has forgotten
     clock.advance("2d")
@@ -210,15 +210,15 @@ def test_an_operation_of_the_wrong_colour_keeps_what_was_sent_before(
 
 
 def test_a_wrong_colour_from_within_may_come_after_the_effect(intents: Intents) -> None:
-    """The mail is out; then something else of the operation raises `WrongColour`."""
+    """The mail is out; then something else of the operation raises `SyncAsyncMismatch`."""
     sent = []
 
     @intents.operation("ses", "send", keyless="at-most-once")
     def send(intent: Intent[str]) -> None:
         sent.append(intent.request)
-        raise eo.WrongColour("a sync saga in a running loop, say")
+        raise eo.SyncAsyncMismatch("a sync saga in a running loop, say")
 
-    with pytest.raises(eo.WrongColour):
+    with pytest.raises(eo.SyncAsyncMismatch):
         send("hello", key="m")
     with pytest.raises(eo.InDoubt):
         send("hello", key="m")
@@ -284,7 +284,7 @@ def test_a_classifier_that_is_async_is_refused(intents: Intents) -> None:
     async def verdict(outcome: Any) -> Verdict:
         return Verdict.unknown("")
 
-    with pytest.raises(eo.WrongColour, match="plain def"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="plain def"):
         intents.classify("stripe")(verdict)  # type: ignore[arg-type]
 
 

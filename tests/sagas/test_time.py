@@ -159,7 +159,7 @@ async def test_an_async_saga_has_steps_of_both_colours(store: eo.Store, shop: Sh
     with pytest.raises(eo.SagaFailed):
         await saga.arun("o-2", Order("o-2"))
     assert shop.effects == ["one", "two", "one", "undo one-3"]
-    with pytest.raises(eo.WrongColour, match="use arun"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="use arun"):
         saga.run("o-3", ORDER)
 
 
@@ -203,7 +203,7 @@ async def test_a_cancelled_caller_leaves_the_saga_to_others(store: eo.Store, sho
 
 @pytest.mark.usefixtures("closed_in_its_loop")
 async def test_a_sync_run_in_an_event_loop_is_refused(saga: eo.Saga[Order], shop: Shop) -> None:
-    with pytest.raises(eo.WrongColour, match="would block"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="would block"):
         saga.run("o-1", ORDER)
     done = await saga.arun("o-1", ORDER)
     assert done[saga.steps["charge"]].charge == "charge-2"

@@ -95,7 +95,7 @@ def test_two_workers_each_get_their_own(memory_store: eo.Store, broker: TestBrok
 
 
 async def test_inside_a_loop_the_async_names_are_used(shop: Shop, broker: TestBroker) -> None:
-    with pytest.raises(eo.WrongColour, match="adeliver"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="adeliver"):
         broker.deliver(shop.worker, "orders", message())
     sent = message()
     assert [each.how for each in await broker.adeliver(shop.worker, "orders", sent)] == ["acked"]

@@ -151,7 +151,7 @@ def test_an_async_handler_is_tried_in_a_loop_of_its_own() -> None:
 
 
 async def test_inside_a_running_loop_the_async_form_is_asked_for() -> None:
-    with pytest.raises(eo.WrongColour, match="aassert_idempotent"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="aassert_idempotent"):
         assert_idempotent(aguarded, "pay_1", effects=charged)
     assert (await aassert_idempotent(aguarded, "pay_1", effects=charged)).failures == []
 

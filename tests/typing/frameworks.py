@@ -8,7 +8,7 @@ from typing import Any, assert_type
 import effectonce as eo
 from effectonce.agents.tools import tool_once
 from effectonce.core.retry import Retry
-from effectonce.guard.dispatch import Ack, Again, Dead, Verdict, dispatcher
+from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
 from effectonce.integrations.webhooks import github, stripe
 
@@ -32,9 +32,9 @@ adispatch: Callable[[str], Coroutine[Any, Any, Verdict]] = dispatcher(acharge)
 match dispatch("p1"):
     case Ack(value=value, replayed=replayed):
         assert_type(replayed, bool)
-    case Again(after=after):
+    case Redeliver(after=after):
         assert_type(after, float)
-    case Dead(error=error):
+    case Reject(error=error):
         assert_type(error, Exception)
 
 sqs_batch(charge, read=lambda record: (record["body"], 1))

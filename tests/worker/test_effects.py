@@ -268,7 +268,7 @@ async def test_a_handler_that_raises_stop_iteration_or_returns_an_awaitable_has_
     (unawaited,) = await bench.dead(worker, "b").alist()
     assert (stopped.cause.error, unawaited.cause.error) == (
         "builtins:StopIteration",
-        "effectonce.errors:WrongColour",
+        "effectonce.errors:SyncAsyncMismatch",
     )
 
 

@@ -345,7 +345,7 @@ async def test_a_plain_def_that_returns_a_coroutine_is_never_taken_for_done(sqli
 
     worker.handler("orders", batch=True)(lambda connection, message: inner(connection))
     await sqlite.bench.send("orders", paid(1), paid(2))
-    with pytest.raises(eo.WrongColour, match="plain `def` that returned coroutine"):
+    with pytest.raises(eo.SyncAsyncMismatch, match="plain `def` that returned coroutine"):
         await worker.serve()
     assert (sqlite.bench.count("ack"), sqlite.rows(), sqlite.bench.left("orders")) == (0, 0, 2)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, NoReturn, TypeVar
 
-from effectonce.errors import NotAwaited, WrongColour
+from effectonce.errors import NotAwaited, SyncAsyncMismatch
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def run_through(pending: Awaitable[None]) -> None:
     steps = pending.__await__()
     if next(steps, _END) is not _END:
         steps.close()
-        raise WrongColour(_SUSPENDED)
+        raise SyncAsyncMismatch(_SUSPENDED)
 
 
 def drive(coro: Coroutine[Any, Any, T]) -> T:
@@ -34,7 +34,7 @@ def drive(coro: Coroutine[Any, Any, T]) -> T:
         value: T = stop.value
         return value
     coro.close()
-    raise WrongColour(_SUSPENDED)
+    raise SyncAsyncMismatch(_SUSPENDED)
 
 
 class Pending(Generic[T]):

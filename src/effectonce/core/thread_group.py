@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from effectonce.contracts import Lone, Port
-from effectonce.errors import WrongColour
+from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
@@ -95,7 +95,7 @@ class ThreadGroup:
     def _among_others(self, entry: Entry) -> Any:
         lead, leads = self._lead, self._leads
         if leads():
-            raise WrongColour(
+            raise SyncAsyncMismatch(
                 "a guarded call was made in the middle of another one's store access, from a signal handler; "
                 "set a flag there, and make the call from the main program"
             )

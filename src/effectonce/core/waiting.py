@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from effectonce.errors import WrongColour
+from effectonce.errors import SyncAsyncMismatch
 
 Identity = tuple[str, str]
 
@@ -50,7 +50,7 @@ class ThreadSignal:
 
     def __init__(self) -> None:
         if asyncio._get_running_loop() is not None:
-            raise WrongColour(
+            raise SyncAsyncMismatch(
                 "wait= on a sync function would block the running event loop; make the handler `async def`, "
                 "or call it in a thread (asyncio.to_thread)"
             )

@@ -11,7 +11,7 @@ from effectonce.core.codec import Codec
 from effectonce.core.drive import run_through
 from effectonce.core.engine import Side
 from effectonce.core.flow import Policy, Run, abort, begin, finish, prepare, running
-from effectonce.errors import ConfigurationError, ResultNotStored, WrongColour
+from effectonce.errors import ConfigurationError, ResultNotStored, SyncAsyncMismatch
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
@@ -68,7 +68,7 @@ class Block:
 
     def __enter__(self) -> Block:
         if asyncio._get_running_loop() is not None:
-            raise WrongColour("`with block(...)` would block the running event loop; use `async with`")
+            raise SyncAsyncMismatch("`with block(...)` would block the running event loop; use `async with`")
         run = self._enter()
         try:
             pending = begin(run, run.engine.sync_side())

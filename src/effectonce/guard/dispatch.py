@@ -6,13 +6,13 @@
         match dispatch(json.loads(body)):
             case eo.Ack():
                 channel.basic_ack(method.delivery_tag)
-            case eo.Again():
+            case eo.Redeliver():
                 channel.basic_nack(method.delivery_tag, requeue=True)
-            case eo.Dead(error=error):
+            case eo.Reject(error=error):
                 channel.basic_nack(method.delivery_tag, requeue=False)             # to the dead-letter exchange
 
-A duplicate of a handled message is `Ack`; one whose first delivery is still running is `Again`, never `Ack`: the first
-may still die. What no redelivery can mend is `Dead`: keep it for a person, with its bytes.
+A duplicate of a handled message is `Ack`. While its first delivery is still running it is `Redeliver`, never `Ack`: the
+first may still die. A message that no redelivery can mend is `Reject`: keep it for a person, with its bytes.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Ack(Struct, frozen=True):
     replayed: bool = False
 
 
-class Again(Struct, frozen=True):
+class Redeliver(Struct, frozen=True):
     """Not done: deliver it again, not before ``after`` seconds."""
 
     after: float
     error: Exception
 
 
-class Dead(Struct, frozen=True):
+class Reject(Struct, frozen=True):
     """Delivering it again will not help: keep it where a person looks, and take it from the queue after that."""
 
     error: Exception
 
 
-Verdict = Ack | Again | Dead
+Verdict = Ack | Redeliver | Reject
 
 
 @overload
@@ -67,7 +67,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
     """A function that calls ``handler``, which is under `once`, and answers what is to become of the message.
 
     A dict is made the pydantic model, dataclass or struct that the handler's annotation asks for; one that is none is
-    `Dead`. It raises nothing but a `ConfigurationError` (then ack nothing: it is the program that is wrong) and what
+    `Reject`. It raises nothing but a `ConfigurationError` (then ack nothing: it is the program that is wrong) and what
     ends the process. ``retry`` says how long a message waits after an error, by the attempt that a `Message` as first
     argument tells, and which errors are dead at once; how often it is tried is ``once(max_attempts=…)``, which the
     store counts.
@@ -85,16 +85,16 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         if isinstance(error, ResultNotStored):
             return Ack(replayed=True)
         if isinstance(error, LeaseLost):  # another delivery took over: the next one will find out how it ended
-            return Again(1.0, error)
+            return Redeliver(1.0, error)
         if isinstance(error, EffectOnceError) and not isinstance(error, Retryable):
-            return Dead(error)
+            return Reject(error)
         if not isinstance(error, EffectOnceError) and (
             options["doubt_on_error"] or isinstance(error, options["permanent"])
         ):
-            return Dead(error)  # as its record says from now on
+            return Reject(error)  # as its record says from now on
         first = args[0] if args else None
         after = policy.after(error, first.attempt if isinstance(first, Message) else 1)
-        return Dead(error) if after is None else Again(after, error)
+        return Reject(error) if after is None else Redeliver(after, error)
 
     def dispatch(*args: Any, **kwargs: Any) -> Verdict:
         try:

@@ -10,7 +10,7 @@ import typing
 import warnings
 from typing import Any, NoReturn, TypeVar
 
-from effectonce.errors import ConfigurationError, WrongColour
+from effectonce.errors import ConfigurationError, SyncAsyncMismatch
 from effectonce.keys import Extract, Key, extractor
 from effectonce.message import Message
 from effectonce.values.fingerprint import fingerprints
@@ -48,10 +48,10 @@ LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
 def refuse_lazy(function: Any, value: Any) -> NoReturn:
-    """`WrongColour`: a plain `def` gave something that still has to be awaited or run through."""
+    """`SyncAsyncMismatch`: a plain `def` gave something that still has to be awaited or run through."""
     if inspect.iscoroutine(value):
         value.close()
-    raise WrongColour(
+    raise SyncAsyncMismatch(
         f"{name_of(function)} is a plain `def` that returned {type(value).__name__}, so nothing had happened yet when "
         "it returned; make it `async def` and await inside, or do the work before you return"
     )

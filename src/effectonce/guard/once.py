@@ -28,7 +28,7 @@ from effectonce.core.flow import (
     set_running,
     unprotected,
 )
-from effectonce.errors import ConfigurationError, MissingKey, WrongColour
+from effectonce.errors import ConfigurationError, MissingKey, SyncAsyncMismatch
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor, position
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
@@ -259,7 +259,7 @@ class _Waiting(_Sync[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if asyncio._get_running_loop() is not None:
-            raise WrongColour(
+            raise SyncAsyncMismatch(
                 f"{name_of(self._plan.function)} has wait= and was called inside a running event loop, which it would "
                 "block; make it `async def`, or call it in a thread (asyncio.to_thread)"
             )

@@ -18,8 +18,8 @@ from effectonce.errors import (
     ConfigurationError,
     InProgress,
     Reentered,
+    SyncAsyncMismatch,
     TransactionConflict,
-    WrongColour,
     show,
 )
 from effectonce.guard.introspection import name_of
@@ -139,9 +139,9 @@ class Transaction:
             raise self._wrong_colour("async" if session.is_async else "sync")
         return session
 
-    def _wrong_colour(self, colour: str) -> WrongColour:
+    def _wrong_colour(self, colour: str) -> SyncAsyncMismatch:
         fn = self.plan.fn
-        return WrongColour(
+        return SyncAsyncMismatch(
             f"{name_of(fn)} is {'`async def`' if self.plan.is_async else 'a plain `def`'}, and connect= gives {colour} "
             "connections; make both sync, or both async"
         )

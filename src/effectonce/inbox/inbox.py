@@ -20,7 +20,14 @@ from effectonce.contracts import AsyncConnection, AsyncpgConnection, ConnectionL
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.drive import Pending, drive
 from effectonce.core.privacy import Privacy
-from effectonce.errors import InvalidOption, PayloadMismatch, ResultNotStored, TransactionConflict, WrongColour, show
+from effectonce.errors import (
+    InvalidOption,
+    PayloadMismatch,
+    ResultNotStored,
+    SyncAsyncMismatch,
+    TransactionConflict,
+    show,
+)
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
@@ -146,7 +153,9 @@ class Inbox:
         """
         session = session_on(conn)
         if is_async(fn) and not session.is_async:
-            raise WrongColour(f"{name_of(fn)} is `async def` and the connection is sync; give it an async connection")
+            raise SyncAsyncMismatch(
+                f"{name_of(fn)} is `async def` and the connection is sync; give it an async connection"
+            )
         codec = self._codec(return_type(fn, returns))
         arrival = self._arrival(message, payload)
         session.require_transaction()
@@ -386,7 +395,7 @@ class Inbox:
             if found is None:
                 pending = fn(session.connection, message)
                 if not hasattr(pending, "__await__"):
-                    raise WrongColour(
+                    raise SyncAsyncMismatch(
                         f"{name_of(fn)} is a plain `def` on an async connection, so that nothing it does there is "
                         "awaited; make it `async def`"
                     )

@@ -42,7 +42,7 @@ from effectonce.errors import (
     ResultNotStored,
     Retryable,
     SchemaMissing,
-    WrongColour,
+    SyncAsyncMismatch,
     show,
 )
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable, return_type
@@ -173,7 +173,7 @@ class Intents:
 
         def register(function: Classifier) -> Classifier:
             if is_async(function):
-                raise WrongColour(f"the classifier of {known} must be a plain def: {name_of(function)} is async")
+                raise SyncAsyncMismatch(f"the classifier of {known} must be a plain def: {name_of(function)} is async")
             registered: Classifier = self._register(self.classifiers, known, function)
             return registered
 

@@ -23,7 +23,7 @@ from effectonce.errors import (
     PermanentFailure,
     Retryable,
     StoreUnavailable,
-    WrongColour,
+    SyncAsyncMismatch,
     show,
 )
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy
@@ -142,10 +142,10 @@ class Operation(Generic[Req, Res]):
         return prepare(engine, self.policy, id, prints)
 
     def require_colour(self) -> None:
-        """`WrongColour` where the reconciler of its provider is of another colour."""
+        """`SyncAsyncMismatch` where the reconciler of its provider is of another colour."""
         reconcile = self._intents.reconcilers.get(self.provider.name)
         if reconcile is not None and is_async(reconcile) != self.is_async:
-            raise WrongColour(
+            raise SyncAsyncMismatch(
                 f"the reconciler of {self.provider.name} must be {_colour(self.is_async)}, as {self!r} is"
             )
 
@@ -301,7 +301,7 @@ class Operation(Generic[Req, Res]):
                 await flow.turned_away(run, side, log, verdict.why, verdict.retry_after)
             await flow.unknown(run, side, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
         except (Retryable, InDoubt) as unknown:
-            if isinstance(error, WrongColour):  # that is what is to be mended
+            if isinstance(error, SyncAsyncMismatch):  # that is what is to be mended
                 return None, error
             unknown.__cause__ = error
             return None, unknown

@@ -10,7 +10,7 @@ from effectonce.contracts import Joinable, Session
 from effectonce.core.drive import Pending, drive
 from effectonce.core.engine import Side
 from effectonce.core.flow import Run, completion_of, leave, stored_result
-from effectonce.errors import ConfigurationError, LeaseLost, WrongColour
+from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
 from effectonce.record import Settlement
 from effectonce.sessions import session_on
 
@@ -90,7 +90,7 @@ class Sent(Generic[Res]):
 
     def __enter__(self) -> Sent[Res]:
         if self._operation.is_async:
-            raise WrongColour("this operation is async: write `async with`")
+            raise SyncAsyncMismatch("this operation is async: write `async with`")
         return self._entered(drive(self._operation.through(self._run, self._run.engine.sync_side(), False)))
 
     async def __aenter__(self) -> Sent[Res]:

@@ -47,7 +47,7 @@ from effectonce.errors import (
     ResultNotStored,
     Retryable,
     SagaFailed,
-    WrongColour,
+    SyncAsyncMismatch,
     show,
 )
 from effectonce.guard.introspection import return_type
@@ -221,9 +221,11 @@ class Saga(Generic[In]):
 
     def _require_sync(self) -> None:
         if self.is_async:
-            raise WrongColour(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
+            raise SyncAsyncMismatch(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
         if asyncio._get_running_loop() is not None:
-            raise WrongColour(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
+            raise SyncAsyncMismatch(
+                f"saga {self.name} would block the running event loop: use arun, aresume or acompensate"
+            )
 
     def _begun(self, id: Key, input: In) -> tuple[Run, Draft]:
         """The run of a saga that may be new; `ConfigurationError` where its input cannot be frozen."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from effectonce.broker import Broker, open_broker
 from effectonce.contracts import Delivery
-from effectonce.errors import ConfigurationError, WrongColour
+from effectonce.errors import ConfigurationError, SyncAsyncMismatch
 from effectonce.message import Message
 from effectonce.values.durations import Duration, micros
 from effectonce.worker.worker import Worker
@@ -131,7 +131,7 @@ def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
     except RuntimeError:
         return asyncio.run(work)
     work.close()
-    raise WrongColour("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
+    raise SyncAsyncMismatch("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
 
 
 class _Watched:

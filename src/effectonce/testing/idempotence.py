@@ -19,7 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.core.drive import drive
-from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, PermanentFailure, Retryable, WrongColour
+from effectonce.errors import (
+    ConfigurationError,
+    EffectOnceError,
+    InDoubt,
+    PermanentFailure,
+    Retryable,
+    SyncAsyncMismatch,
+)
 from effectonce.guard.introspection import name_of
 from effectonce.guard.once import Guarded
 from effectonce.message import Message, message_id
@@ -112,7 +119,7 @@ def assert_idempotent(
                     handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs
                 )
             )  # fmt: skip
-        raise WrongColour("an event loop is running: await aassert_idempotent(…) instead")
+        raise SyncAsyncMismatch("an event loop is running: await aassert_idempotent(…) instead")
     return _passed(drive(_report(handler, args, kwargs, effects, store, reset, strict)))
 
 

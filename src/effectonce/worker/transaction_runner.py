@@ -18,8 +18,8 @@ from effectonce.errors import (
     ConfigurationError,
     NotInTransaction,
     SchemaMissing,
+    SyncAsyncMismatch,
     UnsafeStore,
-    WrongColour,
     show,
 )
 from effectonce.guard.introspection import LAZY, refuse_lazy
@@ -36,7 +36,7 @@ from .routes import Route
 log = logging.getLogger("effectonce")
 
 #: What no retry mends: the worker stops.
-FATAL: Final = (SchemaMissing, UnsafeStore, WrongColour, NotInTransaction)
+FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
 class Unit(Struct, eq=False):

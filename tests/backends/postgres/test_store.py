@@ -30,8 +30,8 @@ from effectonce.errors import (
     SchemaMismatch,
     SchemaMissing,
     StoreUnavailable,
+    SyncAsyncMismatch,
     UnsafeStore,
-    WrongColour,
 )
 from effectonce.record import Claim, Look, Note, Query, Remember, Renewal, Resolution, Settlement
 from effectonce.testing.suites import store_cases, store_suite
@@ -980,7 +980,7 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
 
 
 def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only() -> None:
-    with pytest.raises(WrongColour, match="URL"):
+    with pytest.raises(SyncAsyncMismatch, match="URL"):
         PostgresBackend.from_pool(ConnectionPool(lambda: "host=elsewhere", open=False)).async_port()
     with pytest.raises(InvalidOption, match="is not a psycopg_pool"):
         PostgresBackend.from_pool(object())

@@ -33,8 +33,8 @@ from effectonce.errors import (
     InvalidOption,
     SchemaMismatch,
     StoreUnavailable,
+    SyncAsyncMismatch,
     UnsafeStore,
-    WrongColour,
 )
 from effectonce.record import EXHAUSTED, Answer, Claim, Query, Record, Remember, Renewal, Reply, Settled, Settlement
 from effectonce.testing.suites import store_suite
@@ -157,7 +157,7 @@ async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: 
         backend = RedisBackend.from_client(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
-        with pytest.raises(WrongColour):  # it would suspend
+        with pytest.raises(SyncAsyncMismatch):  # it would suspend
             drive(backend.async_port().now())
         assert drive(derived.get("scope", "async")) is not None
         drive(derived.close())
@@ -238,13 +238,13 @@ def test_a_client_that_does_not_say_where_it_is_has_one_colour() -> None:
     class Client:
         def execute_command(self, *words: object) -> None: ...
 
-    with pytest.raises(WrongColour, match="make the store from a URL"):
+    with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):
         RedisBackend.from_client(Client()).async_port()
 
     class AsyncClient:
         async def execute_command(self, *words: object) -> None: ...
 
-    with pytest.raises(WrongColour, match="make the store from a URL"):  # there could be no heartbeat
+    with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):  # there could be no heartbeat
         RedisBackend.from_client(AsyncClient())
     with pytest.raises(InvalidOption, match="execute_command"):
         RedisBackend.from_client(object())

@@ -13,7 +13,14 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable, WrongColour, show
+from effectonce.errors import (
+    ConfigurationError,
+    InvalidOption,
+    MissingDriver,
+    StoreUnavailable,
+    SyncAsyncMismatch,
+    show,
+)
 from effectonce.values.urls import Address
 
 try:
@@ -84,7 +91,7 @@ class Options:
     def of_pool(cls, pool: Any, timeout: float) -> Options:
         """Where an existing pool connects to, for the colour that it does not have itself."""
         if not isinstance(pool.conninfo, str):
-            raise WrongColour(
+            raise SyncAsyncMismatch(
                 "this pool is of the other colour and makes up its conninfo as it goes; make the store from a URL, "
                 "which serves both sync and async code"
             )

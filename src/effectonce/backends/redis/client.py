@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from effectonce.contracts import ConnectionLost
-from effectonce.errors import StoreUnavailable, WrongColour, show
+from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 
 from .connection import Endpoint, ReplyError, Script, translate
 
@@ -168,7 +168,7 @@ async def _maybe(value: Awaitable[Any] | Any) -> Any:
 def endpoint_of(client: Any) -> Endpoint:
     """Where a client is connected to, for the colour that it does not have itself.
 
-    Heartbeats, sweeps and wake-ups run on threads, beside an async client too. `WrongColour` where the client
+    Heartbeats, sweeps and wake-ups run on threads, beside an async client too. `SyncAsyncMismatch` where the client
     does not say (Sentinel, a pool of one's own).
     """
     options: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def endpoint_of(client: Any) -> Endpoint:
     except (AttributeError, StopIteration):
         options = {}
     if not ("path" in options or "host" in options):
-        raise WrongColour(
+        raise SyncAsyncMismatch(
             "this client is of the other colour and does not say where it is connected to; make the store from "
             "a URL, which serves both sync and async code"
         )

@@ -97,7 +97,7 @@ class RedisBackend:
         Its own colour goes through ``client.execute_command``, and its owner closes it. The other colour gets
         connections of ours to the same server (heartbeats run on a thread, beside async clients too). Where the
         client does not say which server that is (Sentinel, a pool of one's own), asking a sync one for the async colour
-        raises `WrongColour`, and an async one is refused here: its leases could not be kept.
+        raises `SyncAsyncMismatch`, and an async one is refused here: its leases could not be kept.
         """
         if not callable(getattr(client, "execute_command", None)):
             raise InvalidOption(f"{type(client).__name__} is not a Redis client: it has no execute_command")
