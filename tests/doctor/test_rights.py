@@ -153,8 +153,8 @@ def test_a_redis_user_who_may_not_write(
 
 
 def test_what_the_scripts_ask_of_redis_is_all_checked() -> None:
-    scripts = files("effectonce.backends.redis").iterdir()
-    source = {file.name: file.read_text() for file in scripts}
+    folder = files("effectonce.backends.redis")
+    source = {name: (folder / name).read_text() for name in ("common.lua", "records.lua", "indexes.lua")}
     asked = {word for text in source.values() for word in re.findall(r"call\('([A-Z]+)'", text)}
     checked = re.findall(r"'([A-Z]+)'", source["indexes.lua"].partition("COMMANDS = {")[2].partition("}")[0])
     without_a_record = {"TIME", "SCAN", "PUBLISH", "HSETNX"}  # which `check` itself does, or nobody needs to work

@@ -232,7 +232,7 @@ def test_f16_an_interruption_just_before_the_handler_releases_its_key(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("effectonce.guard.set_running", interrupted)
+        patch.setattr("effectonce.guard.once.set_running", interrupted)
         with pytest.raises(KeyboardInterrupt):
             charge("p1")
     record = store.get("charge", "p1")

@@ -89,7 +89,7 @@ async def test_it_works_behind_a_pooler(
     """PgBouncer in transaction mode: nothing of a session is used; there are no wake-ups, looking does it."""
     with eo.connect(f"{pgbouncer_url}?prefix={postgres.prefix}") as store:
         relay = eo.Relay(store, broker, poll="50ms", batch=10)  # type: ignore[arg-type]
-        monkeypatch.setattr("effectonce.outbox.ring", lambda table: None)
+        monkeypatch.setattr("effectonce.outbox.outbox.ring", lambda table: None)
         serving = asyncio.create_task(relay.serve())
         postgres.send_numbers(range(50), key=lambda n: f"k{n % 5}")
         await auntil(lambda: len(broker.sent) == 50)

@@ -314,7 +314,7 @@ async def test_a_notification_wakes_an_idle_relay(
     postgres: Database, broker: FakeBroker, sleepy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from another process: no hint is given here."""
-    monkeypatch.setattr("effectonce.outbox.ring", lambda table: None)
+    monkeypatch.setattr("effectonce.outbox.outbox.ring", lambda table: None)
     relay = postgres.relay(broker, poll="1h")
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(0.5)
