@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.lint.cli import main
+from effectonce_lint.cli import main
 
 BAD = """\
 import stripe
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def lint(folder: Path, capsys: pytest.CaptureFixture[str]) -> Lint:
-    """Run `effectonce lint` here."""
+    """Run `effectonce-lint` here."""
 
     def run(*arguments: str) -> Done:
         capsys.readouterr()

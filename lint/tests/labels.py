@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from effectonce.lint import designs
-from effectonce.lint.python.consumers import Scanner
-from effectonce.lint.python.entry import walked
-from effectonce.lint.python.judge import judged
-from effectonce.lint.python.project import Project
+from effectonce_lint import designs
+from effectonce_lint.python.consumers import Scanner
+from effectonce_lint.python.entry import walked
+from effectonce_lint.python.judge import judged
+from effectonce_lint.python.project import Project
 
 CORPUS = Path(__file__).parent / "corpus"
 _LABEL = re.compile(r"#\s*expect:\s*(.+?)\s*$")

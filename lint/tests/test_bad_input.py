@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.lint import designs
-from effectonce.lint.python.modules import LARGEST, Unreadable
+from effectonce_lint import designs
+from effectonce_lint.python.modules import LARGEST
 
 from .conftest import BAD, Lint
 
@@ -185,9 +185,3 @@ def test_designs_of_odd_shapes_are_no_error(text: str) -> None:
 )
 def test_other_formats_of_odd_shapes_too(name: str, text: str) -> None:
     designs.analysed(f"/{name}", text.encode())
-
-
-def test_without_pyyaml_a_design_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(Unreadable, match=r"pip install 'effectonce\[lint\]'"):
-        designs.analysed("/x.yaml", b"consumers: []\nqueues: []\n")

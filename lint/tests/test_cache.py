@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.lint import engine
-from effectonce.lint.config import Config
+from effectonce_lint import engine
+from effectonce_lint.config import Config
 
 from .conftest import BAD, GOOD
 

@@ -1,4 +1,4 @@
-"""`effectonce lint`: what it is told, what it answers."""
+"""`effectonce-lint`: what it is told, what it answers."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def concise(lint: Lint, *arguments: str) -> list[str]:
 def test_the_exit_code_says_clean_found_or_could_not(lint: Lint, arguments: list[str], code: int) -> None:
     done = lint(*arguments)
     assert done.code == code
-    assert (done.err.startswith("effectonce lint: ")) == (code == 2)
+    assert (done.err.startswith("effectonce-lint: ")) == (code == 2)
     assert "Traceback" not in done.err
 
 
 def test_a_wrong_command_line_says_where_to_read_on(lint: Lint) -> None:
-    assert "effectonce lint --help" in lint("--no-such-option").err
+    assert "effectonce-lint --help" in lint("--no-such-option").err
 
 
 def test_a_file_that_cannot_be_read_outranks_what_was_found(lint: Lint, folder: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_read_outranks_what_was_found(lint: Lint, folder: 
     assert done.rules() == ["P11", "EO303", "EO900"]
 
 
-@pytest.mark.parametrize("module", ["effectonce.lint", "effectonce"])
+@pytest.mark.parametrize("module", ["effectonce_lint", "effectonce"])
 def test_it_runs_as_a_module_and_without_typer(folder: Path, module: str) -> None:
     without = "import runpy, sys; sys.modules.update(typer=None, rich=None)"
     code = f"{without}; runpy.run_module({module!r}, run_name='__main__')"
@@ -263,8 +263,9 @@ def test_named_files_can_be_treated_like_those_of_a_folder(lint: Lint, folder: P
 
 def test_the_hook_of_pre_commit_is_a_command_line_that_we_take(lint: Lint) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    program, command, *options = hook["entry"].split()
-    assert (program, command) == ("effectonce", "lint")
+    program, *options = hook["entry"].split()
+    assert program == "effectonce-lint"
+    assert hook["additional_dependencies"] == ["./lint"]  # pre-commit installs the root of a clone, and beside it these
     assert lint(*options, "good.py").code == 0
     assert lint(*options, "bad.py").code == 1
 
@@ -275,7 +276,7 @@ def test_a_file_that_is_named_twice_is_looked_at_once(lint: Lint) -> None:
 
 def test_whoever_reads_may_stop_reading_and_may_lack_letters(folder: Path) -> None:
     (folder / "consumer.py").write_text(BAD.replace('"eur"', '"eur", description="caf\u00e9"') * 400)
-    command = [sys.executable, "-m", "effectonce.lint", "--no-cache", "--output-format"]
+    command = [sys.executable, "-m", "effectonce_lint", "--no-cache", "--output-format"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     whole = subprocess.run([*command, "full"], capture_output=True, env=environment, check=False)
     assert (whole.returncode, whole.stderr) == (1, b"")

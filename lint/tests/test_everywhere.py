@@ -10,8 +10,8 @@ from zlib import crc32
 
 import pytest
 
-from effectonce.lint import engine
-from effectonce.lint.config import Config
+from effectonce_lint import engine
+from effectonce_lint.config import Config
 
 ROOT = Path(__file__).parents[2]
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -58,5 +58,5 @@ def test_our_own_examples_are_clean() -> None:
 
 
 def test_and_so_are_we() -> None:
-    found = looked_at(ROOT / "src", ROOT / "benchmarks").findings
+    found = looked_at(ROOT / "src", ROOT / "lint" / "src", ROOT / "benchmarks").findings
     assert [(each.rule, each.place.path, each.place.line) for each in found] == []

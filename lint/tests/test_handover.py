@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from effectonce.lint.findings import Finding
-from effectonce.lint.python.analysis import analysed
-from effectonce.lint.python.project import Project
+from effectonce_lint.findings import Finding
+from effectonce_lint.python.analysis import analysed
+from effectonce_lint.python.project import Project
 
 QUEUED = """\
 import json

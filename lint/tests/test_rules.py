@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.lint import designs, explain
-from effectonce.lint.python.analysis import analysed
-from effectonce.lint.python.modules import Unreadable
-from effectonce.lint.python.project import Project
-from effectonce.lint.rules import MODES, RULES, Rule, selected
+from effectonce_lint import designs, explain
+from effectonce_lint.python.analysis import analysed
+from effectonce_lint.python.modules import Unreadable
+from effectonce_lint.python.project import Project
+from effectonce_lint.rules import MODES, RULES, Rule, selected
 
 ROOT = Path(__file__).parents[2]
 NAMES = {
@@ -75,9 +75,17 @@ def test_the_example_of_an_unreadable_file_is_one() -> None:
 
 
 def test_the_pages_are_made_from_the_rules() -> None:
-    """`python -m effectonce.lint.explain docs/rules` makes them anew."""
+    """`python -m effectonce_lint.explain docs/rules` makes them anew."""
     folder = ROOT / "docs" / "rules"
     assert {path.name: path.read_text() for path in folder.glob("*.md")} == explain.pages()
+
+
+def test_the_readme_says_what_is_found_in_its_example() -> None:
+    readme = (ROOT / "lint" / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert found(RULES["P11"], example) == {"P11", "EO303"}
+    mended = example.replace('"eur"', '"eur", idempotency_key=payment_id')
+    assert found(RULES["P11"], mended) == set()
 
 
 @pytest.mark.parametrize(

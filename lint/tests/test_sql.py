@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effectonce.lint.python.sql import Statement, looks_like_sql, read, unique_columns, unique_indexes
+from effectonce_lint.python.sql import Statement, looks_like_sql, read, unique_columns, unique_indexes
 
 
 def one(text: str) -> Statement:

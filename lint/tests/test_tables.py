@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.lint import engine
-from effectonce.lint.config import Config
-from effectonce.lint.python.modules import LARGEST
+from effectonce_lint import engine
+from effectonce_lint.config import Config
+from effectonce_lint.python.modules import LARGEST
 
 LOOSE = "CREATE TABLE processed_messages (id BIGSERIAL PRIMARY KEY, message_id TEXT NOT NULL);\n"
 

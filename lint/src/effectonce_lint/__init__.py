@@ -1,6 +1,6 @@
 """The checker: finds consumers whose effects would double, in code and in designs.
 
-Imports nothing of ours and needs no server. ``effectonce lint PATHS…`` or ``python -m effectonce.lint``.
+Imports nothing of ours and needs no server. ``effectonce-lint PATHS…`` or ``python -m effectonce_lint``.
 
 - `engine`: files, cache, processes; `cli`, `config`, `suppress`, `fixes`, `explain`, `output`: around it
 - `rules`: every rule as data

@@ -1,4 +1,4 @@
-"""``python -m effectonce.lint``"""
+"""``python -m effectonce_lint``"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`effectonce lint`: needs nothing but the standard library and msgspec; YAML designs need pyyaml.
+"""The command `effectonce-lint`. `effectonce lint` calls it, too, under that name.
 
 Exit codes: 0 clean, 1 something was found, 2 wrong usage or a file that could not be looked at.
 """
@@ -20,10 +20,12 @@ from .output.paths import shown
 from .output.text import statistics
 from .rules import RULES
 
+PROGRAM = "effectonce-lint"
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checker; gives the exit code."""
-    parser = command_line()
+
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run the checker and return its exit code. ``program`` is the command that the user typed."""
+    parser = command_line(program)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # code is shown in a terminal that lacks its letters, too
     try:
@@ -32,21 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except LintError as error:
-        print(f"effectonce lint: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `effectonce lint | head`: who reads has enough
+    except BrokenPipeError:  # `effectonce-lint | head`: the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise LintError(f"{message}\nTry: effectonce lint --help")
+        raise LintError(f"{message}\nTry: {self.prog} --help")
 
 
-def command_line() -> argparse.ArgumentParser:
+def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="effectonce lint",
+        prog=program,
         description="Find the consumer that will charge twice, before it does.",
         epilog="Settings: [tool.effectonce.lint] in pyproject.toml. To hide a finding: # effectonce: ignore[P11] why",
     )
@@ -179,7 +181,7 @@ def _explain(rule: str) -> int:
         or next((each for each in RULES.values() if each.name == rule.lower()), None)
     )
     if found is None:
-        raise LintError(f"there is no rule {rule!r}; `effectonce lint --explain` lists them")
+        raise LintError(f"there is no rule {rule!r}; `{PROGRAM} --explain` lists them")
     print(explain.told(found))
     return 0
 

@@ -58,7 +58,7 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
         named = [*self.select, *self.ignore, *(rule for rules in self.per_file_ignores.values() for rule in rules)]
         for name in named:
             if name != "ALL" and not any(rule.startswith(name) for rule in RULES):
-                raise LintError(f"{where}: there is no rule {name!r}; `effectonce lint --explain` lists them")
+                raise LintError(f"{where}: there is no rule {name!r}; `effectonce-lint --explain` lists them")
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """Rules that are off for a file."""

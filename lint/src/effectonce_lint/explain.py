@@ -54,18 +54,22 @@ def page(rule: Rule) -> str:
 _USAGE = """\
 # The checker
 
-`effectonce lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
+`effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
 tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
 the tables of SQL files. It imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2:
 wrong usage, or a file that could not be read.
 
+It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
+command.
+
 ```console
-$ effectonce lint .                                   # code frames, colour in a terminal
-$ effectonce lint . --output-format concise           # full, concise, json, sarif, github, junit
-$ effectonce lint . --diff                            # what --fix would mend
-$ effectonce lint --explain P11
-$ effectonce lint . --write-baseline lint-baseline.json
-$ effectonce lint . --baseline lint-baseline.json     # only what is new
+$ pip install ./lint                                  # in a clone; it is not on PyPI yet
+$ effectonce-lint .                                   # code frames, colour in a terminal
+$ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
+$ effectonce-lint . --diff                            # what --fix would mend
+$ effectonce-lint --explain P11
+$ effectonce-lint . --write-baseline lint-baseline.json
+$ effectonce-lint . --baseline lint-baseline.json     # only what is new
 ```
 
 Settings stand in `pyproject.toml`, and the command line comes before them:
@@ -103,7 +107,7 @@ def index() -> str:
         "\n".join(["| rule | name | severity | what it finds |", "|---|---|---|---|", *rows]),
         "## Modes",
         "\n".join(["| mode | name | in short |", "|---|---|---|", *modes]),
-        "These pages are made from the rules: `python -m effectonce.lint.explain docs/rules`.",
+        "These pages are made from the rules: `python -m effectonce_lint.explain docs/rules`.",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from effectonce.lint.findings import Finding
-from effectonce.lint.python.modules import Unreadable
+from effectonce_lint.findings import Finding
+from effectonce_lint.python.modules import Unreadable
 
 from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tables, tree
 from .judge import judged

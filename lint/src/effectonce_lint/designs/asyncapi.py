@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.lint.python.modules import Unreadable
+from effectonce_lint.python.modules import Unreadable
 
 from .model import Consumer, Design, Said, doubles, harmless
 from .tree import Node

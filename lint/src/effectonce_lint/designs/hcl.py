@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from .model import Design, Queue, line_place
 

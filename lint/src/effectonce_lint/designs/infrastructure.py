@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from effectonce.lint.findings import Place
-from effectonce.lint.spans import seconds, span
+from effectonce_lint.findings import Place
+from effectonce_lint.spans import seconds, span
 
 from .model import Design, Queue, Setting
 from .tree import Node

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from effectonce.lint.findings import Finding, Label, Place
-from effectonce.lint.rules import RULES
-from effectonce.lint.spans import seconds, span
+from effectonce_lint.findings import Finding, Label, Place
+from effectonce_lint.rules import RULES
+from effectonce_lint.spans import seconds, span
 
 from . import model
 from .model import Consumer, Design, Queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from . import mermaid
 from .model import Consumer, Design, Said

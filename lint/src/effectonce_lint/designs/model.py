@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from effectonce.lint.findings import Place
-from effectonce.lint.python import sql
+from effectonce_lint.findings import Place
+from effectonce_lint.python import sql
 
 _DOUBLES = re.compile(
     r"\b(?:charg\w*|pay(?:s|ing|ment|out)?|refund\w*|debit\w*|credit\w*|transfer\w*|captur\w*|withdraw\w*|deduct\w*|send\w*|e-?mail\w*|mail(?:s|ing)?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from effectonce.lint.words import words
+from effectonce_lint.words import words
 
 from .model import Consumer, Design, Said, says_nothing
 from .tree import Node, walk

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from .model import Consumer, Said, acks_early, broker_only, doubles, line_place, says_nothing
 

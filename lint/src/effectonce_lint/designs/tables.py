@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from effectonce.lint.python import sql
-from effectonce.lint.words import words
+from effectonce_lint.python import sql
+from effectonce_lint.words import words
 
 from .model import Design, Table, line_place
 

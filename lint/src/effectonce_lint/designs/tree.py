@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from effectonce.lint.findings import Place
-from effectonce.lint.python.modules import Unreadable
+from effectonce_lint.findings import Place
+from effectonce_lint.python.modules import Unreadable
 
 from .model import Said
 
@@ -83,13 +83,11 @@ def _below(node: Node) -> Iterator[Node]:
 
 
 def documents(path: str, content: bytes) -> list[Node]:
-    """The documents of a file; `Unreadable` where it is not YAML, is a bomb, or pyyaml is not installed."""
+    """The documents of a file; `Unreadable` where it is not YAML, or is a bomb."""
     if len(content) > LARGEST:
         raise Unreadable(f"larger than {LARGEST // 1024} KiB, so not looked at")
-    try:
-        import yaml
-    except ImportError:
-        raise Unreadable("reading YAML and JSON designs needs pyyaml: pip install 'effectonce[lint]'") from None
+    import yaml  # here, because most runs meet no YAML
+
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

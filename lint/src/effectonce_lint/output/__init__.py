@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from effectonce.lint.engine import Report
+from effectonce_lint.engine import Report
 
 from . import machine, sarif, text
 

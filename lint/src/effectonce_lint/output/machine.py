@@ -6,9 +6,9 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from effectonce.lint.engine import Report
-from effectonce.lint.findings import Finding, Place
-from effectonce.lint.rules import RULES
+from effectonce_lint.engine import Report
+from effectonce_lint.findings import Finding, Place
+from effectonce_lint.rules import RULES
 
 from .paths import plain, shown
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from effectonce.lint.engine import Report
-from effectonce.lint.findings import Finding, Place
-from effectonce.lint.rules import RULES, Rule
-from effectonce.lint.suppress import fingerprint
+from effectonce_lint.engine import Report
+from effectonce_lint.findings import Finding, Place
+from effectonce_lint.rules import RULES, Rule
+from effectonce_lint.suppress import fingerprint
 
 from .paths import shown
 
@@ -29,7 +29,7 @@ def as_sarif(report: Report, colours: bool) -> str:
                 "tool": {
                     "driver": {
                         "name": "effectonce",
-                        "semanticVersion": version("effectonce"),
+                        "semanticVersion": version("effectonce-lint"),
                         "rules": [_rule(rule) for rule in used],
                     }
                 },

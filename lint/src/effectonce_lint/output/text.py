@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
-from effectonce.lint.engine import Report
-from effectonce.lint.findings import Finding, Place
-from effectonce.lint.rules import MODES, RULES
+from effectonce_lint.engine import Report
+from effectonce_lint.findings import Finding, Place
+from effectonce_lint.rules import MODES, RULES
 
 from .paths import plain, shown
 

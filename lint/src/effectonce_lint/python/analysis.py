@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from effectonce.lint.findings import Finding
+from effectonce_lint.findings import Finding
 
 from .consumers import Scanner
 from .entry import walked

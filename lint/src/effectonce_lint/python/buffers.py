@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from effectonce.lint.words import words
+from effectonce_lint.words import words
 
 if TYPE_CHECKING:
     from .modules import Module

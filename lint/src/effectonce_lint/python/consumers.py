@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from .calls import Call
 from .library import brokers, guards

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
-from effectonce.lint.words import words
+from effectonce_lint.words import words
 
 from .calls import Calls, Frame, Guarded, InTransaction
 from .library import guards, habits

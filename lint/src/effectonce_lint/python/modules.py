@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from . import sql
 from .buffers import Taker, takers

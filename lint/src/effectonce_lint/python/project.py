@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from effectonce.lint.config import SKIPPED
+from effectonce_lint.config import SKIPPED
 
 from .library.names import LIBRARIES
 from .modules import LARGEST, Binding, Module, Unreadable, digest, parse

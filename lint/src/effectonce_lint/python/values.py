@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 if TYPE_CHECKING:
     from .modules import Class, Module

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from effectonce.lint.findings import Place
+from effectonce_lint.findings import Place
 
 from .modules import Module
 from .project import Project

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from effectonce.lint.findings import Severity
+from effectonce_lint.findings import Severity
 
 
 class Rule(Struct, frozen=True, kw_only=True):

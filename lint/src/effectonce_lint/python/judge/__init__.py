@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from effectonce.lint.findings import Finding, Place
-from effectonce.lint.python.values import Consumer, Trace, Val
+from effectonce_lint.findings import Finding, Place
+from effectonce_lint.python.values import Consumer, Trace, Val
 
 from . import acks, composition, dedup, keys, retention
 from .cases import Case

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from math import inf
 
-from effectonce.lint.findings import Edit, Fix, Label, Place
-from effectonce.lint.python.library.handover import works
-from effectonce.lint.python.modules import Module
-from effectonce.lint.python.values import UNKNOWN, Handler, Op, Val
-from effectonce.lint.words import words
+from effectonce_lint.findings import Edit, Fix, Label, Place
+from effectonce_lint.python.library.handover import works
+from effectonce_lint.python.modules import Module
+from effectonce_lint.python.values import UNKNOWN, Handler, Op, Val
+from effectonce_lint.words import words
 
 from .cases import TOOLS, Case, given_message
 from .fixing import after

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from effectonce.lint.findings import Finding, Fix, Label, Place
-from effectonce.lint.python.values import Consumer, Effect, Op, Trace, Val
-from effectonce.lint.rules import RULES
+from effectonce_lint.findings import Finding, Fix, Label, Place
+from effectonce_lint.python.values import Consumer, Effect, Op, Trace, Val
+from effectonce_lint.rules import RULES
 
 TOOLS = ("tool", "opaque")
 DATABASE = ("sql", "orm", "entity")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from effectonce.lint.findings import Label
-from effectonce.lint.python.values import Op
+from effectonce_lint.findings import Label
+from effectonce_lint.python.values import Op
 
 from .cases import Case, effect_of, stored_in_database
 

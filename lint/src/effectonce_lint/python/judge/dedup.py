@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from effectonce.lint.findings import Label
-from effectonce.lint.python.values import Op, Val
+from effectonce_lint.findings import Label
+from effectonce_lint.python.values import Op, Val
 
 from .cases import TOOLS, Case, advice, effect_of, same_transaction, stored_in_database
 

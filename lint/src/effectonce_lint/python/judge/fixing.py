@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from effectonce.lint.findings import Edit, Fix, Place
-from effectonce.lint.python.values import Op
+from effectonce_lint.findings import Edit, Fix, Place
+from effectonce_lint.python.values import Op
 
 
 def with_argument(op: Op, argument: str, words: str) -> Fix | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from effectonce.lint.findings import Fix, Place
-from effectonce.lint.python.values import Op, Val
+from effectonce_lint.findings import Fix, Place
+from effectonce_lint.python.values import Op, Val
 
 from .cases import TOOLS, Case, effect_of, stored_in_database
 from .dedup import Verdict, undoes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from effectonce.lint.findings import Fix, Label, Place
-from effectonce.lint.python.values import Op, Val
-from effectonce.lint.spans import span
+from effectonce_lint.findings import Fix, Label, Place
+from effectonce_lint.python.values import Op, Val
+from effectonce_lint.spans import span
 
 from .cases import Case
 from .dedup import Verdict

@@ -6,14 +6,14 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Val
+from effectonce_lint.words import words
 
 from .messages import MESSAGE, PAYLOAD
 from .registrations import callback_of
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _WHOLE = frozenset({MESSAGE, PAYLOAD})
 

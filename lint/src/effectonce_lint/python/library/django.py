@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Function, Scope, Val
+from effectonce_lint.python.values import Function, Scope, Val
 
 from . import rows
 from .messages import MESSAGE
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
-    from effectonce.lint.python.modules import Class, Module
+    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.modules import Class, Module
 
 _SIGNALS = ("pre_save", "post_save")
 _FILES = ("signals", "receivers", "handlers")

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from effectonce.lint.python.values import Effect, Op, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Op, Val
+from effectonce_lint.words import words
 
 from .names import dedupish
 from .redis import seconds_of
@@ -16,7 +16,7 @@ from .rows import stable, unstable
 from .stores import claimed
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _DYNAMO = words("put_item update_item get_item transact_write_items")
 _EXPIRIES = ("timeout", "expire", "time", "ttl")

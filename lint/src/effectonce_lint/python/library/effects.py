@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Val
+from effectonce_lint.words import words
 
 from . import providers, publishing
 from .names import LIBRARIES
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _CLIENTS = words("requests httpx aiohttp urllib3")
 _READS = words("get put delete head options")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from effectonce.lint.python.values import Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Val
+from effectonce_lint.words import words
 
 #: family: what a person calls one of its consumers, and the decorators that make one, by their dotted names.
 _DECORATORS = {

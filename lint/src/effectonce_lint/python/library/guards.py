@@ -6,14 +6,14 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Op, Val
-from effectonce.lint.words import pairs, words
+from effectonce_lint.python.values import Op, Val
+from effectonce_lint.words import pairs, words
 
 from .names import dedupish, guards_by_name, snake
 from .redis import seconds_of
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 #: First name of a package: what in it guards the function that it is given, or what comes after it.
 _TOOLS = {

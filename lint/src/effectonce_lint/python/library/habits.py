@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Val
+from effectonce_lint.words import words
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call
+    from effectonce_lint.python.calls import Call
 
 _LOGS = words("debug info warning warn error exception critical log msg bind trace success notice fatal")
 _LOGGERS = words("logger log logging console structlog")

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.buffers import TAKES, Taker, last
-from effectonce.lint.python.modules import Class, Module
-from effectonce.lint.python.values import Function, Op, Val
-from effectonce.lint.python.walk import taints
-from effectonce.lint.words import words
+from effectonce_lint.python.buffers import TAKES, Taker, last
+from effectonce_lint.python.modules import Class, Module
+from effectonce_lint.python.values import Function, Op, Val
+from effectonce_lint.python.walk import taints
+from effectonce_lint.words import words
 
 from .messages import MESSAGE
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
-    from effectonce.lint.python.walk import Walk
+    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.walk import Walk
 
 _STARTS = words("create_task ensure_future run_coroutine_threadsafe")
 """Given what a call gives."""

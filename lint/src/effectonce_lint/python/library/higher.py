@@ -6,13 +6,13 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Function, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Function, Val
+from effectonce_lint.words import words
 
 from . import handover
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _WAITS = words(
     "asyncio.create_task asyncio.ensure_future asyncio.gather asyncio.wait_for asyncio.shield asyncio.run"

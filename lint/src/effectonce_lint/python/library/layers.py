@@ -6,13 +6,13 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Function, Op, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Function, Op, Val
+from effectonce_lint.words import words
 
 from . import guards
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Calls
+    from effectonce_lint.python.calls import Calls
 
 _RETRIES = words(
     "tenacity.retry backoff.on_exception backoff.on_predicate stamina.retry retrying.retry retry.retry opnieuw.retry"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from effectonce.lint.python.values import Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Val
+from effectonce_lint.words import words
 
 MESSAGE = "message"
 PAYLOAD = "payload"

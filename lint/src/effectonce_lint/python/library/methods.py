@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import UNKNOWN, Val
-from effectonce.lint.python.walk import taints
-from effectonce.lint.words import words
+from effectonce_lint.python.values import UNKNOWN, Val
+from effectonce_lint.python.walk import taints
+from effectonce_lint.words import words
 
 from . import plain
 from .messages import part_of_message
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _FORMS = words(
     "hexdigest digest decode encode strip lower upper hex join format replace split rsplit zfill isoformat strftime"

@@ -6,15 +6,15 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Op, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Op, Val
+from effectonce_lint.words import words
 
 from . import django, rows, sqlalchemy
 from .names import dedupish
 from .stores import column_grows
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _KEEPS = words(
     "filter exclude all order_by select_related prefetch_related using only defer distinct values values_list"

@@ -7,15 +7,15 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import UNKNOWN, Effect, Val
-from effectonce.lint.python.walk import BUILTINS, origins, taints
-from effectonce.lint.words import words
+from effectonce_lint.python.values import UNKNOWN, Effect, Val
+from effectonce_lint.python.walk import BUILTINS, origins, taints
+from effectonce_lint.words import words
 
 from . import methods
 from .messages import PAYLOAD
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _MADE_UP = words(
     "uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 secrets.token_hex secrets.token_urlsafe secrets.token_bytes"

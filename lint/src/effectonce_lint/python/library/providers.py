@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import NOTHING, UNKNOWN, Effect, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import NOTHING, UNKNOWN, Effect, Val
+from effectonce_lint.words import words
 
 from .messages import MESSAGE, PAYLOAD
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 #: By tag: the provider whose API keeps idempotency keys, and how its client is given one. Empty: it keeps none.
 _MONEY = {

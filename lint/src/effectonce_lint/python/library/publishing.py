@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import UNKNOWN, Effect, Val
-from effectonce.lint.words import pairs, words
+from effectonce_lint.python.values import UNKNOWN, Effect, Val
+from effectonce_lint.words import pairs, words
 
 from .messages import MESSAGE
 from .providers import root_of
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _PUBLISHES = pairs(
     """

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from effectonce.lint.python.values import Effect, Val
-from effectonce.lint.spans import seconds
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Val
+from effectonce_lint.spans import seconds
+from effectonce_lint.words import words
 
 from .names import dedupish
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _READS = words("get exists sismember hget hexists zscore smismember getbit lpos ttl")
 _MARKS = words("set setnx setex psetex getset hsetnx hset sadd zadd")

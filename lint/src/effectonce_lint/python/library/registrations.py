@@ -6,13 +6,13 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Val
+from effectonce_lint.words import words
 
 from .frameworks import BY_REF, by_decorator
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Function, Op, Scope, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Function, Op, Scope, Val
+from effectonce_lint.words import words
 
 from .names import dedupish
 from .stores import claimed
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
-    from effectonce.lint.python.modules import Class
-    from effectonce.lint.python.resolve import Names
+    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.modules import Class
+    from effectonce_lint.python.resolve import Names
 
 MANAGERS = ("objects", "query")
 _TOGETHER = words("UniqueConstraint PrimaryKeyConstraint CompositeKey")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python.values import Effect, Val
-from effectonce.lint.words import words
+from effectonce_lint.python.values import Effect, Val
+from effectonce_lint.words import words
 
 from .rows import stable, unstable
 from .stores import claimed
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 #: How the dotted name of a client begins, and which of its methods add a record.
 _ADDS = {

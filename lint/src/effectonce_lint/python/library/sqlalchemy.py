@@ -8,15 +8,15 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python import sql
-from effectonce.lint.python.values import Val
+from effectonce_lint.python import sql
+from effectonce_lint.python.values import Val
 
 from . import rows
 from .names import LIBRARIES
 from .stores import column_grows, executed
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _VERBS = ("insert", "update", "delete", "select")
 _SENDS = ("execute", "scalar", "scalars", "exec", "stream")

@@ -6,15 +6,15 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from effectonce.lint.python import sql
-from effectonce.lint.python.registries import imported
-from effectonce.lint.python.values import UNKNOWN, Effect, Op, Val
-from effectonce.lint.words import words
+from effectonce_lint.python import sql
+from effectonce_lint.python.registries import imported
+from effectonce_lint.python.values import UNKNOWN, Effect, Op, Val
+from effectonce_lint.words import words
 
 from .names import dedupish
 
 if TYPE_CHECKING:
-    from effectonce.lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, Calls
 
 _EXECUTES = words(
     "execute executemany exec_driver_sql fetch fetchrow fetchval fetch_one fetch_all fetch_val scalar scalars run"
