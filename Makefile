@@ -18,7 +18,7 @@ endif
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-INPUTS := pyproject.toml constraints.txt
+INPUTS := pyproject.toml lint/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test prove check format bench docs servers constraints clean
@@ -56,10 +56,10 @@ servers: ## Install the servers that the tests run against
 constraints: | $(VENV)/.python ## Pin anew: the newest versions of everything
 	rm -rf $(VENV)-pin
 	$(PYTHON) -m venv $(VENV)-pin
-	$(VENV)-pin/bin/python -m pip install --quiet --disable-pip-version-check '.[dev,bench,docs]'
+	$(VENV)-pin/bin/python -m pip install --quiet --disable-pip-version-check ./lint '.[dev,bench,docs]'
 	{ echo '# Exact versions that everything here is tested with, on Python 3.11, 3.12 and 3.13.'; \
 	  echo '# Written by `make constraints`; never edited by hand.'; \
-	  $(VENV)-pin/bin/python -m pip freeze --exclude effectonce | grep -v ' @ ' | LC_ALL=C sort -f; } > constraints.txt
+	  $(VENV)-pin/bin/python -m pip freeze --exclude effectonce --exclude effectonce-lint | grep -v ' @ ' | LC_ALL=C sort -f; } > constraints.txt
 	rm -rf $(VENV)-pin
 
 clean: ## Remove every environment and everything built
@@ -74,17 +74,17 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.core: $(INPUTS) | $(VENV)/.python
-	@$(INSTALL) -e .
+	@$(INSTALL) -e ./lint -e .
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e ./lint -e '.[dev]'
 	@touch $(VENV)/.core $@
 
 $(VENV)/.bench: $(INPUTS) | $(VENV)/.python
-	@$(INSTALL) -e '.[dev,bench]'
+	@$(INSTALL) -e ./lint -e '.[dev,bench]'
 	@touch $(VENV)/.core $(VENV)/.dev $@
 
 $(VENV)/.docs: $(INPUTS) | $(VENV)/.python
-	@$(INSTALL) -e '.[docs]'
+	@$(INSTALL) -e ./lint -e '.[docs]'
 	@touch $(VENV)/.core $@

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from effectonce.lint import engine
-from effectonce.lint.config import Config
-from tests.lint.labels import FAMILIES, Labelled, design_files, designed, looked_at, scores, sources
+from effectonce_lint import engine
+from effectonce_lint.config import Config
+from lint.tests.labels import FAMILIES, Labelled, design_files, designed, looked_at, scores, sources
 
 from .measure import Case, Table, rate
 

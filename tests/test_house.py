@@ -24,6 +24,7 @@ import effectonce
 from effectonce import public
 
 ROOT = Path(effectonce.__file__).parent
+CHECKER = ROOT.parents[1] / "lint" / "src" / "effectonce_lint"
 
 VALUES = "errors values* message record keys"
 SEAMS = f"{VALUES} contracts*"
@@ -107,12 +108,12 @@ TABLE = {
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
     # pages for the engineer on call
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry*", "msgspec starlette jinja2"),
-    # the checker, which knows nothing of ours
-    "lint*": ("", "msgspec yaml"),
+    # the checker, a distribution of its own, which knows nothing of ours
+    "effectonce_lint*": ("", "msgspec yaml"),
     "cli.terminal": (f"{VALUES}", "msgspec rich"),
     "demo*": (f"{SEAMS} core* {TOOLS} cli.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* dashboard* demo* lint* cli.terminal __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* dashboard* demo* effectonce_lint* cli.terminal __init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
     "__main__": ("cli*", ""),
@@ -207,13 +208,21 @@ PUBLIC = [
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Every module of the package, by its name inside it; a package goes by its own name, ours by "__init__"."""
+    """Every module of the package, by its name inside it; a package goes by its own name, ours by "__init__".
+
+    Those of the checker go by their full names.
+    """
     trees = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-        trees[name] = ast.parse(path.read_text(), str(path))
+    for root, top in ((ROOT, ROOT), (CHECKER, CHECKER.parent)):
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(top).with_suffix("").parts
+            name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+            trees[name] = ast.parse(path.read_text(), str(path))
     return trees
+
+
+def is_checker(name: str) -> bool:
+    return name.partition(".")[0] == "effectonce_lint"
 
 
 def part_of(module: str) -> str | None:
@@ -224,8 +233,8 @@ def part_of(module: str) -> str | None:
 
 def imports(module: str) -> Iterator[tuple[str, bool, int]]:
     """What ``module`` imports, anywhere in it: full name, whether inside a function, line."""
-    package = ["effectonce", *module.split(".")]
-    if not ROOT.joinpath(*package[1:]).is_dir():
+    package = [*(() if is_checker(module) else ("effectonce",)), *module.split(".")]
+    if not (CHECKER.parent if is_checker(module) else ROOT.parent).joinpath(*package).is_dir():
         package.pop()
 
     def visit(node: ast.AST, lazy: bool) -> Iterator[tuple[str, bool, int]]:
@@ -275,8 +284,8 @@ def test_it_imports_what_its_row_allows(module: str) -> None:
     wrong = []
     for name, lazy, line in imports(module):
         top, _, inner = name.partition(".")
-        if top == "effectonce":
-            target = part_of(inner or "__init__")
+        if top in ("effectonce", "effectonce_lint"):
+            target = part_of(name if is_checker(name) else inner or "__init__")
             fine = target == part or target in ours or (lazy and (module, inner) in LAZY)
         else:
             fine = top in others or (top in sys.stdlib_module_names and top != "sqlite3")

@@ -156,7 +156,9 @@ def without(tmp_path: Path) -> Callable[..., str]:
         folder = tmp_path / "hidden"
         folder.mkdir(exist_ok=True)
         for module in modules:
-            (folder / f"{module}.py").write_text(f"raise ImportError('No module named {module}')\n")
+            (folder / f"{module}.py").write_text(
+                f"raise ModuleNotFoundError('No module named {module}', name={module!r})\n"
+            )
         return str(folder)
 
     return without

@@ -234,6 +234,27 @@ def test_without_typer_there_are_still_demo_version_and_help(run: Run, without: 
     assert all(word in shown.stdout for word in ("demo", "migrate", "check", "effectonce[cli]"))
 
 
+def test_lint_forwards_its_arguments_to_the_checker(run: Run) -> None:
+    done = run("lint", "--explain", "P11")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("P11: ")
+    wrong = run("lint", "--no-such-option")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("effectonce lint: ")
+    assert wrong.stderr.endswith("Try: effectonce lint --help\n")
+
+
+def test_without_the_checker_lint_names_the_install_command(run: Run, without: Callable[..., str]) -> None:
+    bare = without("effectonce_lint")
+    done = run("lint", "src", PYTHONPATH=bare)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_line(done.stderr, "missing-driver")
+    assert "pip install effectonce-lint" in done.stderr
+    words = {"COMP_WORDS": "effectonce lint --col", "COMP_CWORD": "2"}
+    completed = run(_EFFECTONCE_COMPLETE="complete_bash", PYTHONPATH=bare, **words)
+    assert completed.stderr == ""
+
+
 def test_the_quick_commands_do_not_load_typer(environment: dict[str, str]) -> None:
     script = "import sys; from effectonce.cli import main; main(['--version']); assert 'typer' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)

@@ -79,7 +79,7 @@ def headings(page: Path) -> set[str]:
 
 
 def pages() -> list[Path]:
-    """All but the pages of the checker's rules, whose blocks the checker looks at: tests/lint/test_rules.py."""
+    """All but the pages of the checker's rules, whose blocks the checker looks at: lint/tests/test_rules.py."""
     rules = set((DOCS / "rules").glob("*.md")) - {DOCS / "rules" / "index.md"}
     return [
         ROOT / "README.md",

@@ -17,7 +17,7 @@ import effectonce.http.client
 import effectonce.store
 from effectonce import errors, integrations
 from effectonce.doctor import Limits
-from effectonce.lint.config import Config
+from effectonce_lint.config import Config
 
 from .pages import DOCS
 

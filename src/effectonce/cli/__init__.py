@@ -1,7 +1,8 @@
 """The `effectonce` command.
 
-`effectonce demo` and `effectonce lint` need nothing that `effectonce` itself does not need. Every other command is in
-`app`, on typer (the extra ``cli``), which is imported only when one of them is asked for.
+`effectonce demo` needs nothing that `effectonce` itself does not need, and `effectonce lint` is the command of another
+distribution, effectonce-lint. Every other command is in `app`, on typer (the extra ``cli``), which is imported only
+when one of them is asked for.
 
 Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An error of ours is one line on stderr, ``effectonce:
 [code] message``, never a traceback, and no line shows a password.
@@ -21,7 +22,7 @@ Usage: effectonce COMMAND [OPTIONS]
 
   effectonce demo           One payment, delivered twice, charged once
   effectonce demo --crash   The same with the worker killed in between, all modes side by side
-  effectonce lint PATHS     Find the consumer that will charge twice, before it does
+  effectonce lint PATHS     Find the consumer that will charge twice, before it does (needs effectonce-lint)
   effectonce --version
 
 All other commands (migrate, check, doctor, run …) need a library more: pip install 'effectonce[cli]'
@@ -65,9 +66,7 @@ def run(arguments: list[str]) -> int:
 
         return demo(arguments[1:])
     if arguments[:1] == ["lint"]:
-        from effectonce.lint.cli import main as lint
-
-        return lint(arguments[1:])
+        return _lint(arguments[1:])
     if arguments in (["--version"], ["-V"]):
         from effectonce import __version__
 
@@ -86,3 +85,16 @@ def run(arguments: list[str]) -> int:
     from .app import run as run_app
 
     return run_app(arguments)
+
+
+def _lint(arguments: list[str]) -> int:
+    """Forward to the checker, which is a distribution of its own and may be missing."""
+    try:
+        from effectonce_lint.cli import main as lint
+    except ModuleNotFoundError as error:
+        if error.name != "effectonce_lint":
+            raise
+        raise MissingDriver(
+            "`effectonce lint` needs the checker: pip install effectonce-lint (in a clone: pip install ./lint)"
+        ) from None
+    return lint(arguments, program="effectonce lint")

@@ -95,8 +95,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
 
         return _only_named(demo.command_line())
     if name == "lint":
-        from effectonce.lint import cli as lint
-
+        try:
+            from effectonce_lint import cli as lint
+        except ModuleNotFoundError:
+            return lambda: None  # nothing to complete; run, it names the install command
         return _only_named(lint.command_line())
     from .dashboard import dashboard
 

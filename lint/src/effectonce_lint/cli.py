@@ -1,0 +1,190 @@
+"""The command `effectonce-lint`. `effectonce lint` calls it, too, under that name.
+
+Exit codes: 0 clean, 1 something was found, 2 wrong usage or a file that could not be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from . import engine, explain, fixes, suppress
+from .config import Config, load
+from .findings import Finding, LintError
+from .output import FORMATS
+from .output.paths import shown
+from .output.text import statistics
+from .rules import RULES
+
+PROGRAM = "effectonce-lint"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run the checker and return its exit code. ``program`` is the command that the user typed."""
+    parser = command_line(program)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # code is shown in a terminal that lacks its letters, too
+    try:
+        options = parser.parse_args(arguments)
+        code = _run(options)
+        sys.stdout.flush()
+        return code
+    except LintError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `effectonce-lint | head`: the reader has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LintError(f"{message}\nTry: {self.prog} --help")
+
+
+def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        description="Find the consumer that will charge twice, before it does.",
+        epilog="Settings: [tool.effectonce.lint] in pyproject.toml. To hide a finding: # effectonce: ignore[P11] why",
+    )
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="files and folders (default: this folder)")
+    add(
+        "--output-format",
+        choices=list(FORMATS),
+        default="full",
+        metavar="FORMAT",
+        help=", ".join(FORMATS) + " (default: full)",
+    )
+    add("--json", dest="output_format", action="store_const", const="json", help="as --output-format json")
+    add("--output-file", metavar="FILE", help="write there instead of to the terminal")
+    add("--select", metavar="RULES", type=_rules, help="only these rules: P11,EO1 (a prefix means all that begin so)")
+    add("--ignore", metavar="RULES", type=_rules, help="not these rules")
+    add("--extend-select", metavar="RULES", type=_rules, default=[], help="these rules as well")
+    add("--fix", action="store_true", help="mend what can be mended mechanically")
+    add("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    add("--explain", nargs="?", const="", metavar="RULE", help="what a rule is about; without one, a list of all")
+    add("--statistics", action="store_true", help="count by rule instead of listing")
+    add("--baseline", metavar="FILE", help="leave out what this file knows already")
+    add("--write-baseline", metavar="FILE", help="write all that is found now into a baseline")
+    add("--as-found", action="store_true", help="treat named files like those of a folder: excluded ones are left out")
+    add("--exclude", metavar="PATTERNS", type=lambda text: text.split(","), default=[], help="paths to leave out")
+    add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the next one upward)")
+    add("--isolated", action="store_true", help="read no pyproject.toml")
+    add("--no-cache", action="store_true", help="look at every file anew")
+    add("--cache-dir", metavar="FOLDER", help="default: .effectonce_cache")
+    add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one a core, where it pays)")
+    add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
+    add("--exit-zero", action="store_true", help="exit with 0 even if something was found")
+    add("--quiet", "-q", action="store_true", help="print findings only, no summary when all is clear")
+    return parser
+
+
+def _rules(text: str) -> list[str]:
+    return [each.strip().upper() for each in text.split(",") if each.strip()]
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.explain is not None:
+        return _explain(options.explain)
+    paths = options.paths or ["."]
+    config = Config() if options.isolated else load(paths, options.config)
+    if options.select is not None:
+        config.select = options.select
+    config.select = [*config.select, *options.extend_select]
+    config.ignore = [*config.ignore, *(options.ignore or [])]
+    config.exclude = [*config.exclude, *options.exclude]
+    config.cache_dir = options.cache_dir or config.cache_dir
+    config.check("--select and --ignore")
+    how = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
+    report = engine.run(paths, config, **how)
+    if options.fix or options.diff:
+        done = _mend(report.findings, write=not options.diff)
+        if options.diff:
+            return 2 if report.unreadable else 1 if done else 0
+        if done:
+            report = engine.run(paths, config, **how)
+    return _conclude(report, options, config)
+
+
+def _conclude(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
+    pairs = [(shown(each.place.path), each) for each in report.findings]
+    known = [pair for pair in pairs if pair[1].rule != "EO900"]
+    if options.write_baseline:
+        suppress.write_baseline(options.write_baseline, known)
+        print(f"{len(known)} finding{'s' if len(known) != 1 else ''} written to {options.write_baseline}")
+        return 2 if report.unreadable else 0
+    baseline = options.baseline or config.baseline
+    if baseline:
+        unread = [each for each in report.findings if each.rule == "EO900"]
+        report.findings = [*unread, *suppress.beyond(suppress.read_baseline(baseline), known)]
+        report.findings.sort(key=lambda each: (*each.place.at, each.rule))
+    _print(report, options)
+    if report.unreadable:
+        return 2
+    return 1 if report.findings and not options.exit_zero else 0
+
+
+def _print(report: engine.Report, options: argparse.Namespace) -> None:
+    colours = options.color == "always" or (
+        options.color == "auto"
+        and not options.output_file
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
+    if options.statistics:
+        text = statistics(report, colours)
+    elif options.quiet and not report.findings and options.output_format in ("full", "concise"):
+        text = ""
+    else:
+        text = FORMATS[options.output_format](report, colours)
+    if options.output_file:
+        try:
+            with open(options.output_file, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            raise LintError(f"cannot write {options.output_file}: {error.strerror}") from None
+    elif text:
+        print(text)
+
+
+def _mend(findings: list[Finding], *, write: bool) -> int:
+    changed = fixes.fixed(findings)
+    count = 0
+    for path, (before, after, mended) in sorted(changed.items()):
+        count += mended
+        if write:
+            fixes.write(path, after)
+        else:
+            print(fixes.diff(path, before, after), end="")
+    where = f"in {len(changed)} file{'s' if len(changed) != 1 else ''}"
+    if count:
+        words = "Mended" if write else "Would mend"
+        print(f"{words} {count} problem{'s' if count != 1 else ''} {where}.", file=sys.stdout if write else sys.stderr)
+    return count
+
+
+def _explain(rule: str) -> int:
+    if not rule:
+        print(explain.listed())
+        return 0
+    name = rule.upper()
+    found = (
+        RULES.get(name)
+        or RULES.get(name.replace("-", ""))
+        or next((each for each in RULES.values() if each.name == rule.lower()), None)
+    )
+    if found is None:
+        raise LintError(f"there is no rule {rule!r}; `{PROGRAM} --explain` lists them")
+    print(explain.told(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

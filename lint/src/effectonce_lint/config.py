@@ -1,0 +1,121 @@
+"""Settings: the command line over ``[tool.effectonce.lint]`` of the next pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .findings import LintError
+from .rules import RULES
+
+SKIPPED = (
+    ".git",
+    ".hg",
+    ".svn",
+    ".tox",
+    ".nox",
+    ".venv",
+    "venv",
+    "env",
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    "build",
+    "dist",
+    ".eggs",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".effectonce_cache",
+    ".terraform",
+    ".idea",
+    ".vscode",
+)
+"""Folders that are not entered unless they are named on the command line."""
+
+
+class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What `[tool.effectonce.lint]` may hold."""
+
+    select: list[str] = msgspec.field(default_factory=lambda: ["ALL"])
+    ignore: list[str] = []
+    per_file_ignores: dict[str, list[str]] = {}
+    exclude: list[str] = []
+    """Patterns of paths, beside the folders that are never entered."""
+    baseline: str = ""
+    cache_dir: str = ".effectonce_cache"
+    designs: bool = True
+    """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are looked at as well."""
+
+    def check(self, where: str) -> None:
+        """Refuse names of rules that do not exist."""
+        named = [*self.select, *self.ignore, *(rule for rules in self.per_file_ignores.values() for rule in rules)]
+        for name in named:
+            if name != "ALL" and not any(rule.startswith(name) for rule in RULES):
+                raise LintError(f"{where}: there is no rule {name!r}; `effectonce-lint --explain` lists them")
+
+    def ignored_in(self, path: str) -> tuple[str, ...]:
+        """Rules that are off for a file."""
+        relative = os.path.relpath(path).replace(os.sep, "/")
+        return tuple(
+            rule for pattern, rules in self.per_file_ignores.items() if matches(relative, pattern) for rule in rules
+        )
+
+    def excludes(self, path: str) -> bool:
+        if not self.exclude:
+            return False
+        relative = os.path.relpath(path).replace(os.sep, "/")
+        return any(matches(relative, pattern) for pattern in self.exclude)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path is meant by a pattern: `tests/*`, `*.generated.py`, a folder's name."""
+    pattern = pattern.rstrip("/").removeprefix("./")
+    return (
+        fnmatch(path, pattern)
+        or fnmatch(path, f"*/{pattern}")
+        or fnmatch(os.path.basename(path), pattern)
+        or path.startswith(f"{pattern}/")
+        or f"/{pattern}/" in f"/{path}"
+    )
+
+
+def load(paths: Sequence[str], explicit: str = "") -> Config:
+    """The settings that hold for ``paths``: of the pyproject.toml that is named, else of the next one upward."""
+    found = explicit or _nearest(paths[0] if paths else ".")
+    if not found:
+        return Config()
+    try:
+        with open(found, "rb") as file:
+            document: dict[str, Any] = tomllib.load(file)
+    except OSError as error:
+        raise LintError(f"cannot read {found}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LintError(f"{found} is not valid TOML: {error}") from None
+    tool = document.get("tool", {})
+    section = tool.get("effectonce", {}) if isinstance(tool, dict) else {}
+    section = section.get("lint", {}) if isinstance(section, dict) else {}
+    try:
+        config = msgspec.convert(section, Config)
+    except msgspec.ValidationError as error:
+        raise LintError(f"{found}: [tool.effectonce.lint]: {error}") from None
+    config.check(found)
+    return config
+
+
+def _nearest(start: str) -> str:
+    at = os.path.abspath(start)
+    while True:
+        candidate = os.path.join(at, "pyproject.toml")
+        if os.path.isfile(candidate):
+            return candidate
+        above = os.path.dirname(at)
+        if above == at:
+            return ""
+        at = above

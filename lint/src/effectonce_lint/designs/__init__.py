@@ -1,0 +1,88 @@
+"""Designs: documents and settings that say what consumes what, before any code does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from effectonce_lint.findings import Finding
+from effectonce_lint.python.modules import Unreadable
+
+from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tables, tree
+from .judge import judged
+from .model import Design
+
+_TREES = (".yaml", ".yml", ".json")
+_ENDINGS = (*_TREES, ".md", ".markdown", ".mmd", ".mermaid", ".tf", ".sql")
+_MARKED = re.compile(
+    rb"^\s*[\"']?asyncapi[\"']?\s*:|AWSTemplateFormatVersion|AWS::|^functions:|^services:", re.MULTILINE
+)
+
+
+def is_design(name: str) -> bool:
+    """Whether a file of this name may be a design."""
+    return name.lower().endswith(_ENDINGS)
+
+
+def analysed(
+    path: str,
+    content: bytes,
+    *,
+    asked_for: bool = True,
+    others: Callable[[], Iterable[str]] = tables.nothing_else,
+) -> list[Finding]:
+    """All findings of a design.
+
+    A file that nobody asked for by name, and that does not look like a design, is none: a folder is full of YAML.
+    ``others`` gives the SQL files around it, for what one of them says of another's table.
+    """
+    low = path.lower()
+    if low.endswith(_TREES):
+        return judged(_tree(path, content, asked_for))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if asked_for:
+            raise Unreadable("not text in UTF-8") from None
+        return []
+    if low.endswith(".tf"):
+        return judged(hcl.read(path, text))
+    if low.endswith(".sql"):
+        return judged(tables.read(path, text, others))
+    if low.endswith((".mmd", ".mermaid")):
+        return judged(mermaid.read(path, text.splitlines(), 1))
+    return judged(markdown.read(path, text))
+
+
+def _tree(path: str, content: bytes, asked_for: bool) -> Design:
+    marked = _MARKED.search(content)
+    if not asked_for and (len(content) > tree.LARGEST or not (marked or plain.looks_like_one(content))):
+        return Design()
+    try:
+        roots = tree.documents(path, content)
+    except Unreadable:
+        if asked_for or (marked and b"asyncapi" in marked.group()):
+            raise
+        return Design()  # a template of a template
+    out = Design()
+    for root in roots:
+        if root.kind == "map":
+            found = _read(root)
+            out.consumers += found.consumers
+            out.queues += found.queues
+            out.early_acks += found.early_acks
+            out.short += found.short
+    return out
+
+
+def _read(root: tree.Node) -> Design:
+    if asyncapi.is_asyncapi(root):
+        return asyncapi.read(root)
+    if infrastructure.is_serverless(root):
+        return infrastructure.serverless(root)
+    if infrastructure.is_template(root):
+        shared = root.get("Globals")
+        return infrastructure.template(root.get("Resources"), shared=shared.get("Function") if shared else None)
+    if infrastructure.is_compose(root):
+        return infrastructure.compose(root)
+    return plain.read(root)

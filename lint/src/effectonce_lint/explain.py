@@ -1,0 +1,128 @@
+"""A rule, told: for the terminal (`--explain`) and as a page of the documentation."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .rules import MODES, RULES, Rule
+
+
+def listed() -> str:
+    """All rules, one line each."""
+    return "\n".join(f"{rule.id:<6} {rule.name:<26} {rule.severity:<8} {rule.summary}" for rule in RULES.values())
+
+
+def told(rule: Rule) -> str:
+    """For the terminal."""
+    parts = [f"{rule.id}: {rule.name} ({rule.severity})", rule.summary, rule.why]
+    parts.append("Instead of\n\n" + _indented(rule.bad) + "\n\nwrite\n\n" + _indented(rule.good))
+    if rule.modes != "None.":
+        parts.append("Which mode fits: " + " ".join(rule.modes.split()))
+    if rule.fix:
+        parts.append(f"--fix: {rule.fix}")
+    parts.append(f"To hide it: # effectonce: ignore[{rule.id}] why")
+    return "\n\n".join(parts)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.rstrip().splitlines())
+
+
+def page(rule: Rule) -> str:
+    """For the documentation, in Markdown."""
+    language = {"terraform": "hcl"}.get(rule.language, rule.language)
+    parts = [
+        f"# {rule.id}: {rule.name}",
+        f"**{rule.severity}**" + (" · can be mended with `--fix`" if rule.fix else ""),
+        rule.summary,
+        "## Why",
+        rule.why,
+        "## Instead of",
+        f"```{language}\n{rule.bad.rstrip()}\n```",
+        "## write",
+        f"```{language}\n{rule.good.rstrip()}\n```",
+    ]
+    if rule.modes != "None.":
+        parts += ["## Which mode fits", " ".join(rule.modes.split())]
+    if rule.fix:
+        parts += ["## What `--fix` does", rule.fix]
+    parts += ["## To hide it", f"`# effectonce: ignore[{rule.id}] why`, at the end of the line."]
+    return "\n\n".join(parts) + "\n"
+
+
+_USAGE = """\
+# The checker
+
+`effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
+tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
+the tables of SQL files. It imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2:
+wrong usage, or a file that could not be read.
+
+It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
+command.
+
+```console
+$ pip install ./lint                                  # in a clone; it is not on PyPI yet
+$ effectonce-lint .                                   # code frames, colour in a terminal
+$ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
+$ effectonce-lint . --diff                            # what --fix would mend
+$ effectonce-lint --explain P11
+$ effectonce-lint . --write-baseline lint-baseline.json
+$ effectonce-lint . --baseline lint-baseline.json     # only what is new
+```
+
+Settings stand in `pyproject.toml`, and the command line comes before them:
+
+```toml
+[tool.effectonce.lint]
+select = ["ALL"]                  # rules, or their beginnings: "EO1"
+ignore = ["EO502"]
+exclude = ["migrations"]
+baseline = "lint-baseline.json"
+
+[tool.effectonce.lint.per-file-ignores]
+"scripts/*" = ["P11"]
+```
+
+`# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
+Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing any more is found too. For
+pre-commit there is the hook `effectonce-lint`.
+
+It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
+what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an
+idempotency key, effectonce, powertools and their like). What it cannot see it does not call wrong.
+"""
+
+
+def index() -> str:
+    """The page that lists the rules."""
+    rows = [
+        f"| [{rule.id}]({rule.id}.md) | {rule.name} | {rule.severity} | {rule.summary} |" for rule in RULES.values()
+    ]
+    modes = [f"| **{mode.letter}** | {mode.name} | {mode.use} |" for mode in MODES.values()]
+    parts = [
+        _USAGE,
+        "## Rules",
+        "\n".join(["| rule | name | severity | what it finds |", "|---|---|---|---|", *rows]),
+        "## Modes",
+        "\n".join(["| mode | name | in short |", "|---|---|---|", *modes]),
+        "These pages are made from the rules: `python -m effectonce_lint.explain docs/rules`.",
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Every page, by the name of its file."""
+    return {"index.md": index(), **{f"{rule.id}.md": page(rule) for rule in RULES.values()}}
+
+
+def write(folder: str) -> None:
+    os.makedirs(folder, exist_ok=True)
+    for name, text in pages().items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

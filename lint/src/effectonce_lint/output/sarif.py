@@ -1,0 +1,106 @@
+"""SARIF 2.1.0, as code scanning servers read it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from effectonce_lint.engine import Report
+from effectonce_lint.findings import Finding, Place
+from effectonce_lint.rules import RULES, Rule
+from effectonce_lint.suppress import fingerprint
+
+from .paths import shown
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(report: Report, colours: bool) -> str:
+    used = list(RULES.values())
+    index = {rule.id: number for number, rule in enumerate(used)}
+    document = {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "effectonce",
+                        "semanticVersion": version("effectonce-lint"),
+                        "rules": [_rule(rule) for rule in used],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
+                "results": [_result(each, index[each.rule]) for each in report.findings],
+                "invocations": [{"executionSuccessful": not report.unreadable}],
+            }
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def _rule(rule: Rule) -> dict[str, object]:
+    return {
+        "id": rule.id,
+        "name": "".join(part.capitalize() for part in rule.name.split("-")),
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": " ".join(rule.why.split())},
+        "help": {"text": " ".join(rule.modes.split())},
+        "defaultConfiguration": {"level": rule.severity},
+    }
+
+
+def _result(finding: Finding, index: int) -> dict[str, object]:
+    text = finding.message + (f" ({finding.help})" if finding.help else "")
+    result: dict[str, object] = {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "level": finding.severity,
+        "message": {"text": text},
+        "locations": [{"physicalLocation": _physical(finding.place)}],
+        "partialFingerprints": {"effectonce/v1": fingerprint(finding, shown(finding.place.path))},
+    }
+    if finding.labels:
+        result["relatedLocations"] = [
+            {"id": number, "physicalLocation": _physical(label.place), "message": {"text": label.text}}
+            for number, label in enumerate(finding.labels)
+        ]
+    if finding.fix is not None:
+        result["fixes"] = [
+            {
+                "description": {"text": finding.fix.text},
+                "artifactChanges": [
+                    {
+                        "artifactLocation": _artifact(edit.place),
+                        "replacements": [
+                            {"deletedRegion": _region(edit.place), "insertedContent": {"text": edit.text}}
+                        ],
+                    }
+                    for edit in finding.fix.edits
+                ],
+            }
+        ]
+    return result
+
+
+def _physical(place: Place) -> dict[str, object]:
+    return {"artifactLocation": _artifact(place), "region": _region(place)}
+
+
+def _artifact(place: Place) -> dict[str, object]:
+    path = shown(place.path)
+    if path.startswith("/") or ":" in path[:3]:
+        return {"uri": Path(path).as_uri()}
+    return {"uri": quote(path), "uriBaseId": "SRCROOT"}
+
+
+def _region(place: Place) -> dict[str, object]:
+    region: dict[str, object] = {"startLine": place.line, "startColumn": place.column}
+    if place.end_line:
+        region["endLine"] = place.end_line
+        region["endColumn"] = max(place.end_column, 1)
+    return region

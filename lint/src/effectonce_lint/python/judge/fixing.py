@@ -1,0 +1,25 @@
+"""Edits that rules share."""
+
+from __future__ import annotations
+
+import ast
+
+from effectonce_lint.findings import Edit, Fix, Place
+from effectonce_lint.python.values import Op
+
+
+def with_argument(op: Op, argument: str, words: str) -> Fix | None:
+    """An argument more, at the end of the call that ``op`` is."""
+    node, module = op.node, op.module
+    if not isinstance(node, ast.Call) or module is None:
+        return None
+    given = [*node.args, *(each.value for each in node.keywords)]
+    if not given:
+        return None
+    last = module.place(max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0)))
+    return Fix(words, (Edit(after(last), f", {argument}"),))
+
+
+def after(place: Place) -> Place:
+    """The empty span behind a place."""
+    return Place(place.path, place.end_line, place.end_column, place.end_line, place.end_column)
