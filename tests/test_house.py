@@ -126,7 +126,7 @@ TABLE = {
     "integrations.taskiq": (f"{VALUES} contracts core* {TOOLS} integrations.later", "taskiq"),
     "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
     "testing.explorer*": (f"{VALUES} contracts core* envelopes* providers* connections.callers* {TOOLS}", "msgspec"),
-    "testing*": (f"{VALUES} contracts core* {TOOLS} testing.explorer*", "pytest msgspec"),
+    "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{VALUES} contracts core* {TOOLS}", "msgspec"),
