@@ -125,7 +125,6 @@ TABLE = {
     "integrations.faststream": (f"{VALUES} contracts core* {TOOLS} integrations.later", "faststream"),
     "integrations.taskiq": (f"{VALUES} contracts core* {TOOLS} integrations.later", "taskiq"),
     "integrations.babelqueue": (f"{VALUES} contracts core* {TOOLS}", ""),
-    "testing.explorer*": (f"{VALUES} contracts core* envelopes* providers* connections.callers* {TOOLS}", "msgspec"),
     "testing*": (f"{VALUES} contracts core* {TOOLS}", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out

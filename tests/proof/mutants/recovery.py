@@ -9,7 +9,7 @@ from effectonce.core.saga_flow import Course
 from effectonce.intents import Intents
 from effectonce.saga import Saga
 from effectonce.saga.runner import Runner
-from effectonce.testing.explorer.scenario import RETENTION
+from tests.proof.explorer.scenario import RETENTION
 
 from .base import MUTANTS, Mutant, mutant
 

@@ -10,7 +10,7 @@ from effectonce.errors import BrokerUnavailable
 from effectonce.outbox import Outbox, message_of
 from effectonce.outgoing import Verdict
 from effectonce.relay import lane, sending
-from effectonce.testing.explorer.tools import outbox as model
+from tests.proof.explorer.tools import outbox as model
 
 from .base import mutant
 

@@ -11,16 +11,16 @@ from typing import Any
 from effectonce.broker import Broker as Handle
 from effectonce.inbox import Inbox
 from effectonce.message import Message
-from effectonce.testing.explorer.database import Connection
-from effectonce.testing.explorer.scenario import CRASHES
-from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
-from effectonce.testing.explorer.world import Process, World
 from effectonce.worker import Worker
 from effectonce.worker.chores import Fail
 from effectonce.worker.line import Discipline, Line
 from effectonce.worker.plans import Plans
 from effectonce.worker.route_inbox import RouteInbox
 from effectonce.worker.transactions import Transactions, Turns
+from tests.proof.explorer.database import Connection
+from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.stage import SCOPE, Declined, Steady, Tag
+from tests.proof.explorer.world import Process, World
 
 from .inbox import InboxStage
 from .line import QUEUE, Even, LineStage
