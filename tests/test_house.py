@@ -100,8 +100,7 @@ TABLE = {
     "integrations.faststream": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "faststream"),
     "integrations.taskiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "taskiq"),
     "agents*": (f"{SEAMS} core* {TOOLS}", ""),
-    "testing.explorer*": (f"{SEAMS} core* envelopes* providers* sessions* {TOOLS}", "msgspec"),
-    "testing*": (f"{SEAMS} core* {TOOLS} testing.explorer*", "pytest msgspec"),
+    "testing*": (f"{SEAMS} core* {TOOLS}", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),

@@ -25,13 +25,12 @@ import msgspec
 from msgspec import Struct
 
 from effectonce.cli.terminal import Screen, filled
-from effectonce.testing import explorer
 from tests.harness import servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider
 from tests.harness.rabbitmq import rabbitmq
 from tests.harness.sentinel import sentinel
-from tests.proof import prove_failover, prove_faults, soak
+from tests.proof import explorer, prove_failover, prove_faults, soak
 from tests.proof.soak import Tally
 from tests.proof.soak_victims import CONTROLS, Mode, Order
 

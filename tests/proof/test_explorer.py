@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from effectonce.testing.explorer import (
+from tests.proof.explorer import (
     CONTRACT,
     FAULTS,
     PROMISES,
@@ -26,11 +26,11 @@ from effectonce.testing.explorer import (
     stage_for,
     table,
 )
-from effectonce.testing.explorer.__main__ import main
-from effectonce.testing.explorer.catalogue import LARGE, NAIVE
-from effectonce.testing.explorer.scenario import CRASHES
-from effectonce.testing.explorer.table import FULL, SHORT
-from effectonce.testing.explorer.tools import line
+from tests.proof.explorer.__main__ import main
+from tests.proof.explorer.catalogue import LARGE, NAIVE
+from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.table import FULL, SHORT
+from tests.proof.explorer.tools import line
 
 from .mutants import MUTANTS, Mutant
 

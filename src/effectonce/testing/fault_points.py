@@ -23,7 +23,7 @@ from effectonce.record import Batchable, Reply
 from effectonce.store import open_backend
 
 from .clock import ManualClock
-from .explorer.wire import name_of
+from .operations import operation_name
 
 End = Literal["killed", "raises", "loses its store"]
 
@@ -138,7 +138,7 @@ class _MortalPort:
 
     def _stepwise(self, op: Batchable, apply: Any) -> Reply:
         life = self._backend.life
-        life.step(f"{name_of(op)}: sent to the store", True)
+        life.step(f"{operation_name(op)}: sent to the store", True)
         reply: Reply = apply(op)
-        life.step(f"{name_of(op)}: done, and the reply is on its way", True)
+        life.step(f"{operation_name(op)}: done, and the reply is on its way", True)
         return reply

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from effectonce.testing.explorer import Report, explore, sample, scenario
+from tests.proof.explorer import Report, explore, sample, scenario
 
 Function = Callable[..., Any]
 Swap = tuple[Any, str, Any]  # what of whom is replaced by what

@@ -7,8 +7,8 @@ from typing import Any
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import AttemptsExhausted
 from effectonce.inbox import delivery, rows
-from effectonce.testing.explorer.database import Session
-from effectonce.testing.explorer.tools.inbox import InboxStage
+from tests.proof.explorer.database import Session
+from tests.proof.explorer.tools.inbox import InboxStage
 
 from .base import mutant
 

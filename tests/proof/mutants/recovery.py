@@ -10,7 +10,7 @@ from effectonce.intents.intents import Intents
 from effectonce.sagas.log import Course
 from effectonce.sagas.runner import Runner
 from effectonce.sagas.saga import Saga
-from effectonce.testing.explorer.scenario import RETENTION
+from tests.proof.explorer.scenario import RETENTION
 
 from .base import MUTANTS, Mutant, mutant
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
-from effectonce.testing.explorer.tools.redrive import QUEUE, Letters
+from tests.proof.explorer.tools.redrive import QUEUE, Letters
 
 from .base import mutant
 

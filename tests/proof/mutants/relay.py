@@ -11,7 +11,7 @@ from effectonce.errors import BrokerUnavailable
 from effectonce.outbox.outbox import Outbox, message_of
 from effectonce.relay import publish_batch as sending
 from effectonce.relay import pump as lane
-from effectonce.testing.explorer.tools import outbox as model
+from tests.proof.explorer.tools import outbox as model
 
 from .base import mutant
 

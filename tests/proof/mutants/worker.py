@@ -6,9 +6,9 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.errors import InDoubt, InProgress, StoreUnavailable
-from effectonce.testing.explorer import workers, world
-from effectonce.testing.explorer.stage import word_for
-from effectonce.testing.explorer.workers import GuardStage
+from tests.proof.explorer import workers, world
+from tests.proof.explorer.stage import word_for
+from tests.proof.explorer.workers import GuardStage
 
 from .base import mutant
 

@@ -17,11 +17,11 @@ from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
 from effectonce.record import Batchable, Settlement
 from effectonce.sessions import session_on
-from effectonce.testing.explorer.database import Connection, Database
-from effectonce.testing.explorer.scenario import LEASE, Scenario
-from effectonce.testing.explorer.stage import Tag
-from effectonce.testing.explorer.wire import Ties
-from effectonce.testing.explorer.world import Delivery, Process, World
+from tests.proof.explorer.database import Connection, Database
+from tests.proof.explorer.scenario import LEASE, Scenario
+from tests.proof.explorer.stage import Tag
+from tests.proof.explorer.wire import Ties
+from tests.proof.explorer.world import Delivery, Process, World
 
 from .intents import IntentsStage
 

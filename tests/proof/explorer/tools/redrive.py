@@ -17,14 +17,14 @@ from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
 from effectonce.record import Answer, Claim, Settlement
 from effectonce.store import Store
-from effectonce.testing.explorer.broker import Broker
-from effectonce.testing.explorer.scenario import LEASE, RETENTION, Scenario
-from effectonce.testing.explorer.stage import SCOPE, nowhere
-from effectonce.testing.explorer.wire import Ties
-from effectonce.testing.explorer.workers import GuardStage
-from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.worker.jobs import Cause
 from effectonce.worker.worker import Worker
+from tests.proof.explorer.broker import Broker
+from tests.proof.explorer.scenario import LEASE, RETENTION, Scenario
+from tests.proof.explorer.stage import SCOPE, nowhere
+from tests.proof.explorer.wire import Ties
+from tests.proof.explorer.workers import GuardStage
+from tests.proof.explorer.world import Delivery, Process, World
 
 from .outbox import Publishing, Refusal
 

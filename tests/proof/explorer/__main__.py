@@ -17,7 +17,7 @@ from .world import ENFORCED
 def main(arguments: Sequence[str] | None = None) -> int:
     """Explore, or replay; 1 where a promise is broken. The control arms (naive-…) are there to be broken."""
     parser = argparse.ArgumentParser(
-        prog="python -m effectonce.testing.explorer",
+        prog="python -m tests.proof.explorer",
         description="Kill, cut off and delay workers at every point of every schedule; see what is lost or doubled.",
     )
     parser.add_argument("scenario", nargs="*", help="which to explore; without one, all but the large and the naive")

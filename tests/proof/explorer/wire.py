@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from effectonce.contracts import Capabilities, ConnectionLost, Dialect
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Resolution, Settlement, Swept
+from effectonce.record import Batchable, Reply, Resolution, Settlement, Swept
 
 if TYPE_CHECKING:
     from .world import Process, World
@@ -22,15 +22,6 @@ Kind = Literal["store", "effect", "point", "broker", "memo", "sql", "call", "pub
 CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16, notes=True)
 #: The statement of the modelled database that completes a record: its parameter is the settlement.
 JOIN: Final = "join"
-
-
-def name_of(op: Batchable) -> str:
-    """What people call an operation: the name of its crash points."""
-    if isinstance(op, Settlement):
-        return (
-            "refund" if op.refund else {"done": "complete", "free": "release", "failed": "fail"}.get(op.state, "doubt")
-        )
-    return {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}[type(op)]
 
 
 class Ties:

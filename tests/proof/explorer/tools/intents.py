@@ -14,10 +14,10 @@ from effectonce.intents.operations import Intent
 from effectonce.providers import Provider as Described
 from effectonce.providers import Verdict
 from effectonce.record import Query
-from effectonce.testing.explorer.provider import MARGIN, WINDOW, Provider
-from effectonce.testing.explorer.scenario import LEASE, Scenario
-from effectonce.testing.explorer.stage import SCOPE, Stage, Tag
-from effectonce.testing.explorer.world import Delivery, Process, World
+from tests.proof.explorer.provider import MARGIN, WINDOW, Provider
+from tests.proof.explorer.scenario import LEASE, Scenario
+from tests.proof.explorer.stage import SCOPE, Stage, Tag
+from tests.proof.explorer.world import Delivery, Process, World
 
 
 class IntentsStage(Stage):

@@ -11,16 +11,16 @@ from typing import Any
 from effectonce.broker import Broker as Handle
 from effectonce.inbox.inbox import Inbox
 from effectonce.message import Message
-from effectonce.testing.explorer.database import Connection
-from effectonce.testing.explorer.scenario import CRASHES
-from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
-from effectonce.testing.explorer.world import Process, World
 from effectonce.worker.background_tasks import Fail
 from effectonce.worker.queue_consumer import Discipline, Line
 from effectonce.worker.route_inbox import RouteInbox
 from effectonce.worker.transaction_executor import Transactions, Turns
 from effectonce.worker.transaction_runner import Plans
 from effectonce.worker.worker import Worker
+from tests.proof.explorer.database import Connection
+from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.stage import SCOPE, Declined, Steady, Tag
+from tests.proof.explorer.world import Process, World
 
 from .inbox import InboxStage
 from .line import QUEUE, Even, LineStage

@@ -20,12 +20,12 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox, Row
 from effectonce.relay.pump import Lane, Settings, Signals, Totals
-from effectonce.testing.explorer.broker import Broker
-from effectonce.testing.explorer.database import Connection
-from effectonce.testing.explorer.scenario import LEASE, SECOND, Scenario
-from effectonce.testing.explorer.stage import Steady, Tag
-from effectonce.testing.explorer.wire import Ties
-from effectonce.testing.explorer.world import Delivery, Process, World
+from tests.proof.explorer.broker import Broker
+from tests.proof.explorer.database import Connection
+from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
+from tests.proof.explorer.stage import Steady, Tag
+from tests.proof.explorer.wire import Ties
+from tests.proof.explorer.world import Delivery, Process, World
 
 from .inbox import InboxStage
 

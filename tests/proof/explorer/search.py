@@ -42,7 +42,7 @@ class Finding:
         """What replays it."""
         numbers = ",".join(map(str, self.schedule))
         asked = "" if self.rule in ENFORCED else f"--also {self.rule} "
-        return f"python -m effectonce.testing.explorer {asked}--replay {self.scenario}:{numbers}"
+        return f"python -m tests.proof.explorer {asked}--replay {self.scenario}:{numbers}"
 
     def __str__(self) -> str:
         return "\n".join([f"{self.rule}: {self.text}", *self.timeline, f"replay: {self.line}"])

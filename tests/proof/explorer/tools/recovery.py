@@ -13,11 +13,11 @@ from typing import Any
 from effectonce.core.drive import drive
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Query, Record, Settlement
-from effectonce.testing.explorer.finale import delivered
-from effectonce.testing.explorer.scenario import LEASE, RETENTION, SECOND
-from effectonce.testing.explorer.stage import Stage, Witness, Word
-from effectonce.testing.explorer.steps import spend
-from effectonce.testing.explorer.world import Delivery, Process, World
+from tests.proof.explorer.finale import delivered
+from tests.proof.explorer.scenario import LEASE, RETENTION, SECOND
+from tests.proof.explorer.stage import Stage, Witness, Word
+from tests.proof.explorer.steps import spend
+from tests.proof.explorer.world import Delivery, Process, World
 
 from .intents import IntentsStage
 from .saga import SagaStage

@@ -15,13 +15,14 @@ from effectonce.core.engine import Engine
 from effectonce.core.flow import Run, current
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.testing.operations import operation_name
 
 from .broker import Broker, Entry
 from .loop import Loop
 from .oracle import CONTRACT, PROMISES, Grant
 from .scenario import SECOND
 from .stage import Declined, Stage, Word
-from .wire import FREE, Kind, Request, Stray, Ties, Wire, name_of
+from .wire import FREE, Kind, Request, Stray, Ties, Wire
 
 EPOCH = 1_767_225_600_000_000
 ENFORCED = PROMISES | CONTRACT
@@ -298,7 +299,7 @@ class World:
         for op in batch:
             if isinstance(op, Claim) and op.owner not in process.owners:
                 process.owners.append(op.owner)
-        names = tuple(dict.fromkeys(map(name_of, batch)))
+        names = tuple(dict.fromkeys(map(operation_name, batch)))
         apply = lambda: self.apply(batch, process)  # noqa: E731
         return self.ask(process, "store", names, apply, batch, ties=self.stage.ties(batch))
 
@@ -421,7 +422,7 @@ def _nothing() -> None:
 
 def _said(op: Batchable, reply: object) -> str:
     """An operation and the reply to it, for the timeline."""
-    name = name_of(op)
+    name = operation_name(op)
     if isinstance(reply, Answer):
         more = f", attempt {reply.attempts}, token …{reply.token % 10**9:09d}" if reply.kind == "claimed" else ""
         more += f", {reply.retry_after:g} s to go" if reply.kind == "in_progress" else ""

@@ -13,11 +13,11 @@ from effectonce.core.flow import current
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.sagas.saga import Saga
-from effectonce.testing.explorer.provider import Provider
-from effectonce.testing.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
-from effectonce.testing.explorer.stage import Declined, Stage, Steady, Tag
-from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.values.durations import Duration
+from tests.proof.explorer.provider import Provider
+from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
+from tests.proof.explorer.stage import Declined, Stage, Steady, Tag
+from tests.proof.explorer.world import Delivery, Process, World
 
 
 class Stale(Exception):

@@ -1,7 +1,7 @@
 """The crash explorer: every crash point, every lost reply, every race, on a schedule that one line replays.
 
-    python -m effectonce.testing.explorer                        every scenario
-    python -m effectonce.testing.explorer --replay guard-L:0,3   one schedule, step by step
+    python -m tests.proof.explorer                        every scenario
+    python -m tests.proof.explorer --replay guard-L:0,3   one schedule, step by step
 
 Our own code runs unchanged (the guard, the worker's line, inbox, intents, outbox and relay, sagas, recovery, redrive:
 from the decorator down to group commit), with real tasks on a loop that only the explorer turns, over the real memory

@@ -10,10 +10,10 @@ from typing import Any
 
 from effectonce.inbox.inbox import Inbox
 from effectonce.sessions import session_on
-from effectonce.testing.explorer.database import Connection, Database
-from effectonce.testing.explorer.scenario import Scenario
-from effectonce.testing.explorer.stage import SCOPE, Stage, Tag, Witness
-from effectonce.testing.explorer.world import Delivery, Process, World
+from tests.proof.explorer.database import Connection, Database
+from tests.proof.explorer.scenario import Scenario
+from tests.proof.explorer.stage import SCOPE, Stage, Tag, Witness
+from tests.proof.explorer.world import Delivery, Process, World
 
 
 class Books(Witness):

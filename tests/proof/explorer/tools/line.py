@@ -19,15 +19,6 @@ from effectonce.contracts import BrokerCapabilities
 from effectonce.contracts import Delivery as Delivered
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
-from effectonce.testing.explorer.broker import Broker, Entry, State
-from effectonce.testing.explorer.moves import moves
-from effectonce.testing.explorer.oracle import Ledger
-from effectonce.testing.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
-from effectonce.testing.explorer.stage import SCOPE, Declined, Steady, Tag
-from effectonce.testing.explorer.steps import perform
-from effectonce.testing.explorer.wire import Ties
-from effectonce.testing.explorer.workers import GuardStage
-from effectonce.testing.explorer.world import Delivery, Process, World
 from effectonce.values.backoff import Backoff
 from effectonce.worker.background_tasks import Fail
 from effectonce.worker.jobs import read_cause
@@ -35,6 +26,15 @@ from effectonce.worker.lease_executor import Leases
 from effectonce.worker.quarantine import Isolation
 from effectonce.worker.queue_consumer import Discipline, Line
 from effectonce.worker.worker import Worker
+from tests.proof.explorer.broker import Broker, Entry, State
+from tests.proof.explorer.moves import moves
+from tests.proof.explorer.oracle import Ledger
+from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
+from tests.proof.explorer.stage import SCOPE, Declined, Steady, Tag
+from tests.proof.explorer.steps import perform
+from tests.proof.explorer.wire import Ties
+from tests.proof.explorer.workers import GuardStage
+from tests.proof.explorer.world import Delivery, Process, World
 
 QUEUE = "orders"
 TO = "receipts"

@@ -1,0 +1,15 @@
+"""Names of the store's operations, as people call them and as timelines show them."""
+
+from __future__ import annotations
+
+from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Settlement
+
+_SETTLEMENTS = {"done": "complete", "free": "release", "failed": "fail", "in_doubt": "doubt"}
+_OTHERS = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}
+
+
+def operation_name(op: Batchable) -> str:
+    """Return what people call ``op``: ``"claim"``, ``"complete"``, ``"release"``, ``"refund"`` and so on."""
+    if isinstance(op, Settlement):
+        return "refund" if op.refund else _SETTLEMENTS[op.state]
+    return _OTHERS[type(op)]
