@@ -133,7 +133,8 @@ def test_an_order_is_placed_once_in_one_commit(example: str, empty_postgres: str
             return int(books.execute("SELECT count(*) FROM orders").fetchall()[0][0])
 
         def working() -> bool:
-            return bool(books.execute("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'").fetchall())
+            here = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+            return bool(books.execute(here).fetchall())
 
         with in_flight(server, "/orders", "k1", order):
             until(working)

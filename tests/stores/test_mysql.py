@@ -56,7 +56,7 @@ def open_backend(url: str, **options: object) -> MySQLBackend:
 
 @pytest.fixture(scope="module", params=["auto", "off"])
 def backend(request: pytest.FixtureRequest, mariadb_url: str) -> MySQLBackend:
-    return open_backend(mariadb_url, returning=request.param, prefix=f"suite_{request.param}")
+    return open_backend(mariadb_url, returning=request.param, prefix=f"suite_{request.param}_{time.time_ns()}")
 
 
 TestContract = store_suite()
