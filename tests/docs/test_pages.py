@@ -77,13 +77,13 @@ def test_what_programs_read_first_names_every_page() -> None:
 
 def test_what_is_installed_and_made_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         for block in blocks(page.read_text()):
             for command, _ in commands(block) if block.language == "console" else ():
                 for wanted in re.findall(r"effectonce\[([\w,]+)\]", command):
                     assert set(wanted.split(",")) <= set(extras), f"{page}: {command}"
-                if made := re.match(r"make (\w+)", command):
+                if made := re.match(r"make ([\w-]+)", command):
                     assert made[1] in targets, f"{page}: {command}"
 
 

@@ -22,7 +22,7 @@ from tests.harness.waiting import until
 from tests.relay import victims
 from tests.relay.harness import Database
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.quick_on("postgres")]
 
 
 @pytest.fixture(scope="module")
