@@ -5,8 +5,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Test processes side by side; each starts the servers that its tests ask for.
-JOBS ?= 2
+# Test processes side by side, which share the servers: more than two cores have, since most tests wait for something.
+JOBS ?= 4
 # What is compiled once need not be compiled by every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,16 +21,19 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml lint/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove check format bench docs servers constraints clean
+.PHONY: help demo test test-all prove check format bench docs servers constraints clean
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.core ## One payment, delivered twice, charged once
 	@$(BIN)/effectonce demo $(ARGS)
 
-test: $(VENV)/.dev ## The whole suite, against real servers where they are installed
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal $(ARGS)
+test: $(VENV)/.dev ## Every promise once, against real servers where they are installed
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m "not long" $(ARGS)
+
+test-all: $(VENV)/.dev ## The rest: soaks, the whole explorer, every store and driver with every scenario
+	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m long $(ARGS)
 
 prove: $(VENV)/.dev ## Kill it for ten minutes and count (LONG=1: an hour; SECONDS=60: a minute)
 	$(BIN)/python -m tests.proof.prove --seconds $(or $(SECONDS),$(if $(LONG),3600,600)) $(ARGS)

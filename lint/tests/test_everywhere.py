@@ -31,13 +31,13 @@ def chosen(package: Path) -> bool:
     return python and THIRD in ("all", str(crc32(package.name.encode()) % 3))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_file_of_the_standard_library() -> None:
     assert looked_at(STDLIB).files > 500  # Debian leaves out its tests
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_every_file_of_the_installed_packages() -> None:
     """A third of them in each run; ``EFFECTONCE_LINT_PACKAGES=all`` takes them all."""
@@ -57,6 +57,7 @@ def test_our_own_examples_are_clean() -> None:
     assert [(each.rule, each.place.path, each.place.line) for each in report.findings] == []
 
 
+@pytest.mark.long
 def test_and_so_are_we() -> None:
     found = looked_at(ROOT / "src", ROOT / "lint" / "src", ROOT / "benchmarks").findings
     assert [(each.rule, each.place.path, each.place.line) for each in found] == []

@@ -131,6 +131,7 @@ def test_a_waiter_elsewhere_gets_the_result(store: eo.Store, elsewhere: eo.Store
     assert [(r.value, r.replayed) for r in results] == [("receipt", True)]
 
 
+@pytest.mark.quick_on("sqlite", "redis", "postgres", "mariadb")
 def test_the_heartbeat_keeps_a_lease_that_is_shorter_than_the_work(store: eo.Store, elsewhere: eo.Store) -> None:
     """F10: on its own thread, while the handler blocks."""
     lease = "4s" if store.capabilities.estimated_clock else "600ms"

@@ -1,12 +1,9 @@
-from collections.abc import Iterator
-
 import pytest
 
-from tests.conftest import serve
-from tests.harness.sqs import elasticmq
+from tests.conftest import SharedServer, serve
 
 
 @pytest.fixture(scope="session")
-def one_sqs_url(aws_credentials: None) -> Iterator[str]:
+def one_sqs_url(shared_server: SharedServer, aws_credentials: None) -> str:
     """`sqs_url` stands for two servers in turn; a page wants one."""
-    yield from serve("SQS", elasticmq)
+    return serve("SQS", lambda: shared_server("elasticmq"))

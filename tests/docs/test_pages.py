@@ -30,6 +30,17 @@ def test_every_block_is_of_a_kind_that_is_run_or_a_picture(page: Path) -> None:
     assert kinds <= {*RUN, *PARSED, *PICTURES}, "see tests/docs/pages.py"
 
 
+@pytest.mark.quick_on(
+    "README.md",
+    "docs/start.md",
+    "docs/guides/worker.md",
+    "docs/guides/inbox.md",
+    "docs/guides/http.md",
+    "docs/guides/outbox.md",
+    "docs/guides/intents.md",
+    "docs/guides/saga.md",
+    "docs/guides/nats.md",
+)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text())], ids=name)
 def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     found = blocks(page.read_text())
@@ -66,13 +77,13 @@ def test_what_programs_read_first_names_every_page() -> None:
 
 def test_what_is_installed_and_made_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         for block in blocks(page.read_text()):
             for command, _ in commands(block) if block.language == "console" else ():
                 for wanted in re.findall(r"effectonce\[([\w,]+)\]", command):
                     assert set(wanted.split(",")) <= set(extras), f"{page}: {command}"
-                if made := re.match(r"make (\w+)", command):
+                if made := re.match(r"make ([\w-]+)", command):
                     assert made[1] in targets, f"{page}: {command}"
 
 
@@ -101,6 +112,7 @@ def test_every_page_is_in_the_navigation() -> None:
         assert DOCS not in page.parents or str(page.relative_to(DOCS)) in SITE, f"{page}: nobody would find it"
 
 
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -9,6 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.doctor import Finding, examine
+from tests.conftest import skip_or_fail
 from tests.harness import servers
 
 Codes = dict[str, Finding]
@@ -29,6 +30,22 @@ def open_store() -> Iterator[Open]:
     yield open_store
     for store in stores:
         store.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    """Doctor looks at the whole server, and its tests change settings: not the one that all test processes share."""
+    try:
+        server = servers.postgres(durable=True)
+    except servers.Missing as missing:
+        skip_or_fail(str(missing))
+    with server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def mariadb_url(own_mariadb: servers.MariaDB) -> str:
+    return own_mariadb.url
 
 
 @pytest.fixture(scope="module")

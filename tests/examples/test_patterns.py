@@ -39,6 +39,7 @@ def test_an_outbox_and_its_relay(kind: str, tmp_path: Path, unique_name: str, re
         assert out == "[result] 6 deliveries, 2 orders, shipped: o-1, o-2"
 
 
+@pytest.mark.quick_on("redis")
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_a_lease(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -57,6 +58,7 @@ def suite_passes(folder: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_store_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the contract, and serves a guard."""
     suite_passes("own_store", tmp_path)
@@ -69,6 +71,7 @@ def test_a_store_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ran == ["o-1"]
 
 
+@pytest.mark.long
 async def test_a_broker_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the contract, and serves a worker."""
     suite_passes("own_broker", tmp_path)

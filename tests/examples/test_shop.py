@@ -99,14 +99,14 @@ def chaos(folder: Path, orders: int, **variables: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(320)
 def test_orders_are_paid_once_while_every_process_is_killed(tmp_path: Path) -> None:
     chaos(tmp_path, 60)
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(320)
 def test_and_so_they_are_on_postgresql_and_rabbitmq(
     tmp_path: Path, empty_postgres: str, rabbitmq_url: str, unique_name: str

@@ -7,12 +7,14 @@ lines `+PID FOLDER` and `-PID` say which servers run; the end of the pipe says t
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO
 
 import psutil
 
 _pipe: IO[bytes] | None = None
+_lock = threading.Lock()  # servers are started side by side
 
 
 def hold(pid: int, folder: Path) -> None:
@@ -25,16 +27,17 @@ def release(pid: int) -> None:
 
 def _tell(line: str) -> None:
     global _pipe
-    if _pipe is None:
-        leash = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
-        leash.returncode = 0  # it outlives us on purpose: no warning about a running child
-        _pipe = leash.stdin
-    assert _pipe is not None
-    try:
-        _pipe.write(line.encode())
-        _pipe.flush()
-    except BrokenPipeError:  # somebody ended the leash; the servers' own teardown still works
-        pass
+    with _lock:
+        if _pipe is None:
+            leash = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
+            leash.returncode = 0  # it outlives us on purpose: no warning about a running child
+            _pipe = leash.stdin
+        assert _pipe is not None
+        try:
+            _pipe.write(line.encode())
+            _pipe.flush()
+        except BrokenPipeError:  # somebody ended the leash; the servers' own teardown still works
+            pass
 
 
 def kill_tree(root: psutil.Process) -> None:

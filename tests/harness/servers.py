@@ -31,6 +31,13 @@ class Missing(Exception):
         instead = f" (or set {variable} to a running one)" if variable else ""
         super().__init__(f"{server} is not installed: {install}{instead}")
 
+    @classmethod
+    def because(cls, reason: str) -> Self:
+        """The same, as another process put it into words."""
+        missing = cls.__new__(cls)
+        missing.args = (reason,)
+        return missing
+
 
 # Redis and Valkey
 

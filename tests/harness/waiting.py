@@ -16,7 +16,7 @@ def until(find: Callable[[], Any], seconds: float = 60.0) -> Any:
     return found
 
 
-async def auntil(find: Callable[[], Any], seconds: float = 20.0) -> Any:
+async def auntil(find: Callable[[], Any], seconds: float = 60.0) -> Any:
     """`until`, in an event loop; ``find`` may be async, too."""
     async with asyncio.timeout(seconds):
         while True:

@@ -59,6 +59,7 @@ FLASK = ("-m", "flask", "--app", str(EXAMPLES / "http_flask" / "app.py"), "run",
 DJANGO = (str(EXAMPLES / "http_django" / "app.py"), "runserver", "--noreload", "{port}")
 
 
+@pytest.mark.quick_on("fastapi")
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("arguments", "on"),
@@ -112,6 +113,7 @@ def test_a_card_is_charged_once(
 TRANSACTION = ("-m", "uvicorn", "--app-dir", str(EXAMPLES / "http_transaction"), "app:app", "--port", "{port}")
 
 
+@pytest.mark.quick_on("sqlalchemy")
 @pytest.mark.chaos
 @pytest.mark.parametrize("example", ["sqlalchemy", "django"])
 def test_an_order_is_placed_once_in_one_commit(example: str, empty_postgres: str) -> None:
@@ -133,7 +135,8 @@ def test_an_order_is_placed_once_in_one_commit(example: str, empty_postgres: str
             return int(books.execute("SELECT count(*) FROM orders").fetchall()[0][0])
 
         def working() -> bool:
-            return bool(books.execute("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'").fetchall())
+            here = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+            return bool(books.execute(here).fetchall())
 
         with in_flight(server, "/orders", "k1", order):
             until(working)

@@ -80,6 +80,7 @@ REQUESTS = st.tuples(
 )
 
 
+@pytest.mark.quick_on("Asgi")
 @pytest.mark.parametrize("kind", [Asgi, Wsgi])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(traffic=st.lists(REQUESTS, min_size=1, max_size=12), on_error=st.sampled_from(["doubt", "replay", "release"]))

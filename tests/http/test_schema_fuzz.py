@@ -50,6 +50,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     module.store.close()
 
 
+@pytest.mark.quick_on("negative")
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_whatever_is_sent_is_never_a_500_never_twice_and_never_anothers(shop: Any, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", shop.app)

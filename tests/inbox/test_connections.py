@@ -12,6 +12,8 @@ import effectonce as eo
 from tests.inbox.conftest import Shop, place_of
 from tests.inbox.kinds import KINDS, Kind, run, run_sync, told
 
+pytestmark = pytest.mark.quick_on("sqlite3", "psycopg", "psycopg, async", "asyncpg", "pymysql", "aiomysql")
+
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Any:

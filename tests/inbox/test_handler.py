@@ -25,6 +25,8 @@ from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync, told
 from tests.inbox.test_inputs import opened
 from tests.inbox.test_waiting import until_waiting
 
+pytestmark = pytest.mark.quick_on("sqlite3", "psycopg", "psycopg, async", "asyncpg", "pymysql", "aiomysql")
+
 FAST = {"backoff": "1ms", "max_backoff": "5ms"}
 
 

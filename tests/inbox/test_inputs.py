@@ -11,6 +11,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.common.sql_files import inbox_schema
+from tests.harness import servers
 from tests.inbox.conftest import Shop, sqlite_file
 from tests.inbox.kinds import Place
 
@@ -265,11 +266,13 @@ def test_postgresql_that_may_lose_a_commit_is_refused(postgres_place: Place, uni
     conn.close()
 
 
-def test_mysql_that_may_lose_a_commit_is_refused(mysql_place: Place, unique_name: str) -> None:
-    conn: Any = opened(mysql_place)
-    inbox = eo.Inbox(scope="s", table=mysql_place.table)
+def test_mysql_that_may_lose_a_commit_is_refused(own_mariadb: servers.MariaDB, unique_name: str) -> None:
+    place = Place("mysql", own_mariadb.url, f"{unique_name}_inbox")
+    inbox = eo.Inbox(scope="s", table=place.table)
+    place.build(inbox.schema_sql(place.dialect))
+    conn: Any = opened(place)
     inbox.check(conn)
-    with mysql_place.connected() as run:
+    with place.connected() as run:
         try:
             run("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
             with pytest.raises(eo.UnsafeStore, match="innodb_flush_log_at_trx_commit = 1"):

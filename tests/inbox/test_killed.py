@@ -12,7 +12,7 @@ import pytest
 
 from tests.inbox.conftest import Shop
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.quick_on("postgresql")]
 
 
 class Zygote:

@@ -26,9 +26,13 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "postgresql": "SELECT count(*) FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND datname = current_database()",
     # Not information_schema.innodb_trx, which shows the same again to whoever asks more often than ten times a second.
-    "mysql": "SHOW GLOBAL STATUS LIKE 'innodb_row_lock_current_waits'",
+    # Other databases' waits are counted, too: so one of the statements in this database must be running.
+    "mysql": "SELECT (SELECT variable_value FROM information_schema.global_status"
+    " WHERE variable_name = 'innodb_row_lock_current_waits') * count(*) FROM information_schema.processlist"
+    " WHERE db = database() AND command = 'Query' AND id <> connection_id()",
 }
 
 

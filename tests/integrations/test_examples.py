@@ -45,6 +45,7 @@ def loaded(folder: str, module: str, monkeypatch: pytest.MonkeyPatch, **variable
     return __import__(module)
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": redis_url, "EFFECTONCE_STORE": store_url, "VISIBILITY": "3", "BANK_SECONDS": "60"}
@@ -84,6 +85,7 @@ def counted(channel: Any, queue: str) -> int:
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}

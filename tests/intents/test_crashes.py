@@ -22,6 +22,8 @@ from tests.harness.provider import Provider
 
 from .shop import STEPS, shop
 
+pytestmark = pytest.mark.quick_on("postgresql")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,6 +19,8 @@ import effectonce as eo
 from effectonce.intents.intents import Intents
 from effectonce.providers import Verdict
 
+pytestmark = pytest.mark.quick_on("postgresql")
+
 Connect = Callable[[], Any]
 
 

@@ -15,6 +15,8 @@ from tests.inbox.kinds import KINDS, Kind, told
 from tests.outbox.conftest import Office
 from tests.relay.harness import FakeBroker
 
+pytestmark = pytest.mark.quick_on("sqlite3", "psycopg", "psycopg, async", "asyncpg", "pymysql", "aiomysql")
+
 ONE_EACH = ("sqlite3", "aiosqlite", "psycopg", "asyncpg", "pymysql", "aiomysql")
 
 

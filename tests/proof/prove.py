@@ -172,8 +172,10 @@ class Proof:
 
     def soak(self, mode: Mode, store: str, share: float) -> None:
         messages = max(60, round(10_000 * self.scale))
-        if mode in CONTROLS:
+        kills, seconds = max(6, messages // 9), max(2.0, share * self.scale)
+        if mode in CONTROLS:  # which must be seen to break, however slow the machine: more kills, and all the time
             messages = max(60, messages // 10)
+            kills, seconds = messages // 2, 3600.0
         seed = self._seed(mode.replace(" ", "-"), store)
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="eo-soak-"))
@@ -185,8 +187,8 @@ class Proof:
                 folder=folder,
                 seed=seed,
                 messages=messages,
-                kills=max(6, messages // 9),
-                seconds=max(2.0, share * self.scale),
+                kills=kills,
+                seconds=seconds,
                 provider=provider.url if provider is not None else "",
             )
             server_kills = 0 if server is None else 3 if self.scale >= 1 else 1

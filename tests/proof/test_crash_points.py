@@ -43,6 +43,7 @@ def test_these_are_all_of_them() -> None:
     assert len(CELLS) * len(STORES) == len(POINTS) * len(STORES) * len(ENDINGS) * len(TURNS) == 12 * 6 * 3 * 2
 
 
+@pytest.mark.quick_on("postgres")
 @pytest.mark.parametrize("kind", STORES)
 def test_wherever_a_delivery_ends_nothing_is_lost_and_only_an_unrecorded_effect_repeats(
     kind: str, zygote: subprocess.Popen[str], tmp_path: Path, unique_name: str, request: pytest.FixtureRequest

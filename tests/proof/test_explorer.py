@@ -91,6 +91,19 @@ def kept(report: Report) -> None:
 # -- the promise
 
 
+@pytest.mark.quick_on(
+    "guard-L",
+    "guard-D",
+    "guard-S",
+    "guard-A",
+    "inbox-T",
+    "outbox-relay",
+    "intents-R",
+    "saga-S",
+    "saga-T",
+    "line-L",
+    "line-T",
+)
 @pytest.mark.parametrize("name", SHORT)
 def test_every_schedule_keeps_the_promise(name: str) -> None:
     """Two workers on one key, every crash point, every fault, every order: DESIGN section 1.
@@ -112,6 +125,7 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
         assert report.doubled > 0, "the window that mode L and S name was never hit"
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize("name", [each.name for each in LARGE])
 def test_random_schedules_keep_the_promise(name: str) -> None:
     """Three workers on three keys, two copies of each, step by step, with up to six faults.
@@ -183,6 +197,7 @@ CONTROLS = {
 }
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_arm_loses_or_doubles(name: str) -> None:
     """The same scheduler, broker, database, provider and faults, without our code."""
@@ -197,6 +212,7 @@ def test_every_control_arm_is_tried() -> None:
     assert {each.name for each in NAIVE} == CONTROLS.keys()
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """By what is lost, doubled or told wrongly alone, where users can tell; else also by what the store answers."""
@@ -219,6 +235,7 @@ def test_there_are_mutants_enough() -> None:
 # -- every crash point is visited
 
 
+@pytest.mark.quick_on("saga-S")
 @pytest.mark.parametrize(
     ("name", "count", "words"),
     [
@@ -249,6 +266,7 @@ def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
 # -- the search is sound, steady and short
 
 
+@pytest.mark.quick_on("guard-B")
 @pytest.mark.parametrize(("name", "faults"), [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1)])
 def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
     """Without pruning there are more schedules and no other outcomes."""
@@ -257,6 +275,7 @@ def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
     assert full.outcomes == pruned.outcomes
 
 
+@pytest.mark.quick_on("saga-S")
 @pytest.mark.parametrize("name", ["guard-L+lapse", "guard-D+crash", "guard-S+mute", "inbox-T+crash", "saga-S+crash"])
 def test_what_is_not_interleaved_commutes(name: str) -> None:
     """Stopping at every point, between execution and reply too, leads to no other outcomes."""

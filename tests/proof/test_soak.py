@@ -34,6 +34,7 @@ def soaked(mode: Mode, store: str, seed: int) -> prove.Row:
     return row
 
 
+@pytest.mark.quick_on("L-redis", "T-postgres")
 @pytest.mark.parametrize(
     ("mode", "store"),
     [
@@ -102,6 +103,7 @@ def test_a_worker_gets_every_message_through_a_bad_network_to_rabbitmq(
     assert (tally.lost, tally.doubled, tally.violations) == (0, 0, [])
 
 
+@pytest.mark.long
 def test_the_table_says_what_was_done_and_the_file_has_every_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

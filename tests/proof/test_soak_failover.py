@@ -35,6 +35,7 @@ def test_what_the_replica_had_not_heard_of_happens_again_and_nothing_else(shop: 
     assert (tally.lost, tally.doubled) == (0, 30)
 
 
+@pytest.mark.long
 def test_a_claim_that_the_failover_lost_cannot_complete_over_its_successor(shop: Failover) -> None:
     """F28, F69: tokens are of the store's time, so the successor's is higher though the record began anew."""
     shop.cut_off()
@@ -52,6 +53,7 @@ def test_a_claim_that_the_failover_lost_cannot_complete_over_its_successor(shop:
         assert successor("p1") == "successor"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shop", [("--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")], indirect=True, ids=["min-replicas"]
 )

@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 
 import effectonce as eo
-from effectonce.contracts import Event
-from effectonce.contracts.outbox import LOOK_AGAIN, Verdict
+from effectonce.contracts import Event, OutboxPort
+from effectonce.contracts.outbox import LOOK_AGAIN, Lease, Leased, Verdict
 from effectonce.errors import StoreUnavailable
 from tests.harness.proxy import FaultProxy
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, lease, message
+
+pytestmark = pytest.mark.quick_on("postgres")
 
 A = b"a" * 16
 HOUR = 3_600_000_000
@@ -63,6 +65,48 @@ async def test_a_database_that_is_away_is_waited_for(database: Database, broker:
         await auntil(lambda: len(broker.sent) == 2)
         relay.stop()
         await serving
+
+
+class LosesTheReplyToALease:
+    """A port of an outbox, whose first lease that takes rows is granted and never heard of."""
+
+    def __init__(self, port: OutboxPort) -> None:
+        self._port = port
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def lease(self, lease: Lease) -> Leased:
+        leased = await self._port.lease(lease)
+        if leased.rows and not self.lost:
+            self.lost += 1
+            raise StoreUnavailable("the connection broke, and there is no other")
+        return leased
+
+
+async def test_rows_whose_lease_was_never_heard_of_leave_before_it_is_over(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: the database comes back after a moment; its rows do not wait for the end of a lease that the relay has."""
+    with eo.connect(database.url) as store:
+        backend: Any = store.engine.backend
+        ports: list[LosesTheReplyToALease] = []
+
+        def async_outbox(table: str | None, honest: Any = backend.async_outbox) -> LosesTheReplyToALease:
+            ports.append(LosesTheReplyToALease(honest(table)))
+            return ports[-1]
+
+        monkeypatch.setattr(backend, "async_outbox", async_outbox)
+        relay = eo.Relay(store, broker, lease="5m")  # type: ignore[arg-type]
+        database.send_numbers([1, 2], key=lambda n: "k")
+        serving = asyncio.create_task(relay.serve())
+        await auntil(lambda: len(broker.sent) == 2, seconds=60)
+        relay.stop()
+        await serving
+    assert sum(port.lost for port in ports) == 1
+    assert broker.numbers() == [1, 2]
+    assert database.execute("SELECT DISTINCT attempts FROM {outbox}") == [(1,)]
 
 
 async def test_a_settlement_is_repeated_until_the_lease_is_nearly_over(
@@ -187,6 +231,7 @@ async def test_a_lease_is_as_much_work_however_many_rows_it_is_not_about(
     assert 0 < figures[1] <= 1.5 * figures[0]
 
 
+@pytest.mark.quick_on("custom")
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("state", ["published", "waiting"])
 @pytest.mark.parametrize("name", ["lease", "lease_in_order"])

@@ -22,7 +22,7 @@ from tests.harness.waiting import until
 from tests.relay import victims
 from tests.relay.harness import Database
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.quick_on("postgres")]
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +163,7 @@ def test_sigterm_lets_a_relay_settle_and_give_back(database: Database, redis_url
     assert len(sent) == len(set(sent)) == published(database) == last["published"]
 
 
+@pytest.mark.quick_on("sqlite")
 def test_relays_that_are_killed_at_any_time_lose_nothing_and_keep_the_order(
     database: Database, redis_url: str, unique_name: str
 ) -> None:

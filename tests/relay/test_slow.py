@@ -13,6 +13,8 @@ from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, InvalidOption
 from tests.relay.harness import Database, FakeBroker, FakePublisher, message
 
+pytestmark = pytest.mark.quick_on("postgres")
+
 
 class SlowPublisher(FakePublisher):
     """Takes ``pace`` seconds for each packet, and confirms them all at the end."""

@@ -19,6 +19,8 @@ from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
 from .shop import Order
 
+pytestmark = pytest.mark.quick_on("postgresql")
+
 ORDER = Order("o-1")
 
 

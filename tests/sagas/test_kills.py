@@ -28,6 +28,7 @@ def finished(process: subprocess.Popen[str]) -> object:
     return json.loads(out)
 
 
+@pytest.mark.quick_on("postgresql")
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_charges_are_orders_paid_and_refunds_are_orders_compensated(

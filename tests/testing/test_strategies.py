@@ -54,6 +54,7 @@ def test_on_every_schedule_a_guarded_handler_has_each_effect_once(schedule: list
     assert effects(schedule, guarded=True) == Counter(dict.fromkeys((each.message.key for each in schedule), 1))
 
 
+@pytest.mark.long
 def test_a_naive_handler_is_caught_by_some_schedule() -> None:
     found = find(est.schedules(), lambda schedule: max(effects(schedule, guarded=False).values(), default=0) > 1)
     assert len(found) <= 2, "and Hypothesis makes it short"

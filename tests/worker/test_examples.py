@@ -13,6 +13,8 @@ import pytest
 from tests.harness.waiting import until
 from tests.harness.web import program
 
+pytestmark = pytest.mark.quick_on("ministack")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -28,6 +30,7 @@ def url_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{kind}_url"))
 
 
+@pytest.mark.quick_on("redis", "rabbitmq", "nats")
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "rabbitmq", "nats", "kafka"])
 def test_charge_once_through_every_broker(
     kind: str, tmp_path: Path, unique_name: str, request: pytest.FixtureRequest
@@ -100,6 +103,7 @@ def test_kafka_inbox(tmp_path: Path, kafka_url: str, unique_name: str) -> None:
         assert done.stdout == "[result]  251 deliveries, 300 sold, 700 left\n"
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_kafka_inbox_killed_in_the_middle(tmp_path: Path, kafka_url: str, unique_name: str) -> None:
     """F03: what the killed one had sold is not sold again, and what it had not is."""

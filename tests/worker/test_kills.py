@@ -10,6 +10,7 @@ import pytest
 from .kills import Show
 
 
+@pytest.mark.quick_on("redis-L", "rabbitmq-T")
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [

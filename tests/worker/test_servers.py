@@ -14,6 +14,7 @@ from tests.harness.proxy import FaultProxy
 from .bench import paid, serving, until
 
 
+@pytest.mark.quick_on("rabbitmq")
 @pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
 async def test_f59_a_connection_that_breaks_in_mid_handler_doubles_nothing(
     kind: str, unique_name: str, request: pytest.FixtureRequest

@@ -86,6 +86,7 @@ class Lane:
         self._settings = settings
         self._signals = signals
         self._publisher = publisher
+        self._unanswered_owner: bytes | None = None  # of the lease whose reply did not come
         self._time = asyncio.get_running_loop().time
         self._window = settings.span / 1e6 * 0.8
         self._pace = Pace(settings.batch, self._window)
@@ -119,15 +120,20 @@ class Lane:
     async def _leg(self, pages: int, without: Set[str] = frozenset()) -> bool:
         """A round, in which no row goes to the queues ``without``."""
         signals = self._signals
-        owner = os.urandom(16)
+        # The database may have granted a lease whose reply was lost: asked again with its owner, it gives those rows
+        # and prolongs their lease. Under a new owner they would wait until the old lease is over.
+        owner = self._unanswered_owner or os.urandom(16)
+        self._unanswered_owner = owner
         began = self._time()
         rows = await self._lease(owner, pages, without)
         if not rows:
+            self._unanswered_owner = None
             signals.outage = None
             return False
         # Settled while the lease still holds, whatever the clocks' rates and the way to the database.
         deadline = began + self._window
         sending = Sending(await self._alone(owner, rows))
+        self._unanswered_owner = None
         leased = self._time()
         try:
             await send(sending, self._publisher, self._terms, lambda: 0.0 if signals.stopping else deadline)

@@ -54,6 +54,8 @@ from effectonce.values.urls import Address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 
+pytestmark = pytest.mark.quick_on("async")
+
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 FAR = 253_402_300_799
@@ -116,9 +118,10 @@ def backend(dynamodb_url: str) -> DynamoDBBackend:
     return TimelessBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}")))
 
 
-TestContract = store_suite()
+TestContract = pytest.mark.quick_once(store_suite())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [

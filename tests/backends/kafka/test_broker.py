@@ -71,6 +71,7 @@ def make_site(request: pytest.FixtureRequest) -> Callable[[], Site]:
 ALONE = side_by_side.alone(skip=["a_connection_that_breaks_gives_back_what_it_held"])
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.parametrize("case", ALONE, ids=str)
 def test_the_contract_alone(case: BrokerCase, make_site: Callable[[], Site]) -> None:

@@ -22,6 +22,7 @@ TestContract = broker_suite(lambda: MemoryBackend(clock=ManualClock()))
 CASES = {str(case): case for case in broker_cases()}
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize(
     "name",
     [
@@ -39,6 +40,7 @@ def test_time_goes_by_on_the_system_clock_too(name: str) -> None:
 # -- the suite itself
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize(("mutant", "case"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_broker_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
     with pytest.raises((AssertionError, Defect, TimeoutError, IndexError)):

@@ -18,7 +18,7 @@ from effectonce.testing.suites import store_cases, store_suite
 from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, Notifying
 
 TestContract = store_suite(lambda: MemoryBackend(clock=ManualClock()))
-TestContractOnTheSystemClock = store_suite(MemoryBackend)
+TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryBackend))
 TestContractWithNotifications = store_suite()  # on the fixture below
 
 
@@ -30,6 +30,7 @@ def backend() -> MutantBackend:
     return MutantBackend(Notifying, ManualClock())
 
 
+@pytest.mark.quick_once
 @pytest.mark.parametrize(("mutant", "case"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_store_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
     with pytest.raises((AssertionError, Defect)):  # noqa: PT012

@@ -45,6 +45,8 @@ from tests.conftest import skip_or_fail
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
 
+pytestmark = pytest.mark.quick_on("sync")
+
 SECOND = 1_000_000
 LONG, KEEP = 60 * SECOND, 3600 * SECOND
 
@@ -56,10 +58,10 @@ def open_backend(url: str, **options: object) -> MySQLBackend:
 
 @pytest.fixture(scope="module", params=["auto", "off"])
 def backend(request: pytest.FixtureRequest, mariadb_url: str) -> MySQLBackend:
-    return open_backend(mariadb_url, returning=request.param, prefix=f"suite_{request.param}")
+    return open_backend(mariadb_url, returning=request.param, prefix=f"suite_{request.param}_{time.time_ns()}")
 
 
-TestContract = store_suite()
+TestContract = pytest.mark.quick_once(store_suite())
 
 
 # -- words
@@ -346,6 +348,7 @@ async def test_a_lock_that_is_not_given_up_is_contention(make: PortMaker, mariad
     assert await settle(port, first, granted)
 
 
+@pytest.mark.quick_on("sync-auto")
 @pytest.mark.parametrize("returning", ["auto", "off"])
 async def test_contention_leaves_no_lock_behind(
     make: PortMaker, mariadb_url: str, unique_name: str, returning: str
@@ -439,6 +442,7 @@ async def test_a_sweep_that_finds_only_what_others_hold_has_no_more(
     assert await port.sweep(2) == Swept(2, 2, False)
 
 
+@pytest.mark.quick_on("auto")
 @pytest.mark.parametrize("returning", ["auto", "off"])
 async def test_overlapping_batches_of_many_ports_lose_no_answer(
     mariadb_url: str, unique_name: str, returning: str

@@ -45,6 +45,7 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 
 
+@pytest.mark.quick_once
 class TestDirectly:
     class TestContract(store_suite()):  # type: ignore[misc]
         @pytest.fixture
@@ -52,6 +53,7 @@ class TestDirectly:
             return PostgresBackend(Address(postgres_url))
 
 
+@pytest.mark.long
 class TestBehindPgBouncer:
     # LISTEN belongs to a session, and a client of a transaction pooler has none: its waiters poll.
     class TestContract(store_suite(skip=("changes_report_the_settlement_of_a_flagged_record",))):  # type: ignore[misc]
@@ -74,6 +76,7 @@ class InCompany(PostgresBackend):
         return port
 
 
+@pytest.mark.long
 class TestInCompany:
     class TestContract(store_suite()):  # type: ignore[misc]
         @pytest.fixture

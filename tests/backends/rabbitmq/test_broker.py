@@ -107,6 +107,7 @@ class TestClassic(broker_suite(skip=all_but(*ON_CLASSIC))):  # type: ignore[misc
         return Site(backend=backend_at(proxy.through(rabbitmq_url), queue_type="classic"), cut=proxy.reset)
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 class TestBriefWindow(broker_suite(skip=all_but(*WINDOWED))):  # type: ignore[misc]
     """F55, with a consumer_timeout of 0.6 s in the place of 30 minutes: the broker ends the channel, and all that was
@@ -631,6 +632,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 class TestDeath:
     async def test_f58_a_killed_consumer_leaves_its_messages_to_others(self, desk: Desk, rabbitmq_url: str) -> None:

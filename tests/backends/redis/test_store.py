@@ -84,24 +84,28 @@ def through_client(url: str, *, cluster: bool = False, **options: Any) -> Any:
     return (redis.RedisCluster if cluster else redis.Redis).from_url(url.replace("+cluster", ""), **options)
 
 
+@pytest.mark.quick_once
 class TestOnRedis:
     @pytest.fixture
     def backend(self, redis_url: str, unique_name: str) -> Backend:
         return backend_at(redis_url, namespace=unique_name)
 
 
+@pytest.mark.long
 class TestOnValkey:
     @pytest.fixture
     def backend(self, valkey_url: str, unique_name: str) -> Backend:
         return backend_at(valkey_url, namespace=unique_name)
 
 
+@pytest.mark.quick_once
 class TestOnACluster:
     @pytest.fixture
     def backend(self, redis_cluster_url: str, unique_name: str) -> Backend:
         return backend_at(redis_cluster_url, namespace=unique_name)
 
 
+@pytest.mark.long
 class TestThroughASyncClient:
     """Its own colour through the client, the other by connections derived from it."""
 
@@ -1071,6 +1075,7 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
     drive(port.close())
 
 
+@pytest.mark.quick_on("async")
 @pytest.mark.chaos
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, colour: str) -> None:
@@ -1171,7 +1176,7 @@ def _owns(node: servers.Redis, slot: int) -> bool:
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_failover_is_followed(unique_name: str) -> None:
     with servers.redis_cluster(replicas=1) as cluster:
         port = backend_at(cluster.url, namespace=unique_name, timeout="1").sync_port()

@@ -85,6 +85,7 @@ def test_the_contract_on_the_service_itself() -> None:
     side_by_side.run(lambda: Site(backend=ServiceBusBackend(Address(url))), threads=8, delay=2.0, quiet=1.0)
 
 
+@pytest.mark.quick_on("yes")
 @pytest.mark.parametrize(("sessions", "parts"), [("no", None), ("yes", (broker_order,))])
 def test_the_contract(
     patient: ServiceBusPeer, hasty: ServiceBusPeer, sessions: str, parts: tuple[ModuleType, ...] | None
@@ -104,6 +105,7 @@ def test_the_contract(
 NOT_HERE = ["both_ends_recover_from_a_restart", "what_is_closed_leaves_nothing_open"]
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.parametrize("case", side_by_side.alone(skip=NOT_HERE), ids=str)
 def test_the_contract_alone(case: BrokerCase, hasty: ServiceBusPeer) -> None:

@@ -24,6 +24,8 @@ from tests.backends.desk import ends_without_a_word
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 
+pytestmark = pytest.mark.quick_on("ministack")
+
 GROUP = "workers"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce import intents, saga
 from effectonce.core import unfinished as leftovers
+from effectonce.intents import intents
 from effectonce.intents.intents import Intents
+from effectonce.sagas import saga
 from effectonce.sagas.log import Course
 from effectonce.sagas.runner import Runner
 from effectonce.sagas.saga import Saga
