@@ -30,7 +30,7 @@ from tests.proof.explorer.__main__ import main
 from tests.proof.explorer.catalogue import LARGE, NAIVE
 from tests.proof.explorer.scenario import CRASHES
 from tests.proof.explorer.table import FULL, SHORT
-from tests.proof.explorer.tools import line
+from tests.proof.explorer.tools import worker
 
 from .mutants import MUTANTS, Mutant
 
@@ -249,7 +249,9 @@ def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
 # -- the search is sound, steady and short
 
 
-@pytest.mark.parametrize(("name", "faults"), [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1)])
+@pytest.mark.parametrize(
+    ("name", "faults"), [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1), ("line-L", 0), ("line-T", 0)]
+)
 def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
     """Without pruning there are more schedules and no other outcomes."""
     pruned, full = explore(name, faults), explore(name, faults, prune=False)
@@ -285,7 +287,7 @@ def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_b
     patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers whose leases nobody keeps, and handlers that outlast them: each takes the other's claim."""
-    monkeypatch.setattr(line, "CRASHES", patience)
+    monkeypatch.setattr(worker, "CRASHES", patience)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
     world = replay(stage_for(scenario("line-E")), [int(at in takes_over) for at in range(345)], story=story)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest import mock
 
 from .catalogue import scenario as named
 from .moves import moves
@@ -104,13 +105,15 @@ class Seen(Exception):
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without the log lines that faults call forth, and with the collector at rest between schedules."""
+    """Without the log lines that faults call forth, without chance (every pause is as long as it may be), and with the
+    collector at rest between schedules."""
     log = logging.getLogger("effectonce")
     before, log.disabled = log.disabled, True
     collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with mock.patch.object(random, "uniform", lambda low, high: high):
+            yield
     finally:
         log.disabled = before
         if collecting:
@@ -274,6 +277,7 @@ class _Dice:
 # -- one of them
 
 
+@_undisturbed()
 def replay(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, story: list[str] | None = None) -> World:
     """Run one schedule again. A number that is too large for its choice is taken as the last."""
     world = World(stage, rules=rules, story=story)

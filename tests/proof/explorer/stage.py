@@ -92,6 +92,8 @@ class Stage:
     """By how much the wall clocks of workers are wrong."""
     pulls = False
     """Its processes fetch messages themselves; nothing is brought to them."""
+    remembers = False
+    """What its processes do may depend on all that they were told since they began, not only since they were idle."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario

@@ -7,18 +7,18 @@ from .stage import Stage
 from .tools.inbox import InboxStage
 from .tools.intents import IntentsStage
 from .tools.joined import JoinedStage
-from .tools.line import LineStage
 from .tools.outbox import OutboxStage
 from .tools.recovery import IntentsRecoveryStage, SagaRecoveryStage
 from .tools.redrive import RedriveStage
 from .tools.saga import SagaStage
-from .tools.transactions import TransactionsStage
+from .tools.worker import WorkerStage
+from .tools.worker_transactions import TransactionsStage
 from .workers import GuardStage
 
 STAGES: dict[str, type[Stage]] = {
     "guard": GuardStage,
     "inbox": InboxStage,
-    "line": LineStage,
+    "line": WorkerStage,
     "transactions": TransactionsStage,
     "redrive": RedriveStage,
     "saga": SagaStage,

@@ -53,7 +53,7 @@ def fingerprint(world: World) -> int:
 
 def _process(process: Process) -> str:
     return repr(
-        (process.log, [(each.name, each.executed, each.reply) for each in process.requests.values()],
+        (process.past, process.log, [(each.name, each.executed, each.reply) for each in process.requests.values()],
          sorted(run.sent_at for run in process.leased),
          [timer.due for timer in process.loop.timers])
     )  # fmt: skip

@@ -62,7 +62,7 @@ def deliver(world: World, slot: int, number: int) -> None:
     delivery = Delivery(world.number(), entry)
     entry.taken(delivery.number)
     process.deliveries[delivery.number] = delivery
-    process.log.append((entry.key, world.elapsed))
+    process.hear((entry.key, world.elapsed))
     world.tell(f"w{slot} gets message {number} ({entry.key}), delivery {entry.deliveries}")
     delivery.task = process.loop.create_task(world.stage.work(world, process, delivery))
     world.turn(process)
@@ -86,7 +86,7 @@ def _hand_over(world: World, number: int) -> Process:
     request = world.request(number)
     process, reply = request.process, request.reply
     del process.requests[number]
-    process.log.append((request.name, tuple(reply) if isinstance(reply, list) else reply))
+    process.hear((request.name, tuple(reply) if isinstance(reply, list) else reply))
     if not request.future.done():
         request.future.set_result(reply)
     return process
@@ -101,7 +101,7 @@ def do(world: World, number: int) -> None:
 def beat(world: World, slot: int, how: str = "") -> None:
     """The heartbeat of a process renews what is due."""
     process = world.processes[slot]
-    process.log.append(("beat", world.elapsed, how))
+    process.hear(("beat", world.elapsed, how))
     world.tell(f"w{slot}: the heartbeat beats{how and f' ({how})'}")
     process.beat = how
     process.engine.heartbeat.beat()
@@ -139,7 +139,7 @@ def spend(world: World, span: int) -> None:
     for process in tuple(world.processes):
         when = process.loop.due()
         if when is not None and when <= world.elapsed / 1e6 + 1e-9:
-            process.log.append(("timer", world.elapsed))
+            process.hear(("timer", world.elapsed))
             world.fire(process)
             world.turn(process)
 
@@ -164,7 +164,7 @@ def _fail(world: World, number: int, how: str, retry: bool) -> None:
     world.blame(request)
     world.tell(f"w{process.slot}: {request.name}: {_BROKEN[how]}{', so it is sent again' if retry else ''}")
     del process.requests[number]
-    process.log.append((request.name, how, retry))
+    process.hear((request.name, how, retry))
     request.future.set_exception(request.ties.broken(retry))
     world.turn(process)
 
@@ -191,7 +191,7 @@ def refuse(world: World, number: int) -> None:
     if process.cancelled:  # nobody may be there any more to send it again without
         world.blame(request)
     del process.requests[number]
-    process.log.append((request.name, "refused"))
+    process.hear((request.name, "refused"))
     request.future.set_exception(ValueError("item too large"))
     world.turn(process)
     if process.idle and "complete" in request.names:
@@ -229,7 +229,7 @@ def cancel(world: World, slot: int, number: int) -> None:
     process = world.processes[slot]
     delivery = process.deliveries[number]
     delivery.cancelled = process.cancelled = True
-    process.log.append(("cancel", delivery.entry.key))
+    process.hear(("cancel", delivery.entry.key))
     world.tell(f"w{slot}: its task is cancelled at {' and '.join(_points(process))}")
     assert delivery.task is not None
     delivery.task.cancel()
@@ -250,7 +250,7 @@ def cancel_after(world: World, number: int, delivery: int) -> None:
 def stop(world: World, slot: int) -> None:
     process = world.processes[slot]
     process.stopping = True
-    process.log.append("stop")
+    process.hear("stop")
     world.tell(f"w{slot} is told to stop")
     world.stage.stop(world, process)
     world.turn(process)
@@ -268,7 +268,7 @@ def throw(world: World, number: int, permanent: bool = False) -> None:
         f"w{process.slot}: {'the provider says no' if request.kind == 'call' else f'the handler raises {error!r}'}"
     )
     del process.requests[number]
-    process.log.append((request.name, repr(error)))
+    process.hear((request.name, repr(error)))
     request.future.set_exception(error)
     world.turn(process)
 
@@ -280,7 +280,7 @@ def reject(world: World, number: int) -> None:
     assert error is not None
     world.tell(f"w{process.slot}: {request.name}: {error}")
     del process.requests[number]
-    process.log.append((request.name, "rejected"))
+    process.hear((request.name, "rejected"))
     request.future.set_exception(error)
     world.turn(process)
 

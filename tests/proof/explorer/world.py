@@ -15,6 +15,7 @@ from effectonce.core.engine import Engine
 from effectonce.core.flow import Run, current
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.store import Store
 from effectonce.testing.operations import operation_name
 
 from .broker import Broker, Entry
@@ -73,21 +74,38 @@ class Process:
         self.cancelled = False  # one of its tasks, since then
         self.stopping = False
         self.beat = ""  # how the heartbeat's round trip fares
+        self.past = 0  # a hash of what it was told before that, where the stage says that it remembers
+        self.starting = False  # it checks what it needs before it consumes: no part of the schedule
         self._world = world
-        self._engine: Engine | None = None
         self._wire: Wire | None = None
+        self.store = Store(self._open, sweep_every=None)
 
     @property
     def engine(self) -> Engine:
         """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
-        if self._engine is None:
-            skew = (1, -1, 0)[self.slot % 3] * self._world.stage.skew
-            self._wire = Wire(self._world, self, skew)
-            self._engine = Engine(self._wire, sweep_every=None)
-        return self._engine
+        return self.store.engine
+
+    def _open(self) -> Wire:
+        skew = (1, -1, 0)[self.slot % 3] * self._world.stage.skew
+        self._wire = Wire(self._world, self, skew)
+        return self._wire
+
+    def hear(self, what: object) -> None:
+        """Note what this process was told."""
+        self.log.append((self._world.elapsed, what) if self._world.stage.remembers else what)
+
+    def rest(self) -> None:
+        """It is idle: what it was told is over, unless it remembers."""
+        if self._world.stage.remembers:
+            self.past = hash((self.past, repr(self.log)))
+        self.log.clear()
+        self.owners.clear()
+        self.cancelled = False
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         world = self._world
+        if self.starting:
+            return call()
 
         def run() -> tuple[Any, Exception | None]:
             world.on_stage(self)
@@ -105,7 +123,7 @@ class Process:
     @property
     def leased(self) -> Collection[Run]:
         """The runs that its heartbeat keeps."""
-        return () if self._engine is None else self._engine.leased
+        return () if self._wire is None else self.engine.leased
 
     @property
     def idle(self) -> bool:
@@ -122,9 +140,7 @@ class Process:
         self.loop.close()
         if self._wire is not None:
             self._wire.cut()
-        if self._engine is not None:
-            self._engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
-            self._engine = None
+            self.engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
 
 
 class StoreClock:
@@ -209,9 +225,7 @@ class World:
             key = self.ledger.left(process.owners)
             if key is not None:
                 self.fail("abandoned", f"{key}: w{process.slot} is idle, nothing broke, and its claim still stands")
-            process.log.clear()
-            process.owners.clear()
-            process.cancelled = False
+            process.rest()
 
     def crank(self, process: Process, most: int = 1_000_000) -> None:
         self.on_stage(process)
@@ -402,7 +416,7 @@ class World:
         if how == "slow" and self.meanwhile is not None:
             self.meanwhile()
         replies = self.apply(batch, process)
-        process.log.append(tuple(replies))
+        process.hear(tuple(replies))
         if how == "mute":
             raise StoreUnavailable("the reply to the renewal was lost")
         if how == "slow" and self.meanwhile is not None:

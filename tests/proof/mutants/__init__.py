@@ -4,22 +4,35 @@ The list is data. A mutant names its number in the failure catalogue and where t
 swapping an attribute or two for as long as the search runs. One that survives fails the build.
 """
 
-from . import flow, inbox, intents, joined, line, recovery, redrive, relay, saga, store, transactions, worker
+from . import (
+    dispatch,
+    flow,
+    inbox,
+    intents,
+    joined,
+    recovery,
+    redrive,
+    relay,
+    saga,
+    store,
+    worker,
+    worker_transactions,
+)
 from .base import MUTANTS, Mutant
 
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "dispatch",
     "flow",
     "inbox",
     "intents",
     "joined",
-    "line",
     "recovery",
     "redrive",
     "relay",
     "saga",
     "store",
-    "transactions",
     "worker",
+    "worker_transactions",
 ]

@@ -1,4 +1,8 @@
-"""The worker's own line: `worker.line` and `worker.leases` as they are, on a modelled queue.
+"""`Worker` in mode L, by its public face: `handler`, `serve` and `stop`, on a modelled broker and store.
+
+Nothing here knows how a worker is built. It sees what goes in and out: deliveries and settlements
+(`contracts.Consumer`), claims and completions (`contracts.Port`), what handlers send on (`contracts.Publisher`), the
+handlers themselves, and time (the event loop's).
 
 Each process fetches for itself: up to a batch of messages at a time, which it claims in blocks and records in blocks.
 What it acks rides with the next fetch. A delivery is its own for a window, which it extends as long as it has the
@@ -9,28 +13,24 @@ and with the reply to a fetch so do the messages in it, until their window is ov
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from effectonce.broker import Broker as Handle
-from effectonce.contracts import BrokerCapabilities
+from effectonce.contracts import BrokerCapabilities, Packet
 from effectonce.contracts import Delivery as Delivered
-from effectonce.core.backoff import Backoff
+from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
 from effectonce.worker import Worker
-from effectonce.worker.chores import Fail
-from effectonce.worker.isolation import Isolation
-from effectonce.worker.jobs import read_cause
-from effectonce.worker.leases import Leases
-from effectonce.worker.line import Discipline, Line
 from tests.proof.explorer.broker import Broker, Entry, State
 from tests.proof.explorer.moves import moves
 from tests.proof.explorer.oracle import Ledger
 from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
-from tests.proof.explorer.stage import SCOPE, Declined, Steady, Tag
+from tests.proof.explorer.stage import SCOPE, Declined, Tag
 from tests.proof.explorer.steps import perform
 from tests.proof.explorer.wire import Ties
 from tests.proof.explorer.workers import GuardStage
@@ -40,6 +40,8 @@ QUEUE = "orders"
 TO = "receipts"
 WINDOW = 2 * LEASE
 DRAIN = 10.0
+#: The header of a dead letter that says why it is one, as JSON.
+WHY_DEAD = "eo-dead"
 
 
 class Windowed(Broker):
@@ -65,14 +67,6 @@ class Windowed(Broker):
 
     def next_due(self) -> int | None:
         return min((self._free(entry) for entry in self.entries if entry.state == "open"), default=None)
-
-
-class Even(Backoff):
-    """A `Backoff` that leaves nothing to chance."""
-
-    def failed(self, error: BaseException) -> float:
-        super().failed(error)
-        return 0.1
 
 
 class Books(Ledger):
@@ -109,7 +103,7 @@ class Fetching(Sent):
 class Consumer:
     """`contracts.Consumer` of one process: each call is a request of it."""
 
-    def __init__(self, stage: LineStage, world: World, process: Process) -> None:
+    def __init__(self, stage: WorkerStage, world: World, process: Process) -> None:
         self.world = world
         self.queue: Windowed = stage.queue
         self.acks: list[Delivery] = []  # that ride with the next fetch
@@ -187,8 +181,7 @@ class Consumer:
         return kept
 
     async def dead_letter(self, delivery: Delivered, headers: Mapping[str, str]) -> bool:
-        said = read_cause(headers)
-        declined = said is not None and said.why == "permanent-failure"
+        declined = json.loads(headers[WHY_DEAD])["why"] == "permanent-failure"
         await self._ask("dead", lambda: self._settle([delivery.handle], "dead", declined), Sent())
         self._left([delivery])
         return True
@@ -219,27 +212,58 @@ class Consumer:
         return await self.world.ask(self._process, "publish", (name,), apply, ties=ties)
 
 
-class LineStage(GuardStage):
-    """``options``: of the line ``batch`` (messages in a fetch) and ``ordered`` (they have one ordering key); of the
+class QueueBackend:
+    """`contracts.BrokerBackend` and `contracts.Publisher` of one process."""
+
+    def __init__(self, stage: WorkerStage, world: World, process: Process) -> None:
+        self.capabilities = stage.capabilities
+        self._stage = stage
+        self._world = world
+        self._process = process
+
+    async def declare(self, queue: str, *, group: str) -> None: ...
+
+    async def check(self, queue: str, *, group: str) -> None: ...
+
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
+        self._process.starting = False
+        consumer = self._stage.consumers[self._process] = Consumer(self._stage, self._world, self._process)
+        return consumer
+
+    def publisher(self) -> QueueBackend:
+        return self
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        ids, sent = [packet.id for packet in packets], self._stage.sent
+        await self._world.ask(self._process, "publish", ("publish",), lambda: sent.extend(ids), ties=Sent())
+        return [None] * len(packets)
+
+    async def close(self) -> None: ...
+
+
+class WorkerStage(GuardStage):
+    """``options``: of the worker ``batch`` (messages in a fetch) and ``ordered`` (they have one ordering key); of the
     handler ``max_attempts``, ``to`` (it sends on), and ``takes`` (seconds, through which the window has to be
     extended)."""
 
     pulls = True
+    remembers = True
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        options = scenario.options
         self.capabilities = BrokerCapabilities(
-            name="modelled", batch=options.get("batch", 1), ack_window=WINDOW / 1e6, extends=True, counts_attempts=True
+            name="modelled",
+            batch=scenario.options.get("batch", 1),
+            ack_window=WINDOW / 1e6,
+            extends=True,
+            counts_attempts=True,
         )
-        handle = Handle(self)  # type: ignore[arg-type]
-        self._encode = handle.envelope.encode
-        self.worker = self.hired(handle)
+        self._encode = Handle(lambda: None).envelope.encode  # type: ignore[arg-type, return-value]
 
-    def hired(self, handle: Handle) -> Worker:
-        """The worker, with what its user has written."""
+    def hired(self, handle: Handle, process: Process) -> Worker:
+        """The worker of ``process``, with what its user has written."""
         options = self.scenario.options
-        worker = Worker(handle, store=self.store)
+        worker = Worker(handle, store=process.store, prefetch=4, drain=DRAIN)
 
         @worker.handler(
             QUEUE,
@@ -248,12 +272,12 @@ class LineStage(GuardStage):
             concurrency=2,
             lease=LEASE / 1e6,
             retention=RETENTION / 1e6,
-            retry=Steady(options.get("max_attempts"), first=1e-6, cap=1e-6, max_crashes=CRASHES),
+            retry=Retry(options.get("max_attempts"), first=1e-6, cap=1e-6, jitter=False, max_crashes=CRASHES),
             permanent=(Declined,),
             to=TO if options.get("to") else None,
         )
         async def handle_order(message: Message[Any]) -> Any:
-            return await self._handle(message)
+            return await self.handled(message)
 
         return worker
 
@@ -264,69 +288,41 @@ class LineStage(GuardStage):
 
     def open(self, world: World) -> None:
         self.queue = world.broker = Windowed(self.scenario.keys, self.scenario.copies, self.ordered)
-        self.lines: dict[Process, Line] = {}
+        self.workers: dict[Process, Worker] = {}
         self.consumers: dict[Process, Consumer] = {}
         self.sent: list[str] = []
         self.furthest = 0  # the last message whose handler has started
 
     def born(self, world: World, process: Process) -> None:
-        process.loop.create_task(self._serve(world, process))
+        process.starting = True
+        backend: Any = QueueBackend(self, world, process)
+        worker = self.workers[process] = self.hired(Handle(backend), process)
+        process.loop.create_task(self._serve(world, process, worker))
         world.crank(process)
 
-    async def _serve(self, world: World, process: Process) -> None:
-        """What `Worker.serve` does for each of its queues."""
-
-        def fail(error: BaseException) -> None:
+    async def _serve(self, world: World, process: Process, worker: Worker) -> None:
+        try:
+            await worker.serve()
+        except Exception as error:
             world.fail("unexpected", f"w{process.slot}: the worker ends with {error!r}")
-
-        consumer: Any = Consumer(self, world, process)
-        self.consumers[process] = consumer
-        line = self.lines[process] = Line(
-            QUEUE,
-            "w",
-            consumer,
-            self.worker.intake(QUEUE),
-            prefetch=4,
-            batch=self.capabilities.batch,
-            window=self.capabilities.ack_window,
-            counts=True,
-            unknown="dead",
-            fail=fail,
-        )
-        line.discipline = self.discipline(world, process, line, fail)
-        line.backoff = Even(QUEUE)
-        for slots in line.discipline.slots:
-            slots.turn = math.inf
-        line.open()
-
-    def discipline(self, world: World, process: Process, line: Line, fail: Fail) -> Discipline:
-        """How the jobs of ``line`` are run."""
-
-        async def publish(queue: str, messages: list[Message[Any]]) -> None:
-            ids = [message.id for message in messages]
-            await world.ask(process, "publish", ("publish",), lambda: self.sent.extend(ids), ties=Sent())
-
-        leases = Leases(line, self.worker.routes, self.store, Isolation(line._loop), publish, fail)
-        leases.backoff = Even(QUEUE)
-        return leases
-
-    def stop(self, world: World, process: Process) -> None:
-        async def close() -> None:
-            over = asyncio.Event()
-            process.loop.call_later(DRAIN, over.set)
-            await self.lines[process].close(over)
+        if not world.over:
             world.tell(f"  w{process.slot}: it has stopped")
             world.replace(process)
 
-        process.loop.create_task(close())
+    def stop(self, world: World, process: Process) -> None:
+        self.workers[process].stop()
 
     def packed(self, delivery: Delivery) -> Delivered:
         entry = delivery.entry
-        line = "all" if self.ordered else None
-        message = Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key, ordering_key=line)
-        return Delivered(packet=self._encode(message, QUEUE), queue=QUEUE, attempt=entry.deliveries, handle=delivery)
+        packet = self._encode(self.message_of(entry), QUEUE)
+        return Delivered(packet=packet, queue=QUEUE, attempt=entry.deliveries, handle=delivery)
 
-    async def _handle(self, message: Message[Any]) -> Any:
+    def message_of(self, entry: Entry) -> Message[Any]:
+        """What its producer has sent."""
+        ordering_key = "all" if self.ordered else None
+        return Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key, ordering_key=ordering_key)
+
+    async def handled(self, message: Message[Any]) -> Any:
         with self.at_work(message) as delivery:
             self._in_turn(delivery.entry)
             await self._handler(message.key)
@@ -406,10 +402,4 @@ class LineStage(GuardStage):
         windows = tuple(
             tuple(sorted(queue.until[each] for each in entry.held if each in queue.until)) for entry in queue.entries
         )
-        lines = tuple(
-            (tuple(line._tries.items()), tuple(line._spared.items()), line._received, line.backoff._failures,
-             tuple((slots.taken, slots._ahead) for slots in line.discipline.slots),
-             tuple((held.until, *held.ids) for held in line._held.values()))
-            for line in (self.lines[process] for process in world.processes)
-        )  # fmt: skip
-        return windows, lines, tuple(sorted(set(self.sent))), self.furthest if self.ordered else 0
+        return windows, tuple(sorted(set(self.sent))), self.furthest if self.ordered else 0

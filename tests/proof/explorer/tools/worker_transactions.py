@@ -1,4 +1,4 @@
-"""The worker's line in mode T: `worker.transactions` and `worker.plans` as they are, on the modelled database.
+"""`Worker` in mode T, by its public face, on the modelled database.
 
 A transaction each, or those of one fetch in one; the acks ride with the next fetch. Where one of a batch fails all of
 it is undone, and redone one by one; what comes again runs alone, and is counted. Nothing lost, nothing doubled.
@@ -9,65 +9,51 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.broker import Broker as Handle
+from effectonce.core.retry import Retry
 from effectonce.inbox import Inbox
 from effectonce.message import Message
 from effectonce.worker import Worker
-from effectonce.worker.chores import Fail
-from effectonce.worker.line import Discipline, Line
-from effectonce.worker.plans import Plans
-from effectonce.worker.route_inbox import RouteInbox
-from effectonce.worker.transactions import Transactions, Turns
 from tests.proof.explorer.database import Connection
 from tests.proof.explorer.scenario import CRASHES
-from tests.proof.explorer.stage import SCOPE, Declined, Steady, Tag
+from tests.proof.explorer.stage import SCOPE, Declined, Tag
 from tests.proof.explorer.world import Process, World
 
 from .inbox import InboxStage
-from .line import QUEUE, Even, LineStage
+from .worker import DRAIN, QUEUE, WorkerStage
 
 
-class TransactionsStage(InboxStage, LineStage):  # type: ignore[misc]  # the inbox's oracle, on the line's queue
+class TransactionsStage(InboxStage, WorkerStage):  # type: ignore[misc]  # the inbox's oracle, on the line's queue
     """``worker``: ``each``, or ``batch``. ``options``: of the line."""
 
-    def hired(self, handle: Handle) -> Worker:
-        worker = Worker(handle, inbox=Inbox(scope=SCOPE), connect=self._connect)
+    def hired(self, handle: Handle, process: Process) -> Worker:
+        worker = Worker(handle, inbox=Inbox(scope=SCOPE), connect=self._connect, prefetch=4, drain=DRAIN)
 
         @worker.handler(
             QUEUE,
             fingerprint=False,
             concurrency=2,
             batch=self.scenario.worker == "batch",
-            retry=Steady(None, first=1e-6, cap=1e-6, max_crashes=CRASHES),
+            retry=Retry(None, first=1e-6, cap=1e-6, jitter=False, max_crashes=CRASHES),
             permanent=(Declined,),
         )
         async def handle_order(conn: Connection, message: Message[Any]) -> None:
-            with self.at_work(message) as delivery:
-                conn.of = delivery.number
-                await self.handler(conn, message.key)
+            await self.handled_in(conn, message)
 
         return worker
 
-    def discipline(self, world: World, process: Process, line: Line, fail: Fail) -> Discipline:
-        (route,) = self.worker.routes
-        inbox = self.worker.inbox
-        assert inbox is not None
-        plans = Plans(route, RouteInbox(inbox, route.policy.scope, route.policy.retention), self._connect)
-        for plan in (plans.plain, *plans.counted.values()):
-            plan.unchecked = False
-            plan.options.backoff = plan.options.max_backoff = 1e-6
-        transactions = Transactions(line, [plans], Turns(), fail)
-        transactions._backoff = Even(QUEUE)
-        self.plans[process] = plans
-        return transactions
+    async def handled_in(self, conn: Connection, message: Message[Any]) -> None:
+        with self.at_work(message) as delivery:
+            conn.of = delivery.number
+            await self.handler(conn, message.key)
 
     def open(self, world: World) -> None:
-        LineStage.open(self, world)
+        WorkerStage.open(self, world)
         InboxStage.open(self, world)
-        self.plans: dict[Process, Plans] = {}
 
     def _connect(self) -> Connection:
         assert self.world is not None
-        return Connection(self.world, self.world.on, self.database, 0)
+        process = self.world.on
+        return Connection(self.world, process, self.database, 0, at_once=process.starting)
 
     def acked(self, world: World, key: str) -> None:
         world.ledger.acked(key)
@@ -84,9 +70,8 @@ class TransactionsStage(InboxStage, LineStage):  # type: ignore[misc]  # the inb
                 world.fail("doubled", f"{key}: committed, and once more by a later delivery")
 
     def standing(self, world: World, tag: Tag) -> object:
-        owed = tuple(tuple(sorted(self.plans[process]._owed)) for process in world.processes)
         order = tuple(self.database.effects) if self.ordered else ()
-        return LineStage.standing(self, world, tag), InboxStage.standing(self, world, tag), owed, order
+        return WorkerStage.standing(self, world, tag), InboxStage.standing(self, world, tag), order
 
     def summary(self, world: World, key: str) -> tuple[object, ...]:
         return (self.database.effects.count(key),)
