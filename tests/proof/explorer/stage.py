@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from effectonce.core.retry import Retry
 from effectonce.errors import InDoubt, PayloadMismatch, PermanentFailure, ResultNotStored, Retryable
 from effectonce.record import Batchable, Look
 from effectonce.store import Store, open_backend
@@ -76,13 +75,6 @@ class Witness:
 
     def standing(self, tag: Tag) -> tuple[object, ...]:
         return ()
-
-
-class Steady(Retry):
-    """A `Retry` that leaves nothing to chance: it waits for as long as it may."""
-
-    def after(self, error: BaseException, attempt: int, uniform: Any = None) -> float | None:
-        return super().after(error, attempt, lambda low, high: high)
 
 
 class Stage:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities, Packet
+from effectonce.core.retry import Retry
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
@@ -23,7 +24,7 @@ from effectonce.relay.lane import Lane, Settings, Signals, Totals
 from tests.proof.explorer.broker import Broker
 from tests.proof.explorer.database import Connection
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
-from tests.proof.explorer.stage import Steady, Tag
+from tests.proof.explorer.stage import Tag
 from tests.proof.explorer.wire import Ties
 from tests.proof.explorer.world import Delivery, Process, World
 
@@ -244,7 +245,7 @@ class OutboxStage(InboxStage):
             table=None,
             broker=broker,
             envelope=CloudEvents(),
-            retry=Steady(20, first=1e-6, cap=1e-6),
+            retry=Retry(20, first=1e-6, cap=1e-6, jitter=False),
             ordered=True,
             batch=int(self.scenario.options.get("batch", 2)),
             span=LEASE,

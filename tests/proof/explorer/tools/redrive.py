@@ -7,6 +7,7 @@ one that is in doubt (``k2``), which a plain redrive leaves where it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ from effectonce.message import Message
 from effectonce.record import Answer, Claim, Settlement
 from effectonce.store import Store
 from effectonce.worker import Worker
-from effectonce.worker.jobs import Cause
 from tests.proof.explorer.broker import Broker
 from tests.proof.explorer.scenario import LEASE, RETENTION, Scenario
 from tests.proof.explorer.stage import SCOPE, nowhere
@@ -27,6 +27,7 @@ from tests.proof.explorer.workers import GuardStage
 from tests.proof.explorer.world import Delivery, Process, World
 
 from .outbox import Publishing, Refusal
+from .worker import WHY_DEAD
 
 QUEUE = "orders"
 OPERATOR = "redrive"
@@ -58,7 +59,7 @@ class RedriveStage(GuardStage):
         for number in range(3):
             key = f"k{number}"
             packet = self.encode(Message(data=key, type="paid", id=key, key=key), QUEUE)
-            headers = {**packet.headers, **Cause(why="attempts-exhausted", attempts=1).header()}
+            headers = {**packet.headers, WHY_DEAD: json.dumps({"why": "attempts-exhausted", "attempts": 1})}
             self.letters[str(number)] = Packet(body=packet.body, headers=headers, id=packet.id)
             self._was(world, key, ("free", "done", "in_doubt")[number])
 

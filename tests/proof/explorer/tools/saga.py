@@ -10,13 +10,14 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.core.flow import current
+from effectonce.core.retry import Retry
 from effectonce.durations import Duration
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.saga import Saga
 from tests.proof.explorer.provider import Provider
 from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
-from tests.proof.explorer.stage import Declined, Stage, Steady, Tag
+from tests.proof.explorer.stage import Declined, Stage, Tag
 from tests.proof.explorer.world import Delivery, Process, World
 
 
@@ -68,23 +69,23 @@ class SagaStage(Stage):
         self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6, retention=self.retention)
         timeout: dict[str, Any] = {"timeout": "5s", "grace": "5s"} if "slow" in scenario.faults else {}
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False))
         async def reserve(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=False)
 
-        @reserve.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
+        @reserve.compensate(retry=Retry(3, first=1e-6, cap=1e-6, max_crashes=CRASHES, jitter=False))
         async def release(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES), **timeout)
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False), **timeout)
         async def charge(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=False)
 
-        @charge.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
+        @charge.compensate(retry=Retry(3, first=1e-6, cap=1e-6, max_crashes=CRASHES, jitter=False))
         async def refund(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False))
         async def ship(key: str) -> None:
             await self.provider.send(f"{key}/ship", undo=False)
 
