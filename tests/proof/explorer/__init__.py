@@ -19,29 +19,29 @@ how each tool is used and what it must come to.
 from .catalogue import SCENARIOS, scenario
 from .oracle import CONTRACT, PROMISES, RULES
 from .scenario import FAULTS, Scenario
-from .search import Finding, Report, explore, replay, sample, shrink
-from .stage import Stage
-from .stages import stage_for
-from .table import Row, explore_all
-from .world import World
+from .search import Counterexample, SearchReport, explore, replay, sample, shrink
+from .simulation import Simulation
+from .system import SystemUnderTest
+from .systems import system_for
+from .table import SearchRow, explore_all
 
 __all__ = [
     "CONTRACT",
     "FAULTS",
-    "Finding",
+    "Counterexample",
     "PROMISES",
     "RULES",
-    "Report",
-    "Row",
+    "SearchReport",
+    "SearchRow",
     "SCENARIOS",
     "Scenario",
-    "Stage",
-    "World",
+    "SystemUnderTest",
+    "Simulation",
     "explore",
     "explore_all",
     "replay",
     "sample",
     "scenario",
     "shrink",
-    "stage_for",
+    "system_for",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from .scenario import FAULTS, Scenario, kinds
+from .scenario import FAULTS, Scenario, parse_faults
 
 DOUBT: Final = {"on_error": "doubt", "on_lapse": "doubt"}
 SEEN: Final = {"mode": "seen"}
@@ -31,13 +31,13 @@ GUARD: Final = (
         copies=1,
         beats=True,
         slow_handlers=True,
-        faults=kinds("crash crash-after raise half lapse age redeliver beat-late beat-mute"),
+        faults=parse_faults("crash crash-after raise half lapse age redeliver beat-late beat-mute"),
     ),
     Scenario(
         "guard-A",
         "mode L with two attempts and permanent errors",
         options={"max_attempts": 2},
-        faults=kinds("mute refuse crash crash-after cancel cancel-after raise decline lapse"),
+        faults=parse_faults("mute refuse crash crash-after cancel cancel-after raise decline lapse"),
     ),
     Scenario(
         "guard-G",
@@ -45,7 +45,7 @@ GUARD: Final = (
         workers=1,
         tasks=3,
         copies=3,
-        faults=kinds("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-G2",
@@ -54,7 +54,7 @@ GUARD: Final = (
         tasks=2,
         keys=2,
         copies=1,
-        faults=kinds("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-W",
@@ -62,14 +62,14 @@ GUARD: Final = (
         options={"wait": 0.02},
         workers=1,
         tasks=2,
-        faults=kinds("mute crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("mute crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-O",
         "doubt, and an operator who resolves and forgets while others work",
         options=DOUBT,
         slow_handlers=True,
-        faults=kinds("crash crash-after raise lapse resolve forget"),
+        faults=parse_faults("crash crash-after raise lapse resolve forget"),
     ),
 )
 _L, _D, _S = GUARD[:3]
@@ -80,14 +80,16 @@ INBOX: Final = Scenario(
     "mode T, each message in a transaction of its own",
     part="inbox",
     worker="handler",
-    faults=kinds("lose late mute crash crash-late crash-after cancel cancel-after raise redeliver"),
+    faults=parse_faults("lose late mute crash crash-late crash-after cancel cancel-after raise redeliver"),
 )
 INTENTS: Final = Scenario(
     "intents-K",
     "mode K: the provider keeps keys for a while",
     part="intents",
     worker="keyed",
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse age reject decline"),
+    faults=parse_faults(
+        "lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse age reject decline"
+    ),
 )
 JOINED: Final = replace(
     INTENTS,
@@ -101,7 +103,7 @@ OUTBOX: Final = Scenario(
     part="outbox",
     worker="relay",
     patient=True,
-    faults=kinds(
+    faults=parse_faults(
         "lose lose-retry late late-retry mute mute-retry crash crash-late crash-after cancel cancel-after raise lapse "
         "reject slow"
     ),
@@ -113,7 +115,9 @@ SAGA: Final = Scenario(
     worker="saga",
     patient=True,
     copies=1,
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse decline redeliver"),
+    faults=parse_faults(
+        "lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse decline redeliver"
+    ),
 )
 RECOVER: Final = replace(
     INTENTS,
@@ -128,7 +132,7 @@ RESUME: Final = replace(
     name="saga-resume",
     about="a saga whose caller is gone, and two processes that resume it",
     part="saga-recovery",
-    faults=kinds("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
+    faults=parse_faults("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
 )
 LINE: Final = Scenario(
     "line-L",
@@ -136,7 +140,7 @@ LINE: Final = Scenario(
     part="line",
     worker="line",
     patient=True,
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
+    faults=parse_faults("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
 )
 LINE_T: Final = replace(
     LINE,
@@ -144,14 +148,14 @@ LINE_T: Final = replace(
     about="the worker's own line, mode T: a transaction each",
     part="transactions",
     worker="each",
-    faults=kinds("lose late mute crash crash-late crash-after raise decline stop"),
+    faults=parse_faults("lose late mute crash crash-late crash-after raise decline stop"),
 )
 REDRIVE: Final = Scenario(
     "redrive",
     "dead letters go back to their queue, and are handled",
     part="redrive",
     patient=True,
-    faults=kinds("lose late mute crash crash-late crash-after cancel cancel-after reject lapse"),
+    faults=parse_faults("lose late mute crash crash-late crash-after cancel cancel-after reject lapse"),
 )
 
 TOOLS: Final = (
@@ -170,7 +174,7 @@ TOOLS: Final = (
         name="intents-R",
         about="mode I with a reconciler, whose word is proof: no request lingers, and nobody is paused",
         worker="asked",
-        faults=kinds("lose mute crash crash-after cancel reject"),
+        faults=parse_faults("lose mute crash crash-after cancel reject"),
     ),
     JOINED,
     replace(JOINED, name="intents-I-joined", about="mode I: the same", worker="keyless"),
@@ -200,7 +204,7 @@ TOOLS: Final = (
         SAGA,
         name="saga-T",
         about="a step that times out, and comes to an end late or never",
-        faults=kinds("crash crash-after cancel lapse decline slow mute"),
+        faults=parse_faults("crash crash-after cancel lapse decline slow mute"),
     ),
     LINE,
     replace(
@@ -213,7 +217,7 @@ TOOLS: Final = (
         about="handlers that outlast the ack window, one behind the other",
         workers=2,
         options={"batch": 2, "takes": 100},
-        faults=kinds("crash raise stop"),
+        faults=parse_faults("crash raise stop"),
     ),
     replace(
         LINE,
@@ -223,7 +227,7 @@ TOOLS: Final = (
         keys=3,
         copies=1,
         options={"ordered": True, "batch": 3},
-        faults=kinds("raise decline"),
+        faults=parse_faults("raise decline"),
     ),
     LINE_T,
     replace(
@@ -245,7 +249,7 @@ TOOLS: Final = (
         keys=3,
         copies=1,
         options={"ordered": True, "batch": 3},
-        faults=kinds("raise decline"),
+        faults=parse_faults("raise decline"),
     ),
     RECOVER,
     replace(RECOVER, name="intents-I-recover", about="mode I: the same", worker="keyless"),
@@ -325,7 +329,7 @@ SCENARIOS: Final = {
         *GUARD,
         *TOOLS,
         *LARGE,
-        *(replace(each, faults=each.faults & kinds("crash crash-after raise mute")) for each in NAIVE),
+        *(replace(each, faults=each.faults & parse_faults("crash crash-after raise mute")) for each in NAIVE),
     )
 }
 

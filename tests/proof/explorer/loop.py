@@ -24,7 +24,7 @@ class Timer:
 
     __slots__ = ("_loop", "call", "due")
 
-    def __init__(self, loop: Loop, due: float, call: Callable[[], Any]) -> None:
+    def __init__(self, loop: SimulatedLoop, due: float, call: Callable[[], Any]) -> None:
         self._loop = loop
         self.due = math.ceil(due * 1e6 - 1e-3) / 1e6
         self.call = call
@@ -34,7 +34,7 @@ class Timer:
             self._loop.timers.remove(self)
 
 
-class Loop:
+class SimulatedLoop:
     """One process's loop. Nothing happens on it but by `crank` and `fire`; a dead one is closed to all."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -15,63 +15,71 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .scenario import RETENTION
-from .wire import Request
-from .world import Move, Process, World
+from .simulation import Move, Process, Simulation
+from .transport import SimulatedRequest
 
 #: What goes over a wire that can break.
 CARRIED: Final = ("store", "sql", "call", "publish")
 
 
-def moves(world: World, budget: int = 1_000_000) -> list[Move]:
+def moves(simulation: Simulation, budget: int = 1_000_000) -> list[Move]:
     """Every move there is; faults only while ``budget`` is left. None: this schedule has ended."""
-    scenario = world.scenario
-    faulty = budget > world.faults
-    order = _in_order(world)
+    scenario = simulation.scenario
+    faulty = budget > simulation.faults
+    order = _in_order(simulation)
     if not scenario.fine:
         for process in order:
             for request in process.requests.values():
                 if _commutes(request, scenario.slow_handlers):
-                    world.free = 1
-                    return [("do", request.number), *(_faults_on_request(world, process, request) if faulty else ())]
+                    simulation.free = 1
+                    return [
+                        ("do", request.number),
+                        *(_faults_on_request(simulation, process, request) if faulty else ()),
+                    ]
     free: list[Move] = []
     for process in order:
         for request in process.requests.values():
-            if request.ties.blocked() and not request.executed:
+            if request.transport.blocked() and not request.executed:
                 continue
             step = "answer" if request.executed else "execute" if scenario.fine else "do"
             free.append((step, request.number))
-    free += _deliveries(world, order)
+    free += _deliveries(simulation, order)
     if scenario.beats:
         free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
     arrivals = [
         ("arrive", at)
-        for at, stray in enumerate(world.strays)
-        if world.elapsed < stray.until and not (stray.ops and world.stage.ties(stray.ops).blocked())
+        for at, delayed_request in enumerate(simulation.delayed)
+        if simulation.elapsed < delayed_request.until
+        and not (delayed_request.ops and simulation.system.transport(delayed_request.ops).blocked())
     ]
-    free += _time(world, idle=not free and not (scenario.patient and arrivals))
+    free += _time(simulation, idle=not free and not (scenario.patient and arrivals))
     free += arrivals
-    if _sweepable(world) or (scenario.fine and world.swept != world.steps and world.backend.scopes):
+    if _sweepable(simulation) or (scenario.fine and simulation.swept != simulation.steps and simulation.backend.scopes):
         free.append(("sweep",))
-    world.free = len(free)
+    simulation.free = len(free)
     if free and faulty:
-        return list(dict.fromkeys([*free, *_faults(world, order)]))
+        return list(dict.fromkeys([*free, *_faults(simulation, order)]))
     return free
 
 
-def _in_order(world: World) -> list[Process]:
+def _in_order(simulation: Simulation) -> list[Process]:
     """The process that had the last turn comes first."""
-    return world.processes[world.last :] + world.processes[: world.last]
+    return simulation.processes[simulation.last :] + simulation.processes[: simulation.last]
 
 
-def _commutes(request: Request, slow_handlers: bool) -> bool:
-    return request.kind in ("effect", "broker") or request.ties.local or (request.kind == "point" and not slow_handlers)
+def _commutes(request: SimulatedRequest, slow_handlers: bool) -> bool:
+    return (
+        request.kind in ("effect", "broker")
+        or request.transport.local
+        or (request.kind == "point" and not slow_handlers)
+    )
 
 
-def _deliveries(world: World, order: list[Process]) -> list[Move]:
-    ready = [] if world.stage.pulls else world.broker.ready(world.elapsed)
+def _deliveries(simulation: Simulation, order: list[Process]) -> list[Move]:
+    ready = [] if simulation.system.pulls else simulation.broker.ready(simulation.elapsed)
     if not ready:
         return []
-    able = [process for process in order if len(process.deliveries) < world.scenario.tasks]
+    able = [process for process in order if len(process.deliveries) < simulation.scenario.tasks]
     # Workers with nothing in flight differ in nothing: one of them will do.
     blank = [process for process in able if process.idle]
     able = [process for process in able if not process.idle] + blank[:1]
@@ -82,26 +90,28 @@ def _beat_is_due(process: Process) -> bool:
     return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.engine.monotonic() for run in process.leased)
 
 
-def _time(world: World, idle: bool) -> list[Move]:
-    if world.stage.at_rest(world):
+def _time(simulation: Simulation, idle: bool) -> list[Move]:
+    if simulation.system.at_rest(simulation):
         return []
-    due = world.broker.next_due() if idle else None
-    if any(process.loop.timers for process in world.processes) and (idle or not world.scenario.patient):
-        return [("wait",) if due is not None and world.stage.pulls and _comes_first(world, due) else ("timer",)]
+    due = simulation.broker.next_due() if idle else None
+    if any(process.loop.timers for process in simulation.processes) and (idle or not simulation.scenario.patient):
+        return [
+            ("wait",) if due is not None and simulation.system.pulls and _comes_first(simulation, due) else ("timer",)
+        ]
     return [("wait",)] if due is not None else []
 
 
-def _comes_first(world: World, due: int) -> bool:
+def _comes_first(simulation: Simulation, due: int) -> bool:
     """Whether what the broker has comes before the next timer: those that fetch for themselves have timers always."""
-    timers = (when for process in world.processes if (when := process.loop.due()) is not None)
-    return world.elapsed < due < min(timers) * 1e6
+    timers = (when for process in simulation.processes if (when := process.loop.due()) is not None)
+    return simulation.elapsed < due < min(timers) * 1e6
 
 
-def _sweepable(world: World) -> bool:
-    now = world.now()
+def _sweepable(simulation: Simulation) -> bool:
+    now = simulation.now()
     return any(
         row.expires_at <= now or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
-        for rows in world.backend.scopes.values()
+        for rows in simulation.backend.scopes.values()
         for row in rows.values()
     )
 
@@ -110,25 +120,25 @@ def _sweepable(world: World) -> bool:
 # -- the rows is the order of the moves.
 
 
-def _faults(world: World, order: list[Process]) -> Iterator[Move]:
-    allowed = world.scenario.faults
+def _faults(simulation: Simulation, order: list[Process]) -> Iterator[Move]:
+    allowed = simulation.scenario.faults
     for process in order:
         for request in process.requests.values():
-            yield from _faults_on_request(world, process, request)
+            yield from _faults_on_request(simulation, process, request)
         for kind, moves_of_process in PROCESS_FAULTS:
             if kind in allowed:
                 yield from moves_of_process(process)
     for kind, moves_of_world in WORLD_FAULTS:
         if kind in allowed:
-            yield from moves_of_world(world)
-    for key, book in world.ledger.books.items():
-        if "resolve" in allowed and book.state == "in_doubt":
+            yield from moves_of_world(simulation)
+    for key, history in simulation.oracle.histories.items():
+        if "resolve" in allowed and history.state == "in_doubt":
             yield from (("resolve", key, state) for state in ("free", "done", "failed"))
-        if "forget" in allowed and book.state in ("claimed", "in_doubt", "done"):
+        if "forget" in allowed and history.state in ("claimed", "in_doubt", "done"):
             yield ("forget", key)
     for kind, moves_of_world in LAST_FAULTS:
         if kind in allowed:
-            yield from moves_of_world(world)
+            yield from moves_of_world(simulation)
 
 
 def _crash_between_requests(process: Process) -> Iterator[Move]:
@@ -163,32 +173,32 @@ PROCESS_FAULTS: Final[tuple[tuple[str, Callable[[Process], Iterator[Move]]], ...
 )
 
 
-def _break_sweeper(world: World) -> Iterator[Move]:
-    if not world.deaf and any(process.deliveries for process in world.processes):
-        yield ("sweep_broken", world.last)
+def _break_sweeper(simulation: Simulation) -> Iterator[Move]:
+    if not simulation.deaf and any(process.deliveries for process in simulation.processes):
+        yield ("sweep_broken", simulation.last)
 
 
-def _let_request_time_out(world: World) -> Iterator[Move]:
-    if any(process.loop.timers and process.requests for process in world.processes):
+def _let_request_time_out(simulation: Simulation) -> Iterator[Move]:
+    if any(process.loop.timers and process.requests for process in simulation.processes):
         yield ("slow",)
 
 
-def _let_time_pass(span: str) -> Callable[[World], Iterator[Move]]:
-    def list_moves(world: World) -> Iterator[Move]:
-        if _was_delivered(world):
+def _let_time_pass(span: str) -> Callable[[Simulation], Iterator[Move]]:
+    def list_moves(simulation: Simulation) -> Iterator[Move]:
+        if _was_delivered(simulation):
             yield ("elapse", span)
 
     return list_moves
 
 
-def _jump_store_clock(world: World) -> Iterator[Move]:
-    if _was_delivered(world) and not world.offset:
+def _jump_store_clock(simulation: Simulation) -> Iterator[Move]:
+    if _was_delivered(simulation) and not simulation.offset:
         yield ("jump", "forward")
-        if world.elapsed < RETENTION:  # else what had expired would be there again
+        if simulation.elapsed < RETENTION:  # else what had expired would be there again
             yield ("jump", "back")
 
 
-WORLD_FAULTS: Final[tuple[tuple[str, Callable[[World], Iterator[Move]]], ...]] = (
+WORLD_FAULTS: Final[tuple[tuple[str, Callable[[Simulation], Iterator[Move]]], ...]] = (
     ("sweep-fails", _break_sweeper),
     ("slow", _let_request_time_out),
     ("half", _let_time_pass("half")),
@@ -198,28 +208,28 @@ WORLD_FAULTS: Final[tuple[tuple[str, Callable[[World], Iterator[Move]]], ...]] =
 )
 
 
-def _redeliver_entries(world: World) -> Iterator[Move]:
-    for entry in world.broker.entries:
+def _redeliver_entries(simulation: Simulation) -> Iterator[Move]:
+    for entry in simulation.broker.entries:
         if entry.state == "open" and entry.held and not entry.ready:
             yield ("redeliver", entry.number)
 
 
-def _slow_heartbeats(world: World) -> Iterator[Move]:
-    for process in _in_order(world) if world.meanwhile is not None else ():
+def _slow_heartbeats(simulation: Simulation) -> Iterator[Move]:
+    for process in _in_order(simulation) if simulation.meanwhile is not None else ():
         if _beat_is_due(process):
             yield ("beat_broken", process.slot, "slow")
 
 
 #: A slow heartbeat is the very last, since an exhaustive search knows no moves inside of it.
-LAST_FAULTS: Final[tuple[tuple[str, Callable[[World], Iterator[Move]]], ...]] = (
+LAST_FAULTS: Final[tuple[tuple[str, Callable[[Simulation], Iterator[Move]]], ...]] = (
     ("redeliver", _redeliver_entries),
     ("beat-slow", _slow_heartbeats),
 )
 
 
-def _was_delivered(world: World) -> bool:
+def _was_delivered(simulation: Simulation) -> bool:
     """Whether anything has been delivered: before that, time means nothing."""
-    return any(entry.deliveries for entry in world.broker.entries)
+    return any(entry.deliveries for entry in simulation.broker.entries)
 
 
 def _cancellable(process: Process) -> list[int]:
@@ -231,11 +241,11 @@ def _cancellable(process: Process) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Target:
+class FaultTarget:
     """A request that a fault may hit, and what decides which ones may."""
 
     process: Process
-    request: Request
+    request: SimulatedRequest
     fine: bool
     changes: bool  # executing it changes what it is sent to: if not, losing it and losing its reply are one
 
@@ -254,17 +264,17 @@ class Target:
 
     @property
     def losable(self) -> bool:
-        return self.carried and not self.request.ties.local
+        return self.carried and not self.request.transport.local
 
     @property
     def lingers(self) -> bool:
         """Whether it may arrive when its caller has given it up."""
-        return self.pending and self.request.ties.lingers
+        return self.pending and self.request.transport.lingers
 
     @property
     def waits_for_others(self) -> bool:
         """Whether it cannot be executed now."""
-        return self.pending and self.request.ties.blocked()
+        return self.pending and self.request.transport.blocked()
 
     @property
     def reply_comes_now(self) -> bool:
@@ -277,7 +287,7 @@ class Target:
 
     @property
     def commutes(self) -> bool:
-        return self.request.kind == "effect" or self.request.ties.local
+        return self.request.kind == "effect" or self.request.transport.local
 
     def carries_result(self) -> bool:
         return any(getattr(op, "result", None) is not None for op in self.request.ops)
@@ -291,8 +301,8 @@ class RequestFault(NamedTuple):
     """One kind of fault, when it can hit a request, and the moves that it gives."""
 
     kind: str
-    applies: Callable[[Target], bool]
-    moves: Callable[[Target], list[Move]]
+    applies: Callable[[FaultTarget], bool]
+    moves: Callable[[FaultTarget], list[Move]]
 
 
 REQUEST_FAULTS: Final = (
@@ -314,9 +324,11 @@ REQUEST_FAULTS: Final = (
     RequestFault("raise", lambda t: t.in_handler, lambda t: [("throw", t.number)]),
     RequestFault("decline", lambda t: t.in_handler, lambda t: [("throw", t.number, True)]),
     RequestFault(
-        "reject", lambda t: t.pending and t.request.ties.refused() is not None, lambda t: [("reject", t.number)]
+        "reject", lambda t: t.pending and t.request.transport.refused() is not None, lambda t: [("reject", t.number)]
     ),
-    RequestFault("decline", lambda t: t.pending and t.request.ties.deniable(), lambda t: [("throw", t.number, True)]),
+    RequestFault(
+        "decline", lambda t: t.pending and t.request.transport.deniable(), lambda t: [("throw", t.number, True)]
+    ),
     RequestFault("crash", lambda t: True, lambda t: [("crash", t.process.slot)]),
     RequestFault(
         "crash-late", lambda t: t.carried and t.changes and t.lingers, lambda t: [("crash", t.process.slot, True)]
@@ -341,21 +353,21 @@ REQUEST_FAULTS: Final = (
 )
 
 
-def _faults_on_request(world: World, process: Process, request: Request) -> Iterator[Move]:
-    allowed = world.scenario.faults
-    if request.ties.waits():
+def _faults_on_request(simulation: Simulation, process: Process, request: SimulatedRequest) -> Iterator[Move]:
+    allowed = simulation.scenario.faults
+    if request.transport.waits():
         return
     if request.future.done():  # its caller waits no longer
         if "crash" in allowed:
             yield ("crash", process.slot)
         return
-    changes = request.kind != "store" or _changes_store(world, request)
-    target = Target(process, request, world.scenario.fine, changes)
+    changes = request.kind != "store" or _changes_store(simulation, request)
+    target = FaultTarget(process, request, simulation.scenario.fine, changes)
     for fault in REQUEST_FAULTS:
         if fault.kind in allowed and fault.applies(target):
             yield from fault.moves(target)
 
 
-def _changes_store(world: World, request: Request) -> bool:
-    now = world.now()
-    return any(world.ledger.changes(op, now) for op in request.ops)
+def _changes_store(simulation: Simulation, request: SimulatedRequest) -> bool:
+    now = simulation.now()
+    return any(simulation.oracle.changes(op, now) for op in request.ops)

@@ -10,30 +10,31 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.contracts import ConnectionLost
-from tests.proof.explorer.database import Session
-from tests.proof.explorer.tools.worker import Consumer, WorkerStage
-from tests.proof.explorer.tools.worker_transactions import TransactionsStage
+from tests.proof.explorer.database import SimulatedSession
+from tests.proof.explorer.tools.worker import SimulatedConsumer, WorkerSystem
+from tests.proof.explorer.tools.worker_transactions import TransactionalWorkerSystem
 
 from .base import mutant
 from .worker import ack
 
 FOREVER = 1 << 62
 
-_send, _insert, _commit, _roll_back = Session._send, Session._insert, Session._commit, Session.roll_back
-_handled_in, _message_of, _nack = TransactionsStage.handled_in, WorkerStage.message_of, Consumer.nack
+_insert, _commit, _roll_back = SimulatedSession._insert, SimulatedSession._commit, SimulatedSession.roll_back
+_run_handler_in, _message_of = TransactionalWorkerSystem.run_handler_in, WorkerSystem.message_of
+_nack = SimulatedConsumer.nack
 
 
 # -- the worker, its handlers and its database
 
 
-@mutant("F05", TransactionsStage, "handled_in", "line-TB+crash/1")
+@mutant("F05", TransactionalWorkerSystem, "run_handler_in", "line-TB+crash/1")
 async def batch_acked_before_commit(self: Any, conn: Any, message: Any) -> None:
     """The acks of a batch go out with the next fetch, whether or not its transaction is committed by then."""
-    await _handled_in(self, conn, message)
+    await _run_handler_in(self, conn, message)
     ack(self, message.id)
 
 
-@mutant("F33", Session, "_insert_many", "line-TB+crash/1")
+@mutant("F33", SimulatedSession, "_insert_many", "line-TB+crash/1")
 def batch_rows_committed_first(self: Any, keys: Any) -> Any:
     """The rows of a batch are committed before its handlers run."""
     connection = self.connection
@@ -43,21 +44,21 @@ def batch_rows_committed_first(self: Any, keys: Any) -> Any:
     return inserted
 
 
-@mutant("F33", Session, "roll_back", "line-TB+raise/1")
+@mutant("F33", SimulatedSession, "roll_back", "line-TB+raise/1")
 async def batch_redone_without_rollback(self: Any) -> None:
     """A batch in which one fails is redone one by one on top of what it has done, instead of from the beginning."""
     await self.commit()
 
 
-@mutant("F33", Session, "roll_back", "line-TB+raise/1")
+@mutant("F33", SimulatedSession, "roll_back", "line-TB+raise/1")
 async def batch_not_redone(self: Any) -> None:
     """A batch in which one fails is undone, and acked."""
     await _roll_back(self)
-    process, stage = self.connection.process, self.connection.world.stage
-    stage.consumers[process].acks += process.deliveries.values()
+    process, system = self.connection.process, self.connection.simulation.system
+    system.consumers[process].acks += process.deliveries.values()
 
 
-@mutant("F30", Session, "_commit", "line-TB+lose/1")
+@mutant("F30", SimulatedSession, "_commit", "line-TB+lose/1")
 async def lost_commit_of_a_batch_is_success(self: Any) -> None:
     """The COMMIT of a batch without a reply is taken for a success."""
     try:
@@ -66,7 +67,7 @@ async def lost_commit_of_a_batch_is_success(self: Any) -> None:
         pass
 
 
-@mutant("F14", Session, "_insert_many", "line-TB/0")
+@mutant("F14", SimulatedSession, "_insert_many", "line-TB/0")
 def batch_runs_its_duplicates(self: Any, keys: Any) -> Any:
     """Whose row was there before runs with the others."""
     return [(key, *(_insert(self, key) or [(0,)])[0]) for key in keys]
@@ -75,7 +76,7 @@ def batch_runs_its_duplicates(self: Any, keys: Any) -> Any:
 # -- the worker and the order of what it is given
 
 
-@mutant("F43", Consumer, "nack", "line-TO+raise/2")
+@mutant("F43", SimulatedConsumer, "nack", "line-TO+raise/2")
 async def behind_a_failure_forgotten(self: Any, deliveries: Any, delay: float = 0.0) -> Any:
     """Those of a batch behind the one of their ordering key that failed are not given back, and kept for ever."""
     for each in deliveries:
@@ -88,20 +89,20 @@ def unordered(message: Any) -> Any:
     return replace(message, ordering_key=None)
 
 
-@mutant("F43", WorkerStage, "message_of", "line-TO+raise/2")
+@mutant("F43", WorkerSystem, "message_of", "line-TO+raise/2")
 def batch_goes_on_behind_a_failure(self: Any, entry: Any) -> Any:
     """Redone one by one, those behind the one of their ordering key that failed do not wait for it."""
     return unordered(_message_of(self, entry))
 
 
-@mutant("F43", WorkerStage, "message_of", "line-O+raise/1")
+@mutant("F43", WorkerSystem, "message_of", "line-O+raise/1")
 def delayed_key_not_held(self: Any, entry: Any) -> Any:
     """What comes again before the first of its ordering key is handled before it."""
     message = _message_of(self, entry)
     return unordered(message) if entry.deliveries > 1 else message
 
 
-@mutant("F43", WorkerStage, "message_of", "line-O+raise/1")
+@mutant("F43", WorkerSystem, "message_of", "line-O+raise/1")
 def second_retry_forgets_those_behind(self: Any, entry: Any) -> Any:
     """What is given back a second time is not kept in the order of its key any more (seen here)."""
     message = _message_of(self, entry)
