@@ -55,8 +55,8 @@ POINTS = {
     "saga-S": "claim call note complete ack",
     "saga-T": "claim call note complete ack wait",
     "saga-resume": "claim call note complete next",
-    "line-B": "receive claim effect handler complete",
-    "line-TB": "receive begin insert_many savepoint effect handler release commit",
+    "worker-B": "receive claim effect handler complete",
+    "worker-TB": "receive begin insert_many savepoint effect handler release commit",
     "intents-K-joined": "claim note call begin effect send join commit ack",
     "redrive": f"{GUARDED} browse fate publish remove",
 }
@@ -84,7 +84,7 @@ def kept(report: SearchReport) -> None:
     assert report.finding is None, f"\n{report.finding}"
     assert report.lost == 0
     scenario = SCENARIOS[report.scenario.partition("+")[0]]
-    if scenario.part not in ("guard", "line") or scenario.at_most_once:
+    if scenario.part not in ("guard", "worker") or scenario.at_most_once:
         assert report.doubled == 0
 
 
@@ -96,7 +96,7 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
     """Two workers on one key, every crash point, every fault, every order: DESIGN section 1.
 
     The guard F01 to F04, F07 to F09, F13, F16, F17, F20, F68; the inbox F30, F33; intents F03; outbox and relay F41 to
-    F45; sagas F48 to F50, and their recovery F07; redrive F51; the worker's line F05, F06, F20, F52, F54, F57, F58, in
+    F45; sagas F48 to F50, and their recovery F07; redrive F51; the worker F05, F06, F20, F52, F54, F57, F58, in
     mode T F30 and F33, too; joined completions F33.
     """
     faults = SHORT[name]
@@ -229,7 +229,7 @@ def test_there_are_mutants_enough() -> None:
         ("intents-I+crash+crash-after+lose", 2, "doubt park"),
         ("intents-K+crash+crash-after+decline", 2, "fail dead"),
         ("saga-S+crash+crash-after+decline", 2, "fail dead"),
-        ("line-T-3x3+crash+redeliver", 100, "count"),
+        ("worker-T-3x3+crash+redeliver", 100, "count"),
     ],
 )
 def test_a_process_is_killed_at_every_point(name: str, count: int, words: str) -> None:
@@ -250,7 +250,8 @@ def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "faults"), [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1), ("line-L", 0), ("line-T", 0)]
+    ("name", "faults"),
+    [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1), ("worker-L", 0), ("worker-T", 0)],
 )
 def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
     """Without pruning there are more schedules and no other outcomes."""
@@ -290,7 +291,7 @@ def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_b
     monkeypatch.setattr(worker, "CRASHES", patience)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
-    world = replay(system_for(scenario("line-E")), [int(at in takes_over) for at in range(345)], story=story)
+    world = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)
     assert any(f"claimed, attempt {patience + 1}," in told for told in story)
     if patience == CRASHES:
         assert world.violation is None

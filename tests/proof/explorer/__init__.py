@@ -3,7 +3,7 @@
     python -m tests.proof.explorer                        every scenario
     python -m tests.proof.explorer --replay guard-L:0,3   one schedule, step by step
 
-Our own code runs unchanged (the guard, the worker's line, inbox, intents, outbox and relay, sagas, recovery, redrive:
+Our own code runs unchanged (the guard, the worker, inbox, intents, outbox and relay, sagas, recovery, redrive:
 from the decorator down to group commit), with real tasks on a loop that only the explorer turns, over the real memory
 store and a modelled queue, database and provider: no thread, no sleep, no clock but the modelled one. Everything that
 a worker does to the world is a request that stops before and after it is executed: those are the crash points

@@ -135,17 +135,17 @@ RESUME: Final = replace(
     faults=parse_faults("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
 )
 LINE: Final = Scenario(
-    "line-L",
-    "the worker's own line, mode L: two workers that fetch one message at a time",
-    part="line",
-    worker="line",
+    "worker-L",
+    "the worker, mode L: two workers that fetch one message at a time",
+    part="worker",
+    worker="worker",
     patient=True,
     faults=parse_faults("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
 )
 LINE_T: Final = replace(
     LINE,
-    name="line-T",
-    about="the worker's own line, mode T: a transaction each",
+    name="worker-T",
+    about="the worker, mode T: a transaction each",
     part="transactions",
     worker="each",
     faults=parse_faults("lose late mute crash crash-late crash-after raise decline stop"),
@@ -208,12 +208,12 @@ TOOLS: Final = (
     ),
     LINE,
     replace(
-        LINE, name="line-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
+        LINE, name="worker-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
     ),
-    replace(LINE, name="line-to", about="what a handler returns is sent on before the ack", options={"to": True}),
+    replace(LINE, name="worker-to", about="what a handler returns is sent on before the ack", options={"to": True}),
     replace(
         LINE,
-        name="line-E",
+        name="worker-E",
         about="handlers that outlast the ack window, one behind the other",
         workers=2,
         options={"batch": 2, "takes": 100},
@@ -221,7 +221,7 @@ TOOLS: Final = (
     ),
     replace(
         LINE,
-        name="line-O",
+        name="worker-O",
         about="three messages of one ordering key, at a broker that gives them back in the worst order",
         workers=1,
         keys=3,
@@ -232,7 +232,7 @@ TOOLS: Final = (
     LINE_T,
     replace(
         LINE_T,
-        name="line-TB",
+        name="worker-TB",
         about="mode T, two keys in one fetch and in one transaction",
         worker="batch",
         keys=2,
@@ -242,7 +242,7 @@ TOOLS: Final = (
     ),
     replace(
         LINE_T,
-        name="line-TO",
+        name="worker-TO",
         about="mode T, three messages of one ordering key in one transaction, in the worst order again",
         worker="batch",
         workers=1,
@@ -291,11 +291,11 @@ LARGE: Final = (
     _large(OUTBOX, "outbox-send-3x3", "handlers and relays, step by step", worker="handler"),
     _large(SAGA, "saga-S-3x3", "three sagas, step by step", beats=True),
     _large(
-        LINE, "line-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
+        LINE, "worker-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
     ),
     _large(
         LINE_T,
-        "line-T-3x3",
+        "worker-T-3x3",
         "three workers of ours, two messages in one transaction, step by step",
         worker="batch",
         options={"batch": 2},

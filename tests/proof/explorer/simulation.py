@@ -76,7 +76,7 @@ class Process:
         self.cancelled = False  # one of its tasks, since then
         self.stopping = False
         self.beat = ""  # how the heartbeat's round trip fares
-        self.past = 0  # a hash of what it was told before that, where the stage says that it remembers
+        self.past = 0  # a hash of what it was told before that, where the system says that it remembers
         self.starting = False  # it checks what it needs before it consumes: no part of the schedule
         self._simulation = simulation
         self._wire: SimulatedStoreBackend | None = None

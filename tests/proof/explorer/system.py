@@ -1,6 +1,6 @@
 """What all schedules of one scenario share: the code under test, made once, and how its end is judged.
 
-One stage per tool. Before a process gets a turn its engine is put behind the store handle, so that each has its own
+One system per tool. Before a process gets a turn its engine is put behind the store handle, so that each has its own
 connections, heartbeat and waiters, as processes do.
 """
 

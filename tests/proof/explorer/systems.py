@@ -1,4 +1,4 @@
-"""Which stage a scenario is played on."""
+"""Which system under test a scenario explores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tools.worker_transactions import TransactionalWorkerSystem
 SYSTEMS: dict[str, type[SystemUnderTest]] = {
     "guard": GuardSystem,
     "inbox": InboxSystem,
-    "line": WorkerSystem,
+    "worker": WorkerSystem,
     "transactions": TransactionalWorkerSystem,
     "redrive": RedriveSystem,
     "saga": SagaSystem,

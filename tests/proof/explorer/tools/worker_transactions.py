@@ -22,8 +22,8 @@ from .inbox import InboxSystem
 from .worker import DRAIN, QUEUE, WorkerSystem
 
 
-class TransactionalWorkerSystem(InboxSystem, WorkerSystem):  # type: ignore[misc]  # the inbox's oracle, on the line's queue
-    """``worker``: ``each``, or ``batch``. ``options``: of the line."""
+class TransactionalWorkerSystem(InboxSystem, WorkerSystem):  # type: ignore[misc]  # the inbox's oracle, the worker's queue
+    """``worker``: ``each``, or ``batch``. ``options``: of the worker."""
 
     def make_worker(self, handle: Broker, process: Process) -> Worker:
         worker = Worker(handle, inbox=Inbox(scope=SCOPE), connect=self._connect, prefetch=4, drain=DRAIN)
