@@ -14,23 +14,23 @@ from tests.proof.explorer import (
     PROMISES,
     RULES,
     SCENARIOS,
-    Finding,
-    Report,
-    Row,
+    Counterexample,
+    SearchReport,
+    SearchRow,
     explore,
     explore_all,
     replay,
     sample,
     scenario,
     shrink,
-    stage_for,
+    system_for,
     table,
 )
 from tests.proof.explorer.__main__ import main
 from tests.proof.explorer.catalogue import LARGE, NAIVE
 from tests.proof.explorer.scenario import CRASHES
 from tests.proof.explorer.table import FULL, SHORT
-from tests.proof.explorer.tools import line
+from tests.proof.explorer.tools import worker
 
 from .mutants import MUTANTS, Mutant
 
@@ -55,8 +55,8 @@ POINTS = {
     "saga-S": "claim call note complete ack",
     "saga-T": "claim call note complete ack wait",
     "saga-resume": "claim call note complete next",
-    "line-B": "receive claim effect handler complete",
-    "line-TB": "receive begin insert_many savepoint effect handler release commit",
+    "worker-B": "receive claim effect handler complete",
+    "worker-TB": "receive begin insert_many savepoint effect handler release commit",
     "intents-K-joined": "claim note call begin effect send join commit ack",
     "redrive": f"{GUARDED} browse fate publish remove",
 }
@@ -78,13 +78,13 @@ LATER = {
 STEPWISE = {"guard-L-3x3": {"handler.after", "effect.after"}, "guard-S-3x3": {"look.after"}}
 
 
-def kept(report: Report) -> None:
+def kept(report: SearchReport) -> None:
     """No rule was broken; shows the figures under ``pytest -s`` and the timeline where one was."""
     print(f"\n{report}")
     assert report.finding is None, f"\n{report.finding}"
     assert report.lost == 0
     scenario = SCENARIOS[report.scenario.partition("+")[0]]
-    if scenario.part not in ("guard", "line") or scenario.at_most_once:
+    if scenario.part not in ("guard", "worker") or scenario.at_most_once:
         assert report.doubled == 0
 
 
@@ -109,7 +109,7 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
     """Two workers on one key, every crash point, every fault, every order: DESIGN section 1.
 
     The guard F01 to F04, F07 to F09, F13, F16, F17, F20, F68; the inbox F30, F33; intents F03; outbox and relay F41 to
-    F45; sagas F48 to F50, and their recovery F07; redrive F51; the worker's line F05, F06, F20, F52, F54, F57, F58, in
+    F45; sagas F48 to F50, and their recovery F07; redrive F51; the worker F05, F06, F20, F52, F54, F57, F58, in
     mode T F30 and F33, too; joined completions F33.
     """
     faults = SHORT[name]
@@ -148,7 +148,7 @@ def test_nothing_goes_wrong_where_nothing_goes_wrong() -> None:
 
 def test_the_table_has_every_mode() -> None:
     """What `make prove` prints, with hardly any time for it: rows say themselves that they are not complete."""
-    told: list[Row] = []
+    told: list[SearchRow] = []
     rows = explore_all("short", seconds=0.0, schedules=len(LARGE), seed=7, progress=told.append)
     assert told == rows
     assert {row.mode for row in rows} == {"L", "S", "T", "K", "I", "outbox", "saga", "redrive", "naive"}
@@ -163,10 +163,10 @@ def test_time_is_divided_between_the_rows(monkeypatch: pytest.MonkeyPatch) -> No
     """Each has its share, however long the one before could go on; what one leaves is for those that follow."""
     now, limits = [0.0], list[float]()
 
-    def search(name: str, *bounds: int, limit: float, **options: object) -> Report:
+    def search(name: str, *bounds: int, limit: float, **options: object) -> SearchReport:
         limits.append(limit)
         now[0] += 0.0 if len(limits) == 1 else limit
-        return Report(name, finding=Finding(name, "lost", "", [], []))
+        return SearchReport(name, finding=Counterexample(name, "lost", "", [], []))
 
     monkeypatch.setattr(table, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(table, "explore", search)
@@ -222,9 +222,9 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
     assert report.finding.rule in RULES
     assert "VIOLATION" in report.finding.timeline[-1]
     with mutant.in_place():
-        again = replay(stage_for(scenario(report.finding.scenario)), report.finding.schedule, rules=rules)
+        again = replay(system_for(scenario(report.finding.scenario)), report.finding.schedule, rules=rules)
     assert again.violation == (report.finding.rule, report.finding.text)
-    assert replay(stage_for(scenario(report.finding.scenario)), report.finding.schedule).violation is None
+    assert replay(system_for(scenario(report.finding.scenario)), report.finding.schedule).violation is None
 
 
 def test_there_are_mutants_enough() -> None:
@@ -246,7 +246,7 @@ def test_there_are_mutants_enough() -> None:
         ("intents-I+crash+crash-after+lose", 2, "doubt park"),
         ("intents-K+crash+crash-after+decline", 2, "fail dead"),
         ("saga-S+crash+crash-after+decline", 2, "fail dead"),
-        ("line-T-3x3+crash+redeliver", 100, "count"),
+        ("worker-T-3x3+crash+redeliver", 100, "count"),
     ],
 )
 def test_a_process_is_killed_at_every_point(name: str, count: int, words: str) -> None:
@@ -267,7 +267,10 @@ def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
 
 
 @pytest.mark.quick_on("guard-B")
-@pytest.mark.parametrize(("name", "faults"), [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1)])
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1), ("worker-L", 0), ("worker-T", 0)],
+)
 def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
     """Without pruning there are more schedules and no other outcomes."""
     pruned, full = explore(name, faults), explore(name, faults, prune=False)
@@ -290,7 +293,7 @@ def test_a_schedule_says_all_there_is_to_say() -> None:
     threads = threading.active_count()
     stories: list[list[str]] = [[], []]
     for story in stories:
-        replay(stage_for(scenario("guard-A-3x3")), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9], story=story)
+        replay(system_for(scenario("guard-A-3x3")), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9], story=story)
     assert stories[0] == stories[1]
     assert any("killed" in line or "cancelled" in line or "lost" in line for line in stories[0])
     one, two = (sample("guard-A-3x3", 20, seed=5) for _ in range(2))
@@ -304,10 +307,10 @@ def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_b
     patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers whose leases nobody keeps, and handlers that outlast them: each takes the other's claim."""
-    monkeypatch.setattr(line, "CRASHES", patience)
+    monkeypatch.setattr(worker, "CRASHES", patience)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
-    world = replay(stage_for(scenario("line-E")), [int(at in takes_over) for at in range(345)], story=story)
+    world = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)
     assert any(f"claimed, attempt {patience + 1}," in told for told in story)
     if patience == CRASHES:
         assert world.violation is None
@@ -319,7 +322,7 @@ def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_b
 
 def test_a_violation_is_made_short_and_replayed_by_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """From a random schedule on three keys to the few choices that matter."""
-    stage = stage_for(replace(scenario("naive-mark-first"), workers=3, keys=3))
+    stage = system_for(replace(scenario("naive-mark-first"), workers=3, keys=3))
     noisy = [1, 0, 2, 0, 1, 1, 0, 3, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2]
     before = replay(stage, noisy)
     assert before.violation is not None

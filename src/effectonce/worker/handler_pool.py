@@ -15,7 +15,6 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from effectonce.core.flow import Run, running
@@ -73,7 +72,6 @@ class Slots(Generic[W]):
         self.ready: deque[W] = deque()  # claimed, not started
         self.taken = 0  # claimed or about to be, and not ended
         self.ends = 0  # how many have ended, ever
-        self.turn = TURN
         self._ahead = 0
         self._ended = ended
         self._raised = raised
@@ -116,7 +114,7 @@ class Slots(Generic[W]):
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
-            turn = perf_counter() + self.turn
+            turn = self._loop.time() + TURN
             while ready:
                 work = ready.popleft()
                 running.set(work.run)
@@ -143,9 +141,9 @@ class Slots(Generic[W]):
                     self._raised(work, error)
                 if self._closed or task.cancelling():
                     return
-                if perf_counter() > turn:
+                if self._loop.time() > turn:
                     await asyncio.sleep(0)
-                    turn = perf_counter() + self.turn
+                    turn = self._loop.time() + TURN
             future = self._loop.create_future()
             self._idle.append(future)
             await future

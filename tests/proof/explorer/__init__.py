@@ -3,7 +3,7 @@
     python -m tests.proof.explorer                        every scenario
     python -m tests.proof.explorer --replay guard-L:0,3   one schedule, step by step
 
-Our own code runs unchanged (the guard, the worker's line, inbox, intents, outbox and relay, sagas, recovery, redrive:
+Our own code runs unchanged (the guard, the worker, inbox, intents, outbox and relay, sagas, recovery, redrive:
 from the decorator down to group commit), with real tasks on a loop that only the explorer turns, over the real memory
 store and a modelled queue, database and provider: no thread, no sleep, no clock but the modelled one. Everything that
 a worker does to the world is a request that stops before and after it is executed: those are the crash points
@@ -19,29 +19,29 @@ how each tool is used and what it must come to.
 from .catalogue import SCENARIOS, scenario
 from .oracle import CONTRACT, PROMISES, RULES
 from .scenario import FAULTS, Scenario
-from .search import Finding, Report, explore, replay, sample, shrink
-from .stage import Stage
-from .stages import stage_for
-from .table import Row, explore_all
-from .world import World
+from .search import Counterexample, SearchReport, explore, replay, sample, shrink
+from .simulation import Simulation
+from .system import SystemUnderTest
+from .systems import system_for
+from .table import SearchRow, explore_all
 
 __all__ = [
     "CONTRACT",
     "FAULTS",
-    "Finding",
+    "Counterexample",
     "PROMISES",
     "RULES",
-    "Report",
-    "Row",
+    "SearchReport",
+    "SearchRow",
     "SCENARIOS",
     "Scenario",
-    "Stage",
-    "World",
+    "SystemUnderTest",
+    "Simulation",
     "explore",
     "explore_all",
     "replay",
     "sample",
     "scenario",
     "shrink",
-    "stage_for",
+    "system_for",
 ]

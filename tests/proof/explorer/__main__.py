@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from .catalogue import SCENARIOS, scenario
 from .oracle import RULES
-from .search import Report, explore, replay, sample
-from .stages import stage_for
+from .search import SearchReport, explore, replay, sample
+from .simulation import ENFORCED
+from .systems import system_for
 from .table import FULL, RANDOM, SHORT
-from .world import ENFORCED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay(options.replay, rules)
     broken = 0
     for each in chosen:
-        report: Report
+        report: SearchReport
         if options.random or each.fine:  # a fine one has too many schedules to try them all
             report = sample(
                 each, options.random or 2000, seed=options.seed, faults=options.faults or RANDOM, rules=rules
@@ -68,9 +68,9 @@ def _replay(line: str, rules: frozenset[str]) -> int:
     name, _, numbers = line.partition(":")
     story: list[str] = []
     schedule = [int(number) for number in numbers.split(",") if number]
-    world = replay(stage_for(scenario(name)), schedule, rules=rules, story=story)
+    simulation = replay(system_for(scenario(name)), schedule, rules=rules, story=story)
     print("\n".join(story))
-    if world.violation is None:
+    if simulation.violation is None:
         print("no promise is broken")
         return 0
     return 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from .scenario import FAULTS, Scenario, kinds
+from .scenario import FAULTS, Scenario, parse_faults
 
 DOUBT: Final = {"on_error": "doubt", "on_lapse": "doubt"}
 SEEN: Final = {"mode": "seen"}
@@ -31,13 +31,13 @@ GUARD: Final = (
         copies=1,
         beats=True,
         slow_handlers=True,
-        faults=kinds("crash crash-after raise half lapse age redeliver beat-late beat-mute"),
+        faults=parse_faults("crash crash-after raise half lapse age redeliver beat-late beat-mute"),
     ),
     Scenario(
         "guard-A",
         "mode L with two attempts and permanent errors",
         options={"max_attempts": 2},
-        faults=kinds("mute refuse crash crash-after cancel cancel-after raise decline lapse"),
+        faults=parse_faults("mute refuse crash crash-after cancel cancel-after raise decline lapse"),
     ),
     Scenario(
         "guard-G",
@@ -45,7 +45,7 @@ GUARD: Final = (
         workers=1,
         tasks=3,
         copies=3,
-        faults=kinds("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-G2",
@@ -54,7 +54,7 @@ GUARD: Final = (
         tasks=2,
         keys=2,
         copies=1,
-        faults=kinds("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("lose mute-retry crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-W",
@@ -62,14 +62,14 @@ GUARD: Final = (
         options={"wait": 0.02},
         workers=1,
         tasks=2,
-        faults=kinds("mute crash crash-after cancel cancel-after raise lapse"),
+        faults=parse_faults("mute crash crash-after cancel cancel-after raise lapse"),
     ),
     Scenario(
         "guard-O",
         "doubt, and an operator who resolves and forgets while others work",
         options=DOUBT,
         slow_handlers=True,
-        faults=kinds("crash crash-after raise lapse resolve forget"),
+        faults=parse_faults("crash crash-after raise lapse resolve forget"),
     ),
 )
 _L, _D, _S = GUARD[:3]
@@ -80,14 +80,16 @@ INBOX: Final = Scenario(
     "mode T, each message in a transaction of its own",
     part="inbox",
     worker="handler",
-    faults=kinds("lose late mute crash crash-late crash-after cancel cancel-after raise redeliver"),
+    faults=parse_faults("lose late mute crash crash-late crash-after cancel cancel-after raise redeliver"),
 )
 INTENTS: Final = Scenario(
     "intents-K",
     "mode K: the provider keeps keys for a while",
     part="intents",
     worker="keyed",
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse age reject decline"),
+    faults=parse_faults(
+        "lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse age reject decline"
+    ),
 )
 JOINED: Final = replace(
     INTENTS,
@@ -101,7 +103,7 @@ OUTBOX: Final = Scenario(
     part="outbox",
     worker="relay",
     patient=True,
-    faults=kinds(
+    faults=parse_faults(
         "lose lose-retry late late-retry mute mute-retry crash crash-late crash-after cancel cancel-after raise lapse "
         "reject slow"
     ),
@@ -113,7 +115,9 @@ SAGA: Final = Scenario(
     worker="saga",
     patient=True,
     copies=1,
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse decline redeliver"),
+    faults=parse_faults(
+        "lose late mute mute-retry crash crash-late crash-after cancel cancel-after lapse decline redeliver"
+    ),
 )
 RECOVER: Final = replace(
     INTENTS,
@@ -128,30 +132,30 @@ RESUME: Final = replace(
     name="saga-resume",
     about="a saga whose caller is gone, and two processes that resume it",
     part="saga-recovery",
-    faults=kinds("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
+    faults=parse_faults("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
 )
 LINE: Final = Scenario(
-    "line-L",
-    "the worker's own line, mode L: two workers that fetch one message at a time",
-    part="line",
-    worker="line",
+    "worker-L",
+    "the worker, mode L: two workers that fetch one message at a time",
+    part="worker",
+    worker="worker",
     patient=True,
-    faults=kinds("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
+    faults=parse_faults("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
 )
 LINE_T: Final = replace(
     LINE,
-    name="line-T",
-    about="the worker's own line, mode T: a transaction each",
+    name="worker-T",
+    about="the worker, mode T: a transaction each",
     part="transactions",
     worker="each",
-    faults=kinds("lose late mute crash crash-late crash-after raise decline stop"),
+    faults=parse_faults("lose late mute crash crash-late crash-after raise decline stop"),
 )
 REDRIVE: Final = Scenario(
     "redrive",
     "dead letters go back to their queue, and are handled",
     part="redrive",
     patient=True,
-    faults=kinds("lose late mute crash crash-late crash-after cancel cancel-after reject lapse"),
+    faults=parse_faults("lose late mute crash crash-late crash-after cancel cancel-after reject lapse"),
 )
 
 TOOLS: Final = (
@@ -170,7 +174,7 @@ TOOLS: Final = (
         name="intents-R",
         about="mode I with a reconciler, whose word is proof: no request lingers, and nobody is paused",
         worker="asked",
-        faults=kinds("lose mute crash crash-after cancel reject"),
+        faults=parse_faults("lose mute crash crash-after cancel reject"),
     ),
     JOINED,
     replace(JOINED, name="intents-I-joined", about="mode I: the same", worker="keyless"),
@@ -200,35 +204,35 @@ TOOLS: Final = (
         SAGA,
         name="saga-T",
         about="a step that times out, and comes to an end late or never",
-        faults=kinds("crash crash-after cancel lapse decline slow mute"),
+        faults=parse_faults("crash crash-after cancel lapse decline slow mute"),
     ),
     LINE,
     replace(
-        LINE, name="line-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
+        LINE, name="worker-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
     ),
-    replace(LINE, name="line-to", about="what a handler returns is sent on before the ack", options={"to": True}),
+    replace(LINE, name="worker-to", about="what a handler returns is sent on before the ack", options={"to": True}),
     replace(
         LINE,
-        name="line-E",
+        name="worker-E",
         about="handlers that outlast the ack window, one behind the other",
         workers=2,
         options={"batch": 2, "takes": 100},
-        faults=kinds("crash raise stop"),
+        faults=parse_faults("crash raise stop"),
     ),
     replace(
         LINE,
-        name="line-O",
+        name="worker-O",
         about="three messages of one ordering key, at a broker that gives them back in the worst order",
         workers=1,
         keys=3,
         copies=1,
         options={"ordered": True, "batch": 3},
-        faults=kinds("raise decline"),
+        faults=parse_faults("raise decline"),
     ),
     LINE_T,
     replace(
         LINE_T,
-        name="line-TB",
+        name="worker-TB",
         about="mode T, two keys in one fetch and in one transaction",
         worker="batch",
         keys=2,
@@ -238,14 +242,14 @@ TOOLS: Final = (
     ),
     replace(
         LINE_T,
-        name="line-TO",
+        name="worker-TO",
         about="mode T, three messages of one ordering key in one transaction, in the worst order again",
         worker="batch",
         workers=1,
         keys=3,
         copies=1,
         options={"ordered": True, "batch": 3},
-        faults=kinds("raise decline"),
+        faults=parse_faults("raise decline"),
     ),
     RECOVER,
     replace(RECOVER, name="intents-I-recover", about="mode I: the same", worker="keyless"),
@@ -287,11 +291,11 @@ LARGE: Final = (
     _large(OUTBOX, "outbox-send-3x3", "handlers and relays, step by step", worker="handler"),
     _large(SAGA, "saga-S-3x3", "three sagas, step by step", beats=True),
     _large(
-        LINE, "line-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
+        LINE, "worker-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
     ),
     _large(
         LINE_T,
-        "line-T-3x3",
+        "worker-T-3x3",
         "three workers of ours, two messages in one transaction, step by step",
         worker="batch",
         options={"batch": 2},
@@ -325,7 +329,7 @@ SCENARIOS: Final = {
         *GUARD,
         *TOOLS,
         *LARGE,
-        *(replace(each, faults=each.faults & kinds("crash crash-after raise mute")) for each in NAIVE),
+        *(replace(each, faults=each.faults & parse_faults("crash crash-after raise mute")) for each in NAIVE),
     )
 }
 

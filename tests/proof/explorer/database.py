@@ -23,8 +23,8 @@ from effectonce.outbox.outbox import Row
 from effectonce.record import Settlement
 from effectonce.sessions.base import Caller, Named
 
-from .wire import JOIN, Ties
-from .world import Process, World
+from .simulation import Process, Simulation
+from .transport import JOIN, Transport
 
 TABLE: Final = "effectonce_inbox"
 _SAVEPOINT: Final = re.compile(r"(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT) (\w+)")
@@ -33,7 +33,7 @@ _NAMES: Final = {text: name for name, text in getattr(rows_of("sqlite", TABLE), 
 Write = tuple[str, Any]
 
 
-class Transaction:
+class SimulatedTransaction:
     """What one transaction has done so far. It holds the keys that it has inserted, and the records that it has
     completed, until it ends."""
 
@@ -46,7 +46,7 @@ class Transaction:
         return self.open and ("inbox", key) in self.writes
 
 
-class Database:
+class SimulatedDatabase:
     """What is committed: the keys of the inbox, its counted starts, effects, and the rows of the outbox."""
 
     def __init__(self) -> None:
@@ -57,32 +57,32 @@ class Database:
         self.effects: list[str] = []
         self.on_send: Callable[[int, Row], None] | None = None
         self.on_settle: Callable[[Settlement], None] | None = None
-        self.transactions: list[Transaction] = []
-        self.connections: list[Connection] = []
+        self.transactions: list[SimulatedTransaction] = []
+        self.connections: list[SimulatedConnection] = []
         self.sequence = 0
 
-    def left_by(self, process: Process) -> None:
+    def drop_connections_of(self, process: Process) -> None:
         """``process`` was killed, and its connections with it."""
         for connection in self.connections:
             if connection.process is process:
                 connection.cut()
 
-    def begin(self) -> Transaction:
+    def begin(self) -> SimulatedTransaction:
         self.transactions = [each for each in self.transactions if each.open]
-        transaction = Transaction()
+        transaction = SimulatedTransaction()
         self.transactions.append(transaction)
         return transaction
 
-    def holder(self, key: str, asking: Transaction) -> Transaction | None:
+    def holder(self, key: str, asking: SimulatedTransaction) -> SimulatedTransaction | None:
         """The open transaction that has inserted ``key``, where that is another."""
         return next((each for each in self.transactions if each is not asking and each.inserts(key)), None)
 
-    def completing(self, key: str, asking: Transaction | None = None) -> bool:
+    def completing(self, key: str, asking: SimulatedTransaction | None = None) -> bool:
         """Whether an open transaction, another than the one that is ``asking``, has completed the record ``key``."""
         others = (each for each in self.transactions if each.open and each is not asking)
         return any(kind == "join" and what.key == key for each in others for kind, what in each.writes)
 
-    def commit(self, transaction: Transaction) -> None:
+    def commit(self, transaction: SimulatedTransaction) -> None:
         if not transaction.open:
             return
         transaction.open = False
@@ -108,43 +108,51 @@ class Database:
             elif kind == "join" and self.on_settle is not None:
                 self.on_settle(what)
 
-    def standing(self) -> object:
+    def state_key(self) -> object:
         return (
-            tuple(sorted(self.inbox)), tuple(sorted(self.marks.items())), tuple(sorted(self.starts.items())),
+            tuple(sorted(self.inbox)),
+            tuple(sorted(self.marks.items())),
+            tuple(sorted(self.starts.items())),
             tuple(sorted(self.effects)),
-            tuple(tuple(map(_told, each.writes)) for each in self.transactions if each.open),
-        )  # fmt: skip
+            tuple(tuple(map(_describe_write, each.writes)) for each in self.transactions if each.open),
+        )
 
 
-def _told(write: Write) -> str:
+def _describe_write(write: Write) -> str:
     kind, what = write
     return repr((kind, what.key) if kind == "join" else write)  # its owner is the holder of the record
 
 
-class Connection:
-    """One connection of one process. ``of``: the delivery that it is used for."""
+class SimulatedConnection:
+    """One connection of one process. ``of``: the delivery that it is used for. ``at_once``: its statements are no
+    part of the schedule."""
 
-    def __init__(self, world: World, process: Process, database: Database, of: int) -> None:
-        self.world = world
+    def __init__(
+        self, simulation: Simulation, process: Process, database: SimulatedDatabase, of: int, *, at_once: bool = False
+    ) -> None:
+        self.simulation = simulation
         self.process = process
         self.database = database
         self.of = of
-        self.transaction: Transaction | None = None
+        self._at_once = at_once
+        self.transaction: SimulatedTransaction | None = None
         self.alive = True
         database.connections.append(self)
 
-    async def ask(self, name: str, apply: Callable[[], Any], ties: Ties) -> Any:
+    async def ask(self, name: str, apply: Callable[[], Any], transport: Transport) -> Any:
         if not self.alive:
             raise ConnectionLost("this connection is gone")
+        if self._at_once:
+            return apply()
         try:
-            return await self.world.ask(self.process, "sql", (name,), apply, of=self.of, ties=ties)
+            return await self.simulation.ask(self.process, "sql", (name,), apply, of=self.of, transport=transport)
         except asyncio.CancelledError:
             self.process.forget_cancelled()
             raise
 
     async def run(self, name: str, apply: Callable[[], Any]) -> Any:
         """A statement that nobody else can notice before the commit."""
-        return await self.ask(name, apply, _Local(self))
+        return await self.ask(name, apply, _LocalTransport(self))
 
     async def effect(self, key: str) -> None:
         """The handler's own write."""
@@ -161,12 +169,12 @@ class Connection:
             self.transaction.open = False
 
 
-class _Sent(Ties):
+class _StatementTransport(Transport):
     """A statement: when it is lost, so is its connection."""
 
     lingers = False
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SimulatedConnection) -> None:
         self.connection = connection
 
     def broken(self, retry: bool) -> Exception:
@@ -174,12 +182,12 @@ class _Sent(Ties):
         return ConnectionLost("the connection broke")
 
 
-class _Local(_Sent):
+class _LocalTransport(_StatementTransport):
     local = True
 
 
-class _Insert(_Sent):
-    def __init__(self, connection: Connection, *keys: str) -> None:
+class _InsertTransport(_StatementTransport):
+    def __init__(self, connection: SimulatedConnection, *keys: str) -> None:
         super().__init__(connection)
         self._keys = keys
 
@@ -188,8 +196,8 @@ class _Insert(_Sent):
         return transaction is not None and any(database.holder(key, transaction) is not None for key in self._keys)
 
 
-class _Join(_Sent):
-    def __init__(self, connection: Connection, op: Settlement) -> None:
+class _JoinTransport(_StatementTransport):
+    def __init__(self, connection: SimulatedConnection, op: Settlement) -> None:
         super().__init__(connection)
         self._op = op
 
@@ -197,7 +205,7 @@ class _Join(_Sent):
         return self.connection.database.completing(self._op.key, self.connection.transaction)
 
 
-class _Commit(_Sent):
+class _CommitTransport(_StatementTransport):
     """Given up, it may still be executed (F30): until then its transaction is open, and holds its rows."""
 
     lingers = True
@@ -210,7 +218,7 @@ class NoSavepoint(Exception):
     """What the database says of a savepoint that is not there."""
 
 
-class Session(Caller):
+class SimulatedSession(Caller):
     """The connection as the inbox and the outbox see it."""
 
     __slots__ = ()
@@ -226,7 +234,7 @@ class Session(Caller):
         return transaction is not None and transaction.open
 
     async def _begin(self) -> None:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
 
         def begin() -> None:
             connection.transaction = connection.database.begin()
@@ -234,14 +242,14 @@ class Session(Caller):
         await connection.run("begin", begin)
 
     async def _commit(self) -> None:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
         transaction = connection.transaction
         assert transaction is not None
-        await connection.ask("commit", lambda: connection.database.commit(transaction), _Commit(connection))
+        await connection.ask("commit", lambda: connection.database.commit(transaction), _CommitTransport(connection))
         connection.transaction = None
 
     async def roll_back(self) -> None:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
 
         def undo() -> None:
             if connection.transaction is not None:
@@ -254,7 +262,7 @@ class Session(Caller):
         self.connection.cut()
 
     async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
         savepoint = _SAVEPOINT.fullmatch(sql)
         if savepoint is not None:
             word, name = savepoint.groups()
@@ -265,14 +273,16 @@ class Session(Caller):
             return (), await connection.run("send", lambda: self._write_outbox(params))
         if sql == JOIN:
             (op,) = params
-            return (), await connection.ask("join", lambda: self._join(op), _Join(connection, op))
+            return (), await connection.ask("join", lambda: self._join(op), _JoinTransport(connection, op))
+        if _NAMES[sql] == "settings":
+            return (), [("wal", 2, TABLE)]  # of a database that keeps its promise
         name, key = _NAMES[sql], params[1]
         if name == "insert_many":
             keys = json.loads(key)
-            return (), await connection.ask(name, lambda: self._insert_many(keys), _Insert(connection, *keys))
+            return (), await connection.ask(name, lambda: self._insert_many(keys), _InsertTransport(connection, *keys))
         if name in ("insert", "count"):
             apply = (lambda: self._insert(key)) if name == "insert" else (lambda: self._count(key))
-            return (), await connection.ask(name, apply, _Insert(connection, key))
+            return (), await connection.ask(name, apply, _InsertTransport(connection, key))
         return (), await connection.run(name, lambda: _STATEMENTS[name](connection, key, params))
 
     def _savepoint(self, word: str, name: str) -> bool:
@@ -291,7 +301,7 @@ class Session(Caller):
         return False
 
     def _insert(self, key: str) -> list[Any]:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
         assert connection.transaction is not None
         if key in connection.database.inbox or connection.transaction.inserts(key):
             return []
@@ -304,22 +314,22 @@ class Session(Caller):
         return [(key, *row) for key in keys for row in self._insert(key)]
 
     def _join(self, op: Settlement) -> list[Any]:
-        connection: Connection = self.connection
-        row = connection.world.backend.scopes[op.scope].get(op.key)
+        connection: SimulatedConnection = self.connection
+        row = connection.simulation.backend.scopes[op.scope].get(op.key)
         if row is None or (row.owner, row.token) != (op.owner, op.token) or row.state not in ("claimed", "in_doubt"):
             return []
         connection.write("join", op)
         return [(1,)]
 
     def _count(self, key: str) -> list[Any]:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
         if key in connection.database.inbox:
             return []
         connection.write("start", key)
         return [(connection.database.starts.get(key, 0) + 1,)]
 
     def _write_outbox(self, params: Sequence[Any]) -> list[Any]:
-        connection: Connection = self.connection
+        connection: SimulatedConnection = self.connection
         width = len(Row._fields)
         for start in range(0, len(params), width):
             connection.database.sequence += 1  # the numbers are given out before the commit (F41)
@@ -327,43 +337,48 @@ class Session(Caller):
         return []
 
 
-def _find(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+def _find(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
     return [(None, connection.database.inbox[key])] if key in connection.database.inbox else []
 
 
-def _find_many(connection: Connection, keys: str, params: Sequence[Any]) -> list[Any]:
+def _find_many(connection: SimulatedConnection, keys: str, params: Sequence[Any]) -> list[Any]:
     return [(key, None) for key in json.loads(keys) if key in connection.database.inbox]
 
 
-def _store(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+def _store(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
     connection.write("result", (key, params[2]))
     return []
 
 
-def _ours(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+def _ours(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
     database = connection.database
     return [(1,)] if key in database.inbox and database.marks[key] == params[2] else []
 
 
-def _forget_many(connection: Connection, keys: str, params: Sequence[Any]) -> list[Any]:
+def _forget_many(connection: SimulatedConnection, keys: str, params: Sequence[Any]) -> list[Any]:
     for key in json.loads(keys):
         connection.write("forget", key)
     return []
 
 
-def _uncount(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+def _uncount(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
     connection.write("unstart", key)
     return []
 
 
-def _refund(connection: Connection, key: str, params: Sequence[Any]) -> list[Any]:
+def _refund(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
     connection.write("refund", key)
     return []
 
 
 _STATEMENTS: Final = {
-    "find": _find, "find_many": _find_many, "store": _store, "ours": _ours, "forget_many": _forget_many,
-    "uncount": _uncount, "refund": _refund,
-}  # fmt: skip
+    "find": _find,
+    "find_many": _find_many,
+    "store": _store,
+    "ours": _ours,
+    "forget_many": _forget_many,
+    "uncount": _uncount,
+    "refund": _refund,
+}
 
-callers._known[Connection] = Session
+callers._known[SimulatedConnection] = SimulatedSession

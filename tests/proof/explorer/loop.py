@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -25,7 +24,7 @@ class Timer:
 
     __slots__ = ("_loop", "call", "due")
 
-    def __init__(self, loop: Loop, due: float, call: Callable[[], Any]) -> None:
+    def __init__(self, loop: SimulatedLoop, due: float, call: Callable[[], Any]) -> None:
         self._loop = loop
         self.due = math.ceil(due * 1e6 - 1e-3) / 1e6
         self.call = call
@@ -35,7 +34,7 @@ class Timer:
             self._loop.timers.remove(self)
 
 
-class Loop:
+class SimulatedLoop:
     """One process's loop. Nothing happens on it but by `crank` and `fire`; a dead one is closed to all."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -43,7 +42,7 @@ class Loop:
         self.closed = False
         self.timers: list[Timer] = []
         self.complaints: list[str] = []  # what would have gone to the log as an unhandled error
-        self._tasks: list[tuple[asyncio.Task[Any], Context]] = []
+        self._tasks: deque[tuple[asyncio.Task[Any], Context]] = deque()
         self.hop: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None  # how a thread is asked
         self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Context | None]] = deque()
 
@@ -78,13 +77,17 @@ class Loop:
     def close(self) -> None:
         """When all is judged: unwind what still waits. A killed process is only marked ``closed`` until then."""
         self.closed = True
-        for task, context in self._tasks:
-            if not task.done():
-                coro: Any = task.get_coro()
-                with suppress(RuntimeError):  # of code that waits for something while it is unwound
-                    context.run(coro.close)
-        self._tasks.clear()
+        outer = asyncio._get_running_loop()
+        _set_running_loop(self)
+        try:
+            while self._tasks:  # what is unwound may start others
+                task, context = self._tasks.popleft()
+                if not task.done():
+                    _unwind(task.get_coro(), context)
+        finally:
+            _set_running_loop(outer)
         self._ready.clear()
+        self.timers.clear()
 
     # -- what asyncio asks of a loop
 
@@ -131,3 +134,15 @@ class Loop:
 
     def is_closed(self) -> bool:
         return self.closed
+
+
+def _unwind(coro: Any, context: Context) -> None:
+    """Close a coroutine, however often it awaits something in a ``finally``."""
+    for _ in range(20):
+        try:
+            context.run(coro.close)
+            return
+        except RuntimeError:  # it has awaited something instead
+            pass
+        except Exception:  # it has asked something of a world that is over
+            return

@@ -10,62 +10,76 @@ nothing that another process reads, and what a handler comes to is seen by other
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from .scenario import RETENTION
-from .wire import Request
-from .world import Move, Process, World
+from .simulation import Move, Process, Simulation
+from .transport import SimulatedRequest
 
 #: What goes over a wire that can break.
 CARRIED: Final = ("store", "sql", "call", "publish")
 
 
-def moves(world: World, budget: int = 1_000_000) -> list[Move]:
+def moves(simulation: Simulation, budget: int = 1_000_000) -> list[Move]:
     """Every move there is; faults only while ``budget`` is left. None: this schedule has ended."""
-    scenario = world.scenario
-    faulty = budget > world.faults
-    order = world.processes[world.last :] + world.processes[: world.last]
+    scenario = simulation.scenario
+    faulty = budget > simulation.faults
+    order = _in_order(simulation)
     if not scenario.fine:
         for process in order:
             for request in process.requests.values():
                 if _commutes(request, scenario.slow_handlers):
-                    world.free = 1
-                    return [("do", request.number), *(_hit(world, process, request) if faulty else ())]
+                    simulation.free = 1
+                    return [
+                        ("do", request.number),
+                        *(_faults_on_request(simulation, process, request) if faulty else ()),
+                    ]
     free: list[Move] = []
     for process in order:
         for request in process.requests.values():
-            if request.ties.blocked() and not request.executed:
+            if request.transport.blocked() and not request.executed:
                 continue
             step = "answer" if request.executed else "execute" if scenario.fine else "do"
             free.append((step, request.number))
-    free += _deliveries(world, order)
+    free += _deliveries(simulation, order)
     if scenario.beats:
         free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
     arrivals = [
         ("arrive", at)
-        for at, stray in enumerate(world.strays)
-        if world.elapsed < stray.until and not (stray.ops and world.stage.ties(stray.ops).blocked())
+        for at, delayed_request in enumerate(simulation.delayed)
+        if simulation.elapsed < delayed_request.until
+        and not (delayed_request.ops and simulation.system.transport(delayed_request.ops).blocked())
     ]
-    free += _time(world, idle=not free and not (scenario.patient and arrivals))
+    free += _time(simulation, idle=not free and not (scenario.patient and arrivals))
     free += arrivals
-    if _sweepable(world) or (scenario.fine and world.swept != world.steps and world.backend.scopes):
+    if _sweepable(simulation) or (scenario.fine and simulation.swept != simulation.steps and simulation.backend.scopes):
         free.append(("sweep",))
-    world.free = len(free)
+    simulation.free = len(free)
     if free and faulty:
-        _faults(world, order, free)
-        return list(dict.fromkeys(free))
+        return list(dict.fromkeys([*free, *_faults(simulation, order)]))
     return free
 
 
-def _commutes(request: Request, slow_handlers: bool) -> bool:
-    return request.kind in ("effect", "broker") or request.ties.local or (request.kind == "point" and not slow_handlers)
+def _in_order(simulation: Simulation) -> list[Process]:
+    """The process that had the last turn comes first."""
+    return simulation.processes[simulation.last :] + simulation.processes[: simulation.last]
 
 
-def _deliveries(world: World, order: list[Process]) -> list[Move]:
-    ready = [] if world.stage.pulls else world.broker.ready(world.elapsed)
+def _commutes(request: SimulatedRequest, slow_handlers: bool) -> bool:
+    return (
+        request.kind in ("effect", "broker")
+        or request.transport.local
+        or (request.kind == "point" and not slow_handlers)
+    )
+
+
+def _deliveries(simulation: Simulation, order: list[Process]) -> list[Move]:
+    ready = [] if simulation.system.pulls else simulation.broker.ready(simulation.elapsed)
     if not ready:
         return []
-    able = [process for process in order if len(process.deliveries) < world.scenario.tasks]
+    able = [process for process in order if len(process.deliveries) < simulation.scenario.tasks]
     # Workers with nothing in flight differ in nothing: one of them will do.
     blank = [process for process in able if process.idle]
     able = [process for process in able if not process.idle] + blank[:1]
@@ -76,126 +90,284 @@ def _beat_is_due(process: Process) -> bool:
     return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.engine.monotonic() for run in process.leased)
 
 
-def _time(world: World, idle: bool) -> list[Move]:
-    if world.stage.at_rest(world):
+def _time(simulation: Simulation, idle: bool) -> list[Move]:
+    if simulation.system.at_rest(simulation):
         return []
-    due = world.broker.next_due() if idle else None
-    if any(process.loop.timers for process in world.processes) and (idle or not world.scenario.patient):
-        return [("wait",) if due is not None and world.stage.pulls and _comes_first(world, due) else ("timer",)]
+    due = simulation.broker.next_due() if idle else None
+    if any(process.loop.timers for process in simulation.processes) and (idle or not simulation.scenario.patient):
+        return [
+            ("wait",) if due is not None and simulation.system.pulls and _comes_first(simulation, due) else ("timer",)
+        ]
     return [("wait",)] if due is not None else []
 
 
-def _comes_first(world: World, due: int) -> bool:
+def _comes_first(simulation: Simulation, due: int) -> bool:
     """Whether what the broker has comes before the next timer: those that fetch for themselves have timers always."""
-    timers = (when for process in world.processes if (when := process.loop.due()) is not None)
-    return world.elapsed < due < min(timers) * 1e6
+    timers = (when for process in simulation.processes if (when := process.loop.due()) is not None)
+    return simulation.elapsed < due < min(timers) * 1e6
 
 
-def _sweepable(world: World) -> bool:
-    now = world.now()
+def _sweepable(simulation: Simulation) -> bool:
+    now = simulation.now()
     return any(
         row.expires_at <= now or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
-        for rows in world.backend.scopes.values()
+        for rows in simulation.backend.scopes.values()
         for row in rows.values()
     )
 
 
-def _faults(world: World, order: list[Process], found: list[Move]) -> None:
-    allowed = world.scenario.faults
+# -- faults: what may go wrong now. Each row of a table is one kind of fault, and the moves that it gives; the order of
+# -- the rows is the order of the moves.
+
+
+def _faults(simulation: Simulation, order: list[Process]) -> Iterator[Move]:
+    allowed = simulation.scenario.faults
     for process in order:
         for request in process.requests.values():
-            found += _hit(world, process, request)
-        if process.deliveries and not process.requests and "crash" in allowed:
-            found.append(("crash", process.slot))
-        if "cancel" in allowed:
-            found.extend(
-                ("cancel", process.slot, each.number)
-                for each in process.deliveries.values()
-                if each.inside and not each.cancelled
-            )
-        if "stop" in allowed and process.deliveries and not process.stopping:
-            found.append(("stop", process.slot))
+            yield from _faults_on_request(simulation, process, request)
+        for kind, moves_of_process in PROCESS_FAULTS:
+            if kind in allowed:
+                yield from moves_of_process(process)
+    for kind, moves_of_world in WORLD_FAULTS:
+        if kind in allowed:
+            yield from moves_of_world(simulation)
+    for key, history in simulation.oracle.histories.items():
+        if "resolve" in allowed and history.state == "in_doubt":
+            yield from (("resolve", key, state) for state in ("free", "done", "failed"))
+        if "forget" in allowed and history.state in ("claimed", "in_doubt", "done"):
+            yield ("forget", key)
+    for kind, moves_of_world in LAST_FAULTS:
+        if kind in allowed:
+            yield from moves_of_world(simulation)
+
+
+def _crash_between_requests(process: Process) -> Iterator[Move]:
+    if process.deliveries and not process.requests:
+        yield ("crash", process.slot)
+
+
+def _cancel_tasks(process: Process) -> Iterator[Move]:
+    for delivery in _cancellable(process):
+        yield ("cancel", process.slot, delivery)
+
+
+def _stop_process(process: Process) -> Iterator[Move]:
+    if process.deliveries and not process.stopping:
+        yield ("stop", process.slot)
+
+
+def _break_heartbeat(how: str) -> Callable[[Process], Iterator[Move]]:
+    def list_moves(process: Process) -> Iterator[Move]:
         if _beat_is_due(process):
-            found.extend(("beat_broken", process.slot, how) for how in ("late", "mute") if f"beat-{how}" in allowed)
-    if "sweep-fails" in allowed and not world.deaf and any(process.deliveries for process in order):
-        found.append(("sweep_broken", order[0].slot))
-    if "slow" in allowed and any(process.loop.timers and process.requests for process in order):
-        found.append(("slow",))
-    if any(entry.deliveries for entry in world.broker.entries):
-        found.extend(("elapse", span) for span in ("half", "lapse", "age") if span in allowed)
-        if "jump" in allowed and not world.offset:
-            found.append(("jump", "forward"))
-            if world.elapsed < RETENTION:  # else what had expired would be there again
-                found.append(("jump", "back"))
-    for key, book in world.ledger.books.items():
-        if "resolve" in allowed and book.state == "in_doubt":
-            found.extend(("resolve", key, state) for state in ("free", "done", "failed"))
-        if "forget" in allowed and book.state in ("claimed", "in_doubt", "done"):
-            found.append(("forget", key))
-    if "redeliver" in allowed:
-        found.extend(
-            ("redeliver", entry.number)
-            for entry in world.broker.entries
-            if entry.state == "open" and entry.held and not entry.ready
-        )
-    if "beat-slow" in allowed and world.meanwhile is not None:  # last, since an exhaustive search knows no inner moves
-        found.extend(("beat_broken", process.slot, "slow") for process in order if _beat_is_due(process))
+            yield ("beat_broken", process.slot, how)
+
+    return list_moves
 
 
-def _hit(world: World, process: Process, request: Request) -> list[Move]:
-    """The faults that can hit one request, and the process that waits for it."""
-    allowed, fine = world.scenario.faults, world.scenario.fine
-    number, kind = request.number, request.kind
-    if request.ties.waits():
-        return []
+PROCESS_FAULTS: Final[tuple[tuple[str, Callable[[Process], Iterator[Move]]], ...]] = (
+    ("crash", _crash_between_requests),
+    ("cancel", _cancel_tasks),
+    ("stop", _stop_process),
+    ("beat-late", _break_heartbeat("late")),
+    ("beat-mute", _break_heartbeat("mute")),
+)
+
+
+def _break_sweeper(simulation: Simulation) -> Iterator[Move]:
+    if not simulation.deaf and any(process.deliveries for process in simulation.processes):
+        yield ("sweep_broken", simulation.last)
+
+
+def _let_request_time_out(simulation: Simulation) -> Iterator[Move]:
+    if any(process.loop.timers and process.requests for process in simulation.processes):
+        yield ("slow",)
+
+
+def _let_time_pass(span: str) -> Callable[[Simulation], Iterator[Move]]:
+    def list_moves(simulation: Simulation) -> Iterator[Move]:
+        if _was_delivered(simulation):
+            yield ("elapse", span)
+
+    return list_moves
+
+
+def _jump_store_clock(simulation: Simulation) -> Iterator[Move]:
+    if _was_delivered(simulation) and not simulation.offset:
+        yield ("jump", "forward")
+        if simulation.elapsed < RETENTION:  # else what had expired would be there again
+            yield ("jump", "back")
+
+
+WORLD_FAULTS: Final[tuple[tuple[str, Callable[[Simulation], Iterator[Move]]], ...]] = (
+    ("sweep-fails", _break_sweeper),
+    ("slow", _let_request_time_out),
+    ("half", _let_time_pass("half")),
+    ("lapse", _let_time_pass("lapse")),
+    ("age", _let_time_pass("age")),
+    ("jump", _jump_store_clock),
+)
+
+
+def _redeliver_entries(simulation: Simulation) -> Iterator[Move]:
+    for entry in simulation.broker.entries:
+        if entry.state == "open" and entry.held and not entry.ready:
+            yield ("redeliver", entry.number)
+
+
+def _slow_heartbeats(simulation: Simulation) -> Iterator[Move]:
+    for process in _in_order(simulation) if simulation.meanwhile is not None else ():
+        if _beat_is_due(process):
+            yield ("beat_broken", process.slot, "slow")
+
+
+#: A slow heartbeat is the very last, since an exhaustive search knows no moves inside of it.
+LAST_FAULTS: Final[tuple[tuple[str, Callable[[Simulation], Iterator[Move]]], ...]] = (
+    ("redeliver", _redeliver_entries),
+    ("beat-slow", _slow_heartbeats),
+)
+
+
+def _was_delivered(simulation: Simulation) -> bool:
+    """Whether anything has been delivered: before that, time means nothing."""
+    return any(entry.deliveries for entry in simulation.broker.entries)
+
+
+def _cancellable(process: Process) -> list[int]:
+    """The deliveries whose task may be cancelled."""
+    return [each.number for each in process.deliveries.values() if each.inside and not each.cancelled]
+
+
+# -- faults that hit one request, and the process that waits for it
+
+
+@dataclass(frozen=True)
+class FaultTarget:
+    """A request that a fault may hit, and what decides which ones may."""
+
+    process: Process
+    request: SimulatedRequest
+    fine: bool
+    changes: bool  # executing it changes what it is sent to: if not, losing it and losing its reply are one
+
+    @property
+    def number(self) -> int:
+        return self.request.number
+
+    @property
+    def pending(self) -> bool:
+        return not self.request.executed
+
+    @property
+    def carried(self) -> bool:
+        """Whether it goes over a wire that can break."""
+        return self.request.kind in CARRIED
+
+    @property
+    def losable(self) -> bool:
+        return self.carried and not self.request.transport.local
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it may arrive when its caller has given it up."""
+        return self.pending and self.request.transport.lingers
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it cannot be executed now."""
+        return self.pending and self.request.transport.blocked()
+
+    @property
+    def reply_comes_now(self) -> bool:
+        """Whether there is a reply, or would be if it were executed now."""
+        return not self.pending or (self.changes and not self.fine and not self.waits_for_others)
+
+    @property
+    def in_handler(self) -> bool:
+        return self.request.kind in ("point", "effect")
+
+    @property
+    def commutes(self) -> bool:
+        return self.request.kind == "effect" or self.request.transport.local
+
+    def carries_result(self) -> bool:
+        return any(getattr(op, "result", None) is not None for op in self.request.ops)
+
+    def handler_cancellable(self) -> bool:
+        of = self.request.of
+        return bool(of) and not self.process.deliveries[of].cancelled
+
+
+class RequestFault(NamedTuple):
+    """One kind of fault, when it can hit a request, and the moves that it gives."""
+
+    kind: str
+    applies: Callable[[FaultTarget], bool]
+    moves: Callable[[FaultTarget], list[Move]]
+
+
+REQUEST_FAULTS: Final = (
+    RequestFault("lose", lambda t: t.losable and t.pending, lambda t: [("lose", t.number, False)]),
+    RequestFault("lose-retry", lambda t: t.losable and t.pending, lambda t: [("lose", t.number, True)]),
+    RequestFault(
+        "late",
+        lambda t: t.losable and t.lingers and t.request.name != "look",
+        lambda t: [("late", t.number, False)],
+    ),
+    RequestFault(
+        "late-retry",
+        lambda t: t.losable and t.lingers and t.request.name != "look",
+        lambda t: [("late", t.number, True)],
+    ),
+    RequestFault("refuse", lambda t: t.losable and t.pending and t.carries_result(), lambda t: [("refuse", t.number)]),
+    RequestFault("mute", lambda t: t.losable and t.reply_comes_now, lambda t: [("mute", t.number, False)]),
+    RequestFault("mute-retry", lambda t: t.losable and t.reply_comes_now, lambda t: [("mute", t.number, True)]),
+    RequestFault("raise", lambda t: t.in_handler, lambda t: [("throw", t.number)]),
+    RequestFault("decline", lambda t: t.in_handler, lambda t: [("throw", t.number, True)]),
+    RequestFault(
+        "reject", lambda t: t.pending and t.request.transport.refused() is not None, lambda t: [("reject", t.number)]
+    ),
+    RequestFault(
+        "decline", lambda t: t.pending and t.request.transport.deniable(), lambda t: [("throw", t.number, True)]
+    ),
+    RequestFault("crash", lambda t: True, lambda t: [("crash", t.process.slot)]),
+    RequestFault(
+        "crash-late", lambda t: t.carried and t.changes and t.lingers, lambda t: [("crash", t.process.slot, True)]
+    ),
+    RequestFault(
+        "crash-after",
+        lambda t: (
+            not t.waits_for_others and t.changes and not t.fine and (t.carried or t.request.kind in ("broker", "memo"))
+        ),
+        lambda t: [("crash_after", t.number)],
+    ),
+    RequestFault(
+        "cancel-after",
+        lambda t: not t.waits_for_others and t.carried and t.changes and (not t.pending or not t.fine),
+        lambda t: [("cancel_after", t.number, each) for each in _cancellable(t.process)],
+    ),
+    RequestFault(
+        "cancel",
+        lambda t: not t.waits_for_others and t.commutes and not t.fine and t.handler_cancellable(),
+        lambda t: [("cancel", t.process.slot, t.request.of)],
+    ),
+)
+
+
+def _faults_on_request(simulation: Simulation, process: Process, request: SimulatedRequest) -> Iterator[Move]:
+    allowed = simulation.scenario.faults
+    if request.transport.waits():
+        return
     if request.future.done():  # its caller waits no longer
-        return [("crash", process.slot)] if "crash" in allowed else []
-    changes = kind != "store" or _changes(world, request)
-    found: list[Move] = []
-    if kind in CARRIED and not request.ties.local:
-        blocked = request.ties.blocked()
-        if not request.executed:
-            found.extend(("lose", number, retry) for retry in _retries(allowed, "lose"))
-            if request.name != "look" and request.ties.lingers:
-                found.extend(("late", number, retry) for retry in _retries(allowed, "late"))
-            if "refuse" in allowed and any(getattr(op, "result", None) is not None for op in request.ops):
-                found.append(("refuse", number))
-        if request.executed or (changes and not fine and not blocked):
-            found.extend(("mute", number, retry) for retry in _retries(allowed, "mute"))
-    elif kind in ("point", "effect"):
-        if "raise" in allowed:
-            found.append(("throw", number))
-        if "decline" in allowed:
-            found.append(("throw", number, True))
-    if "reject" in allowed and not request.executed and request.ties.refused() is not None:
-        found.append(("reject", number))
-    if "decline" in allowed and not request.executed and request.ties.deniable():
-        found.append(("throw", number, True))
-    if "crash" in allowed:
-        found.append(("crash", process.slot))
-        if kind in CARRIED and changes and not request.executed and request.ties.lingers and "crash-late" in allowed:
-            found.append(("crash", process.slot, True))
-    if request.ties.blocked() and not request.executed:
-        return found
-    if "crash-after" in allowed and not fine and changes and kind in ("store", "broker", "memo", *CARRIED):
-        found.append(("crash_after", number))
-    if "cancel-after" in allowed and kind in CARRIED and changes and (request.executed or not fine):
-        found.extend(
-            ("cancel_after", number, each.number)
-            for each in process.deliveries.values()
-            if each.inside and not each.cancelled
-        )
-    commutes = kind == "effect" or request.ties.local
-    if commutes and request.of and not fine and "cancel" in allowed and not process.deliveries[request.of].cancelled:
-        found.append(("cancel", process.slot, request.of))
-    return found
+        if "crash" in allowed:
+            yield ("crash", process.slot)
+        return
+    changes = request.kind != "store" or _changes_store(simulation, request)
+    target = FaultTarget(process, request, simulation.scenario.fine, changes)
+    for fault in REQUEST_FAULTS:
+        if fault.kind in allowed and fault.applies(target):
+            yield from fault.moves(target)
 
 
-def _changes(world: World, request: Request) -> bool:
-    """Whether executing ``request`` now changes the store: if not, losing it and losing its reply are one."""
-    now = world.now()
-    return any(world.ledger.changes(op, now) for op in request.ops)
-
-
-def _retries(allowed: frozenset[str], fault: str) -> list[bool]:
-    return [retry for retry, name in ((False, fault), (True, f"{fault}-retry")) if name in allowed]
+def _changes_store(simulation: Simulation, request: SimulatedRequest) -> bool:
+    now = simulation.now()
+    return any(simulation.oracle.changes(op, now) for op in request.ops)

@@ -49,9 +49,24 @@ RULES: Final = {
 }
 
 PROMISES: Final = frozenset(
-    ("lost", "doubled", "overlap", "replay", "wedged", "starts", "lease-lie", "cancel", "error", "unexpected",
-     "order", "phantom", "unbalanced", "redelivered", "silent")
-)  # fmt: skip
+    (
+        "lost",
+        "doubled",
+        "overlap",
+        "replay",
+        "wedged",
+        "starts",
+        "lease-lie",
+        "cancel",
+        "error",
+        "unexpected",
+        "order",
+        "phantom",
+        "unbalanced",
+        "redelivered",
+        "silent",
+    )
+)
 CONTRACT: Final = frozenset(("fencing", "refused", "token", "attempts", "claim", "abandoned"))
 
 
@@ -59,9 +74,19 @@ class Grant:
     """One attempt: a claim that was granted."""
 
     __slots__ = (
-        "after_success", "attempt", "doubt", "effects", "epoch", "lease_until", "max_attempts", "owner", "recorded",
-        "running", "started", "token",
-    )  # fmt: skip
+        "after_success",
+        "attempt",
+        "doubt",
+        "effects",
+        "epoch",
+        "lease_until",
+        "max_attempts",
+        "owner",
+        "recorded",
+        "running",
+        "started",
+        "token",
+    )
 
     def __init__(self, op: Claim, answer: Answer, now: int, epoch: int) -> None:
         self.owner = op.owner
@@ -78,7 +103,7 @@ class Grant:
         self.recorded = False  # as done
 
 
-class Book:
+class KeyHistory:
     """All that is known about one key."""
 
     def __init__(self) -> None:
@@ -99,7 +124,7 @@ class Book:
         self.ever_failed = False
         self.decided = False  # by an operator, at least once
 
-    def happened(self, epoch: int) -> int:
+    def count_effect(self, epoch: int) -> int:
         """Count an effect; how many there are now in its epoch."""
         self.effects += 1
         count = self._by_epoch[epoch] = self._by_epoch.get(epoch, 0) + 1
@@ -107,7 +132,7 @@ class Book:
         return count
 
 
-class Ledger:
+class GuardOracle:
     """The books of every key, and the judgement on them. ``fail`` is told every violation."""
 
     def __init__(self, fail: Callable[[str, str], None], *, seen: bool, at_most_once: bool, retention: int) -> None:
@@ -115,7 +140,7 @@ class Ledger:
         self._seen = seen
         self._at_most_once = at_most_once
         self._retention = retention
-        self.books: dict[str, Book] = {}
+        self.histories: dict[str, KeyHistory] = {}
         self.blamed: set[bytes] = set()  # owners that a fault has hit: what they leave behind is not ours to judge
         self._see: dict[type, Callable[[Any, Any, int], None]] = {
             Claim: self._claim,
@@ -125,58 +150,58 @@ class Ledger:
             Remember: self._remember,
         }
 
-    def book(self, key: str) -> Book:
-        book = self.books.get(key)
-        if book is None:
-            book = self.books[key] = Book()
-        return book
+    def history(self, key: str) -> KeyHistory:
+        history = self.histories.get(key)
+        if history is None:
+            history = self.histories[key] = KeyHistory()
+        return history
 
     def recorded(self, key: str) -> bytes | None:
         """The result that was recorded first."""
-        return self.book(key).result
+        return self.history(key).result
 
     def changes(self, op: Batchable, now: int) -> bool:
         """Whether executing ``op`` now would change the store."""
         if not isinstance(op, Claim):
             return not isinstance(op, Look)
-        book = self.book(op.key)
-        return book.state in ("absent", "free") or (book.holder is not None and now >= book.holder.lease_until)
+        history = self.history(op.key)
+        return history.state in ("absent", "free") or (history.holder is not None and now >= history.holder.lease_until)
 
     def grant(self, key: str, owner: bytes, token: int) -> Grant | None:
-        for grant in reversed(self.book(key).grants):
+        for grant in reversed(self.history(key).grants):
             if grant.owner == owner and grant.token == token:
                 return grant
         return None
 
-    def saw(self, op: Batchable, reply: Any, now: int) -> None:
+    def observe(self, op: Batchable, reply: Any, now: int) -> None:
         """The store has executed ``op`` at its time ``now``, and answers ``reply``."""
-        book = self.book(op.key)
-        self._age(book, now)
+        history = self.history(op.key)
+        self._age(history, now)
         self._see[type(op)](op, reply, now)
 
-    def _age(self, book: Book, now: int) -> None:
-        state = book.state
+    def _age(self, history: KeyHistory, now: int) -> None:
+        state = history.state
         if state == "claimed":
-            holder = book.holder
+            holder = history.holder
             assert holder is not None
             gone = not holder.doubt and holder.lease_until + self._retention <= now
         else:
-            gone = state in ("done", "failed", "free") and book.expires <= now
+            gone = state in ("done", "failed", "free") and history.expires <= now
         if gone:
             if state in ("done", "failed"):
-                book.epoch += 1
-            book.state, book.holder, book.attempts, book.result = "absent", None, 0, None
-            book.since = len(book.grants)
+                history.epoch += 1
+            history.state, history.holder, history.attempts, history.result = "absent", None, 0, None
+            history.since = len(history.grants)
 
     # -- the store's answers
 
     def _claim(self, op: Claim, reply: Answer, now: int) -> None:
-        book, key, kind = self.book(op.key), op.key, reply.kind
-        holder, state = book.holder, book.state
+        history, key, kind = self.history(op.key), op.key, reply.kind
+        holder, state = history.holder, history.state
         live = state == "claimed" and holder is not None and now < holder.lease_until
         own = state == "claimed" and holder is not None and holder.owner == op.owner
         if kind == "claimed":
-            self._granted(op, reply, now, live, own)
+            self._judge_grant(op, reply, now, live, own)
         elif own:
             self._fail("claim", f"{key}: a claim that was resent by its owner was answered {kind!r}")
         elif kind == "in_progress":
@@ -187,28 +212,33 @@ class Ledger:
         elif kind == "in_doubt":
             if state != "in_doubt" and not (state == "claimed" and not live and holder is not None and holder.doubt):
                 self._fail("claim", f"{key}: told to be in doubt, but it is {state}")
-            book.state = "in_doubt"
+            history.state = "in_doubt"
         elif kind == "exhausted":
             free = state in ("absent", "free") or (state == "claimed" and not live)
-            had = sum(each.started or each.owner in self.blamed for each in book.grants[book.since :])
+            had = sum(each.started or each.owner in self.blamed for each in history.grants[history.since :])
             if state != "failed" and had < op.max_attempts:
                 self._fail("starts", f"{key}: given up after {had} of {op.max_attempts} attempts")
-            if free and 0 < op.max_attempts <= book.attempts:
-                book.state, book.expires, book.ever_failed = "failed", now + op.retention, True
+            if free and 0 < op.max_attempts <= history.attempts:
+                history.state, history.expires, history.ever_failed = "failed", now + op.retention, True
             elif state != "failed":
-                self._fail("attempts", f"{key}: exhausted after {book.attempts} of {op.max_attempts} attempts")
+                self._fail("attempts", f"{key}: exhausted after {history.attempts} of {op.max_attempts} attempts")
         elif kind in ("done", "failed"):
-            self._finished(book, key, reply)
+            self._judge_finished(history, key, reply)
         else:
             self._fail("claim", f"{key}: a claim was answered {kind!r}")
 
-    def _granted(self, op: Claim, reply: Answer, now: int, live: bool, own: bool) -> None:
-        book, key, holder, state = self.book(op.key), op.key, self.book(op.key).holder, self.book(op.key).state
+    def _judge_grant(self, op: Claim, reply: Answer, now: int, live: bool, own: bool) -> None:
+        history, key, holder, state = (
+            self.history(op.key),
+            op.key,
+            self.history(op.key).holder,
+            self.history(op.key).state,
+        )
         if own and holder is not None:
             if (reply.token, reply.attempts) != (holder.token, holder.attempt):
                 self._fail("token", f"{key}: the same claim, resent, was given another token or attempt")
             return
-        if any(each.owner == op.owner for each in book.grants):
+        if any(each.owner == op.owner for each in history.grants):
             self._fail("ghost", f"{key}: a late claim was granted to one who had settled it before")
         if live:
             self._fail("claim", f"{key}: claimed while the lease of another holds")
@@ -216,70 +246,72 @@ class Ledger:
             self._fail("claim", f"{key}: claimed although it is {state}")
         elif state == "claimed" and holder is not None and holder.doubt:
             self._fail("claim", f"{key}: a lapsed claim that is in doubt was taken as if it were free")
-        if reply.token <= book.token or reply.token < now:
-            self._fail("token", f"{key}: token {reply.token} after {book.token}, at {now}")
-        if reply.attempts != book.attempts + 1 or 0 < op.max_attempts < reply.attempts:
-            self._fail("attempts", f"{key}: attempt {reply.attempts} of {op.max_attempts} after {book.attempts}")
+        if reply.token <= history.token or reply.token < now:
+            self._fail("token", f"{key}: token {reply.token} after {history.token}, at {now}")
+        if reply.attempts != history.attempts + 1 or 0 < op.max_attempts < reply.attempts:
+            self._fail("attempts", f"{key}: attempt {reply.attempts} of {op.max_attempts} after {history.attempts}")
         if holder is not None and not live:
             holder.lease_until = 0  # over for good, even if the store's clock jumps back
-        grant = Grant(op, reply, now, book.epoch)
-        grant.after_success = any(each.recorded and each.effects and each.epoch == book.epoch for each in book.grants)
-        book.grants.append(grant)
-        book.holder, book.state, book.attempts = grant, "claimed", reply.attempts
-        book.token = max(book.token, reply.token)
+        grant = Grant(op, reply, now, history.epoch)
+        grant.after_success = any(
+            each.recorded and each.effects and each.epoch == history.epoch for each in history.grants
+        )
+        history.grants.append(grant)
+        history.holder, history.state, history.attempts = grant, "claimed", reply.attempts
+        history.token = max(history.token, reply.token)
 
-    def _finished(self, book: Book, key: str, reply: Answer) -> None:
-        if book.state != reply.kind:
-            self._fail("claim", f"{key}: told to be {reply.kind}, but it is {book.state}")
-        elif reply.kind == "done" and reply.result != book.result:
-            self._fail("replay", f"{key}: {reply.result!r} replayed, {book.result!r} was recorded first")
+    def _judge_finished(self, history: KeyHistory, key: str, reply: Answer) -> None:
+        if history.state != reply.kind:
+            self._fail("claim", f"{key}: told to be {reply.kind}, but it is {history.state}")
+        elif reply.kind == "done" and reply.result != history.result:
+            self._fail("replay", f"{key}: {reply.result!r} replayed, {history.result!r} was recorded first")
 
     def _look(self, op: Look, reply: Answer, now: int) -> None:
-        book = self.book(op.key)
+        history = self.history(op.key)
         if reply.kind in ("done", "failed"):
-            self._finished(book, op.key, reply)
-        elif reply.kind == "absent" and book.state == "done":
+            self._judge_finished(history, op.key, reply)
+        elif reply.kind == "absent" and history.state == "done":
             self._fail("doubled", f"{op.key}: not seen, although it was recorded, so that it runs again")
 
     def _settlement(self, op: Settlement, reply: bool, now: int) -> None:
-        book, key = self.book(op.key), op.key
+        history, key = self.history(op.key), op.key
         grant = self.grant(key, op.owner, op.token)
-        current = grant is not None and book.holder is grant
+        current = grant is not None and history.holder is grant
         if op.state == "free" and grant is not None and op.refund == grant.started:
             self._fail("attempts", f"{key}: a release that {'refunds' if op.refund else 'counts'} the attempt")
-        open_ = book.state == "claimed" or (book.state == "in_doubt" and op.state == "done")
+        open_ = history.state == "claimed" or (history.state == "in_doubt" and op.state == "done")
         if not reply:
-            if current and (open_ or book.state == op.state):
+            if current and (open_ or history.state == op.state):
                 self._fail("refused", f"{key}: {op.state!r} by its own holder was refused")
             return
         if grant is not None:
             grant.running = False
             if op.state == "done":
-                self._recorded(book, grant, key)
+                self._recorded(history, grant, key)
         if not current:
             self._fail("fencing", f"{key}: {op.state!r} by one whose claim is over was accepted")
         elif open_:
             if op.state == "done":
-                book.result = op.result
-                book.results.append(op.result or b"")
-            book.state, book.expires = op.state, now + op.retention
-            book.attempts -= op.refund
-            book.ever_failed |= op.state == "failed"
-        elif book.state != op.state:
-            self._fail("fencing", f"{key}: {op.state!r} was accepted where it is {book.state}")
+                history.result = op.result
+                history.results.append(op.result or b"")
+            history.state, history.expires = op.state, now + op.retention
+            history.attempts -= op.refund
+            history.ever_failed |= op.state == "failed"
+        elif history.state != op.state:
+            self._fail("fencing", f"{key}: {op.state!r} was accepted where it is {history.state}")
 
-    def _recorded(self, book: Book, grant: Grant, key: str) -> None:
-        book.ever_recorded = True
+    def _recorded(self, history: KeyHistory, grant: Grant, key: str) -> None:
+        history.ever_recorded = True
         if not grant.recorded:
             grant.recorded = True
-            twice = [each for each in book.grants if each.recorded and each.effects and each.epoch == grant.epoch]
+            twice = [each for each in history.grants if each.recorded and each.effects and each.epoch == grant.epoch]
             if len(twice) > 1:
                 self._fail("doubled", f"{key}: {len(twice)} attempts each had their effect and were recorded")
 
     def _renewal(self, op: Renewal, reply: bool, now: int) -> None:
-        book = self.book(op.key)
+        history = self.history(op.key)
         grant = self.grant(op.key, op.owner, op.token)
-        current = grant is not None and book.holder is grant and book.state == "claimed"
+        current = grant is not None and history.holder is grant and history.state == "claimed"
         if reply and grant is not None:
             grant.lease_until = now + op.lease
         if reply and not current:
@@ -288,37 +320,42 @@ class Ledger:
             self._fail("refused", f"{op.key}: a renewal by the holder was refused")
 
     def _remember(self, op: Remember, reply: bool, now: int) -> None:
-        book = self.book(op.key)
+        history = self.history(op.key)
         if not reply:
             self._fail("refused", f"{op.key}: a success was not remembered")
-        elif book.state != "done":
-            book.state, book.result, book.expires = "done", op.result, now + op.retention
-            book.results.append(op.result or b"")
-        book.ever_recorded = True
+        elif history.state != "done":
+            history.state, history.result, history.expires = "done", op.result, now + op.retention
+            history.results.append(op.result or b"")
+        history.ever_recorded = True
 
     # -- what people do
 
     def decided(self, key: str, state: str, result: bytes | None, now: int) -> None:
         """An operator has resolved a record in doubt, or (as ``free``) made the store forget one."""
-        book = self.book(key)
-        if book.holder is not None:
-            book.holder.lease_until = 0  # fenced out
-        book.state, book.holder, book.expires, book.decided = state, None, now + self._retention, True
-        book.token = max(book.token + 1, now)
+        history = self.history(key)
+        if history.holder is not None:
+            history.holder.lease_until = 0  # fenced out
+        history.state, history.holder, history.expires, history.decided = state, None, now + self._retention, True
+        history.token = max(history.token + 1, now)
         if state == "free":
-            book.attempts, book.result, book.epoch, book.since = 0, None, book.epoch + 1, len(book.grants)
+            history.attempts, history.result, history.epoch, history.since = (
+                0,
+                None,
+                history.epoch + 1,
+                len(history.grants),
+            )
         elif state == "done":
-            book.result, book.ever_recorded = result, True
-            book.results.append(result or b"")
+            history.result, history.ever_recorded = result, True
+            history.results.append(result or b"")
         else:
-            book.ever_failed = True
+            history.ever_failed = True
 
     def swept(self, now: int) -> None:
-        for book in self.books.values():
-            self._age(book, now)
-            holder = book.holder
-            if book.state == "claimed" and holder is not None and holder.doubt and holder.lease_until <= now:
-                book.state = "in_doubt"
+        for history in self.histories.values():
+            self._age(history, now)
+            holder = history.holder
+            if history.state == "claimed" and holder is not None and holder.doubt and holder.lease_until <= now:
+                history.state = "in_doubt"
 
     # -- what the handler does
 
@@ -326,21 +363,21 @@ class Ledger:
         """A handler of ``key`` starts."""
         if grant is None:
             return
-        for other in self.book(key).grants:
+        for other in self.history(key).grants:
             if other is grant:
                 break  # a later one took over because our lease had ended: it is allowed to run beside us
             if other.running and now < other.lease_until:
                 self._fail("overlap", f"{key}: attempt {grant.attempt} runs beside attempt {other.attempt}")
         grant.started = grant.running = True
-        book = self.book(key)
-        starts = sum(each.started for each in book.grants[book.since :])
+        history = self.history(key)
+        starts = sum(each.started for each in history.grants[history.since :])
         if 0 < grant.max_attempts < starts:
             self._fail("starts", f"{key}: started for the {starts}th time, of {grant.max_attempts} allowed")
 
     def effect(self, key: str, grant: Grant | None) -> None:
         """The effect of ``key`` happens."""
-        book = self.book(key)
-        count = book.happened(book.epoch if grant is None else grant.epoch)
+        history = self.history(key)
+        count = history.count_effect(history.epoch if grant is None else grant.epoch)
         if grant is not None:
             grant.effects += 1
             if self._at_most_once and count > 1:
@@ -353,23 +390,23 @@ class Ledger:
     # -- what is told to the broker
 
     def acked(self, key: str) -> None:
-        book = self.book(key)
-        if not (book.effects or book.decided) or not book.ever_recorded:
-            what = "never happened" if not book.effects else "is not recorded"
+        history = self.history(key)
+        if not (history.effects or history.decided) or not history.ever_recorded:
+            what = "never happened" if not history.effects else "is not recorded"
             self._fail("lost", f"{key}: acked, but its effect {what}")
 
     def dead(self, key: str) -> None:
-        book = self.book(key)
-        if book.ever_failed:
+        history = self.history(key)
+        if history.ever_failed:
             return
-        if book.attempts <= CRASHES:
+        if history.attempts <= CRASHES:
             self._fail("lost", f"{key}: dead-lettered, but it has not failed for good")
-        elif book.holder is not None:  # F20: parked; its claim lapses, so that its duplicates are recognised, too
-            self.blamed.add(book.holder.owner)
+        elif history.holder is not None:  # F20: parked; its claim lapses, so that its duplicates are recognised, too
+            self.blamed.add(history.holder.owner)
 
     def replayed(self, key: str, value: object) -> None:
         """A duplicate was given ``value``. (That it is the first was looked at when the store replied.)"""
-        results = self.book(key).results
+        results = self.history(key).results
         if not any(f'"{value}"'.encode() in result for result in results):
             self._fail("replay", f"{key}: a duplicate got {value!r}, recorded was {results}")
 
@@ -377,32 +414,51 @@ class Ledger:
 
     def holds(self, key: str, grant: Grant, now: int) -> bool:
         """Whether ``grant`` is the record's, its lease included. (What an operator does nobody is told at once.)"""
-        book = self.book(key)
-        return book.decided or (book.holder is grant and book.state == "claimed" and now < grant.lease_until)
+        history = self.history(key)
+        return history.decided or (history.holder is grant and history.state == "claimed" and now < grant.lease_until)
 
     def left(self, owners: Collection[bytes]) -> str | None:
         """The key of a claim that one of ``owners``, whose call is over, has left standing though nothing broke."""
-        for key, book in self.books.items():
-            holder = book.holder
-            if book.state == "claimed" and holder is not None and holder.owner in owners:
+        for key, history in self.histories.items():
+            holder = history.holder
+            if history.state == "claimed" and holder is not None and holder.owner in owners:
                 return key if holder.owner not in self.blamed else None
         return None
 
-    def standing(self, tag: Callable[[bytes], object]) -> tuple[object, ...]:
+    def state_key(self, tag: Callable[[bytes], object]) -> tuple[object, ...]:
         """What of all this can still decide a verdict; owners by their ``tag``, None for those that are gone."""
-        return tuple((key, *self._standing(book, tag)) for key, book in sorted(self.books.items()))
+        return tuple((key, *self._standing(history, tag)) for key, history in sorted(self.histories.items()))
 
-    def _standing(self, book: Book, tag: Callable[[bytes], object]) -> tuple[object, ...]:
-        holder, epoch = book.holder, [each for each in book.grants if each.epoch == book.epoch]
-        starts = sum(each.started for each in book.grants[book.since :])
+    def _standing(self, history: KeyHistory, tag: Callable[[bytes], object]) -> tuple[object, ...]:
+        holder, epoch = history.holder, [each for each in history.grants if each.epoch == history.epoch]
+        starts = sum(each.started for each in history.grants[history.since :])
         return (
-            book.state, book.attempts, starts, book.token, book.expires, min(book.effects, 2), book.ever_recorded,
-            book.ever_failed, book.decided, sum(each.effects for each in epoch),
+            history.state,
+            history.attempts,
+            starts,
+            history.token,
+            history.expires,
+            min(history.effects, 2),
+            history.ever_recorded,
+            history.ever_failed,
+            history.decided,
+            sum(each.effects for each in epoch),
             any(each.recorded and each.effects for each in epoch),
             holder and (tag(holder.owner), holder.token, holder.lease_until, holder.owner in self.blamed),
             tuple(
-                (tag(each.owner), each.token, each.lease_until, each.started, each.running, each.effects, each.recorded,
-                 each.after_success, each.epoch == book.epoch, each.owner in self.blamed)
-                for each in book.grants if tag(each.owner) is not None
+                (
+                    tag(each.owner),
+                    each.token,
+                    each.lease_until,
+                    each.started,
+                    each.running,
+                    each.effects,
+                    each.recorded,
+                    each.after_success,
+                    each.epoch == history.epoch,
+                    each.owner in self.blamed,
+                )
+                for each in history.grants
+                if tag(each.owner) is not None
             ),
-        )  # fmt: skip
+        )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .scenario import LEASE
-from .stage import Declined
-from .wire import Ties
-from .world import Delivery, Process, World
+from .simulation import Process, SimulatedDelivery, Simulation
+from .system import PermanentDecline
+from .transport import Transport
 
 
 class TurnedAway(Exception):
@@ -17,14 +17,14 @@ class TurnedAway(Exception):
     status_code = 429
 
 
-class Lost:
+class RequestLost:
     """What became of a request that was on its way for too long."""
 
 
-class Call(Ties):
+class ProviderCall(Transport):
     """One request to the provider. Whoever loses it, or its answer, does not know which."""
 
-    def __init__(self, provider: Provider, key: str) -> None:
+    def __init__(self, provider: SimulatedProvider, key: str) -> None:
         self._provider = provider
         self._key = key
 
@@ -38,39 +38,43 @@ class Call(Ties):
         return not self._provider.knows(self._key)
 
     def deny(self) -> None:
-        self._provider.answers[self._key] = (self._provider.world.elapsed, None)
+        self._provider.answers[self._key] = (self._provider.simulation.elapsed, None)
 
 
-class Provider:
+class SimulatedProvider:
     """What it has done, and which keys it remembers. ``window``: for how long; None: it keeps no keys."""
 
-    def __init__(self, world: World, window: int | None) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, window: int | None) -> None:
+        self.simulation = simulation
         self.window = window
         self.effects: list[str] = []
         self.answers: dict[str, tuple[int, str | None]] = {}  # by key: when, and what; None: declined
 
     def knows(self, key: str) -> bool:
         return (
-            self.window is not None and key in self.answers and self.world.elapsed < self.answers[key][0] + self.window
+            self.window is not None
+            and key in self.answers
+            and self.simulation.elapsed < self.answers[key][0] + self.window
         )
 
-    async def call(self, process: Process, delivery: Delivery, key: str, what: str) -> str:
+    async def call(self, process: Process, delivery: SimulatedDelivery, key: str, what: str) -> str:
         """Do ``what``, once for ``key`` as long as that is kept."""
         outcome: str | None = await self.ask(process, delivery, key, lambda: self._do(key, what))
         if outcome is None:
-            raise Declined("declined")
+            raise PermanentDecline("declined")
         return outcome
 
-    async def ask(self, process: Process, delivery: Delivery, key: str, apply: Callable[[], Any]) -> Any:
+    async def ask(self, process: Process, delivery: SimulatedDelivery, key: str, apply: Callable[[], Any]) -> Any:
         """What ``apply`` gives, executed at the provider within the time that a request lingers, or not at all."""
-        until = self.world.elapsed + LEASE
+        until = self.simulation.elapsed + LEASE
 
         def arrive() -> Any:
-            return apply() if self.world.elapsed <= until else Lost
+            return apply() if self.simulation.elapsed <= until else RequestLost
 
-        outcome = await self.world.ask(process, "call", ("call",), arrive, of=delivery.number, ties=Call(self, key))
-        if outcome is Lost:
+        outcome = await self.simulation.ask(
+            process, "call", ("call",), arrive, of=delivery.number, transport=ProviderCall(self, key)
+        )
+        if outcome is RequestLost:
             raise TimeoutError("no answer")
         return outcome
 
@@ -78,11 +82,11 @@ class Provider:
         if self.knows(key):
             return self.answers[key][1]
         self.effects.append(what)
-        self.world.tell(f"    provider: {what}, effect number {self.effects.count(what)}")
-        self.answers[key] = (self.world.elapsed, f"receipt-{what}")
+        self.simulation.narrate(f"    provider: {what}, effect number {self.effects.count(what)}")
+        self.answers[key] = (self.simulation.elapsed, f"receipt-{what}")
         return f"receipt-{what}"
 
-    def standing(self) -> object:
+    def state_key(self) -> object:
         return tuple(sorted(self.effects)), tuple(sorted(self.answers.items()))
 
 

@@ -44,12 +44,12 @@ FAULTS: Final = {
 }
 
 
-def kinds(names: str) -> frozenset[str]:
+def parse_faults(names: str) -> frozenset[str]:
     """Of faults, by their names."""
     return frozenset(names.split())
 
 
-BASIC: Final = kinds(
+BASIC: Final = parse_faults(
     "lose late late-retry mute mute-retry crash crash-late crash-after cancel cancel-after raise lapse"
 )
 

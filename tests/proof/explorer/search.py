@@ -13,22 +13,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest import mock
 
+from .actions import FREE, perform
 from .catalogue import scenario as named
 from .moves import moves
 from .scenario import Scenario
-from .stage import Stage
-from .stages import stage_for
-from .state import fingerprint
-from .steps import FREE, perform
-from .world import ENFORCED, Move, World
+from .simulation import ENFORCED, Move, Simulation
+from .state_fingerprint import fingerprint
+from .system import SystemUnderTest
+from .systems import system_for
 
-Choose = Callable[[World, list[Move]], int]
+Choose = Callable[[Simulation, list[Move]], int]
 Rules = frozenset[str]
 
 
 @dataclass
-class Finding:
+class Counterexample:
     """A violation: the rule, what it was about, and the shortest schedule found that leads to it."""
 
     scenario: str
@@ -49,7 +50,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class SearchReport:
     """What a search came to. ``lost``, ``doubled`` and the rest are summed over the keys of all schedules that were
     run to their end; those that came to a moment which had been seen before end there."""
 
@@ -67,22 +68,22 @@ class Report:
     rules: Counter[str] = field(default_factory=Counter)  # violations of each
     crash_points: set[str] = field(default_factory=set)  # at which a process was killed
     outcomes: set[tuple[object, ...]] = field(default_factory=set)  # every way in which it ended
-    finding: Finding | None = None
+    finding: Counterexample | None = None
 
-    def count(self, world: World) -> None:
+    def count(self, simulation: Simulation) -> None:
         """Add one schedule."""
         self.schedules += 1
-        self.steps += world.steps
-        self.faults += world.faults
-        self.crash_points |= world.crash_points
-        if world.violation is not None:
-            self.rules[world.violation[0]] += 1
-        if not world.tally:
+        self.steps += simulation.steps
+        self.faults += simulation.faults
+        self.crash_points |= simulation.crash_points
+        if simulation.violation is not None:
+            self.rules[simulation.violation[0]] += 1
+        if not simulation.tally:
             return
         outcome: list[object] = []
-        for key, (lost, repeated) in sorted(world.tally.items()):
-            states = sorted(entry.state for entry in world.broker.entries if entry.key == key and not entry.probe)
-            outcome.append((key, lost, repeated, tuple(states), *world.stage.summary(world, key)))
+        for key, (lost, repeated) in sorted(simulation.tally.items()):
+            states = sorted(entry.state for entry in simulation.broker.entries if entry.key == key and not entry.probe)
+            outcome.append((key, lost, repeated, tuple(states), *simulation.system.summary(simulation, key)))
             self.lost += lost
             self.doubled += repeated
             self.in_doubt += "parked" in states
@@ -98,60 +99,62 @@ class Report:
         )
 
 
-class Seen(Exception):
+class AlreadyExplored(Exception):
     """This moment was explored before."""
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without the log lines that faults call forth, and with the collector at rest between schedules."""
+def _quiet_and_deterministic() -> Iterator[None]:
+    """Without the log lines that faults call forth, without chance (every pause is as long as it may be), and with the
+    collector at rest between schedules."""
     log = logging.getLogger("effectonce")
     before, log.disabled = log.disabled, True
     collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with mock.patch.object(random, "uniform", lambda low, high: high):
+            yield
     finally:
         log.disabled = before
         if collecting:
             gc.enable()
 
 
-def _always(world: World) -> bool:
+def _always(simulation: Simulation) -> bool:
     return True
 
 
-def play(world: World, choose: Choose, bold: Callable[[World], bool] = _always) -> None:
+def play(simulation: Simulation, choose: Choose, bold: Callable[[Simulation], bool] = _always) -> None:
     """Run ``world`` to its end, or to its first violation, picking moves by ``choose``.
 
     Where it is not ``bold`` there are no faults to pick. They stand behind all others, so the numbers mean the same.
     """
 
     def listed() -> list[Move]:
-        return moves(world, 1_000_000 if bold(world) else 0)
+        return moves(simulation, 1_000_000 if bold(simulation) else 0)
 
     def meanwhile() -> None:
         for _ in range(4):
             found: list[Move] = [("stay",), *(move for move in listed() if not move[0].startswith("beat"))]
-            world.free = sum(move[0] in FREE for move in found)
-            pick = found[choose(world, found)] if world.violation is None else found[0]
+            simulation.free = sum(move[0] in FREE for move in found)
+            pick = found[choose(simulation, found)] if simulation.violation is None else found[0]
             if pick == found[0]:
                 return
-            perform(world, pick)
+            perform(simulation, pick)
 
-    world.meanwhile = meanwhile
-    while world.violation is None:
+    simulation.meanwhile = meanwhile
+    while simulation.violation is None:
         found = listed()
         if not found:
-            world.stage.finish(world)
+            simulation.system.finish(simulation)
             return
-        perform(world, found[choose(world, found)])
+        perform(simulation, found[choose(simulation, found)])
 
 
 # -- all of them
 
 
-@_undisturbed()
+@_quiet_and_deterministic()
 def explore(
     scenario: Scenario | str,
     faults: int = 2,
@@ -160,29 +163,29 @@ def explore(
     prune: bool = True,
     rules: Rules = ENFORCED,
     limit: float = 3600.0,
-) -> Report:
+) -> SearchReport:
     """Every schedule of ``scenario`` with at most ``faults`` faults.
 
     A schedule that comes to a moment which another one has been at ends there (not with ``prune=False``). Stops at
     the first violation, unless ``keep_going``; after ``limit`` seconds the report is not ``complete``.
     """
-    stage = stage_for(named(scenario) if isinstance(scenario, str) else scenario)
-    report = Report(stage.scenario.name)
+    system = system_for(named(scenario) if isinstance(scenario, str) else scenario)
+    report = SearchReport(system.scenario.name)
     began = time.monotonic()
     seen: set[int] = set()
     path: list[tuple[list[Move], int]] = []
     while True:
-        world = World(stage, rules=rules)
+        simulation = Simulation(system, rules=rules)
         try:
-            _descend(world, path, seen if prune else None, faults)
-        except Seen:
+            _descend(simulation, path, seen if prune else None, faults)
+        except AlreadyExplored:
             pass
-        world.end()
-        report.count(world)
+        simulation.end()
+        report.count(simulation)
         if report.schedules % 250 == 0:
             gc.collect()
-        if world.violation is not None and report.finding is None:
-            report.finding = found(stage, [at for _, at in path], rules=rules)
+        if simulation.violation is not None and report.finding is None:
+            report.finding = found(system, [at for _, at in path], rules=rules)
         while path and path[-1][1] + 1 == len(path[-1][0]):
             path.pop()
         report.complete = not path
@@ -194,30 +197,30 @@ def explore(
     return report
 
 
-def _descend(world: World, path: list[tuple[list[Move], int]], seen: set[int] | None, budget: int) -> None:
+def _descend(simulation: Simulation, path: list[tuple[list[Move], int]], seen: set[int] | None, budget: int) -> None:
     """Run the schedule that ``path`` begins, and extend ``path`` by its plain course."""
     for options, at in path:
-        perform(world, options[at])
-        if world.violation is not None:
+        perform(simulation, options[at])
+        if simulation.violation is not None:
             return
-    while world.violation is None:
-        options = moves(world, budget)
+    while simulation.violation is None:
+        options = moves(simulation, budget)
         if not options:
-            world.stage.finish(world)
+            simulation.system.finish(simulation)
             return
         if seen is not None and len(options) > 1:
-            moment = fingerprint(world)
+            moment = fingerprint(simulation)
             if moment in seen:
-                raise Seen
+                raise AlreadyExplored
             seen.add(moment)
         path.append((options, 0))
-        perform(world, options[0])
+        perform(simulation, options[0])
 
 
 # -- many at random
 
 
-@_undisturbed()
+@_quiet_and_deterministic()
 def sample(
     scenario: Scenario | str,
     schedules: int,
@@ -226,26 +229,26 @@ def sample(
     faults: int = 6,
     rules: Rules = ENFORCED,
     limit: float = 3600.0,
-) -> Report:
+) -> SearchReport:
     """That many schedules at random, each with up to ``faults`` faults; fewer where ``limit`` seconds are over.
 
     The same seed gives the same schedules.
     """
-    stage = stage_for(named(scenario) if isinstance(scenario, str) else scenario)
-    report = Report(stage.scenario.name, complete=False)
+    system = system_for(named(scenario) if isinstance(scenario, str) else scenario)
+    report = SearchReport(system.scenario.name, complete=False)
     began = time.monotonic()
     for number in range(schedules):
         if time.monotonic() > began + limit:
             break
         dice = _Dice(f"{seed}/{number}", faults)
-        world = World(stage, rules=rules)
-        play(world, dice.choose, dice.bold)
-        world.end()
-        report.count(world)
+        simulation = Simulation(system, rules=rules)
+        play(simulation, dice.choose, dice.bold)
+        simulation.end()
+        report.count(simulation)
         if number % 100 == 99:
             gc.collect()
-        if world.violation is not None:
-            report.finding = found(stage, dice.schedule, rules=rules)
+        if simulation.violation is not None:
+            report.finding = found(system, dice.schedule, rules=rules)
             break
     report.seconds = time.monotonic() - began
     return report
@@ -260,12 +263,12 @@ class _Dice:
         self._eager = self._random.choice((0.05, 0.1, 0.2))
         self.schedule: list[int] = []
 
-    def bold(self, world: World) -> bool:
+    def bold(self, simulation: Simulation) -> bool:
         """Whether it is to be a fault now."""
-        return world.faults < self._budget and self._random.random() < self._eager
+        return simulation.faults < self._budget and self._random.random() < self._eager
 
-    def choose(self, world: World, options: list[Move]) -> int:
-        free = min(world.free, len(options))
+    def choose(self, simulation: Simulation, options: list[Move]) -> int:
+        free = min(simulation.free, len(options))
         pick = self._random.randrange(free, len(options)) if free < len(options) else self._random.randrange(free)
         self.schedule.append(pick)
         return pick
@@ -274,51 +277,57 @@ class _Dice:
 # -- one of them
 
 
-def replay(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, story: list[str] | None = None) -> World:
+@_quiet_and_deterministic()
+def replay(
+    system: SystemUnderTest, schedule: Sequence[int], *, rules: Rules = ENFORCED, story: list[str] | None = None
+) -> Simulation:
     """Run one schedule again. A number that is too large for its choice is taken as the last."""
-    world = World(stage, rules=rules, story=story)
+    simulation = Simulation(system, rules=rules, story=story)
     numbers = iter(schedule)
-    play(world, lambda _, options: min(next(numbers, 0), len(options) - 1))
-    world.end()
-    return world
+    play(simulation, lambda _, options: min(next(numbers, 0), len(options) - 1))
+    simulation.end()
+    return simulation
 
 
-def found(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED) -> Finding:
+def found(system: SystemUnderTest, schedule: Sequence[int], *, rules: Rules = ENFORCED) -> Counterexample:
     """The violation that ``schedule`` leads to, made short."""
-    short = shrink(stage, schedule, rules=rules)
+    short = shrink(system, schedule, rules=rules)
     story: list[str] = []
-    world = replay(stage, short, rules=rules, story=story)
-    rule, text = world.violation or ("unexpected", "this violation does not repeat: the code under test is not steady")
-    return Finding(stage.scenario.name, rule, text, short, story)
+    simulation = replay(system, short, rules=rules, story=story)
+    rule, text = simulation.violation or (
+        "unexpected",
+        "this violation does not repeat: the code under test is not steady",
+    )
+    return Counterexample(system.scenario.name, rule, text, short, story)
 
 
-def shrink(stage: Stage, schedule: Sequence[int], *, rules: Rules = ENFORCED, tries: int = 400) -> list[int]:
+def shrink(system: SystemUnderTest, schedule: Sequence[int], *, rules: Rules = ENFORCED, tries: int = 400) -> list[int]:
     """A schedule that breaks the same rule with no more faults, is shorter and has smaller numbers.
 
     As short as ``tries`` runs make it; the one given, without its trailing zeros, where it breaks no rule.
     """
-    best = _trimmed(schedule)
-    world = replay(stage, best, rules=rules)
-    if world.violation is None:
+    best = _trim(schedule)
+    simulation = replay(system, best, rules=rules)
+    if simulation.violation is None:
         return best
-    rule, faults = world.violation[0], world.faults
+    rule, faults = simulation.violation[0], simulation.faults
     again = True
     while again:
         again = False
-        for candidate in _smaller(best):
+        for candidate in _list_smaller(best):
             if (len(candidate), sum(candidate)) >= (len(best), sum(best)):
                 continue
             if tries == 0:
                 return best
             tries -= 1
-            world = replay(stage, candidate, rules=rules)
-            if world.violation is not None and world.violation[0] == rule and world.faults <= faults:
-                best, faults, again = _trimmed(candidate), world.faults, True
+            simulation = replay(system, candidate, rules=rules)
+            if simulation.violation is not None and simulation.violation[0] == rule and simulation.faults <= faults:
+                best, faults, again = _trim(candidate), simulation.faults, True
                 break
     return best
 
 
-def _smaller(schedule: list[int]) -> Iterator[list[int]]:
+def _list_smaller(schedule: list[int]) -> Iterator[list[int]]:
     yield schedule[: len(schedule) // 2]
     for size in (16, 8, 4, 2, 1):
         for at in range(len(schedule) - size, -1, -max(1, size // 2)):
@@ -336,7 +345,7 @@ def _smaller(schedule: list[int]) -> Iterator[list[int]]:
                 yield [*schedule[:at], number, *schedule[at + size + 1 :]]
 
 
-def _trimmed(schedule: Sequence[int]) -> list[int]:
+def _trim(schedule: Sequence[int]) -> list[int]:
     best = list(schedule)
     while best and best[-1] == 0:
         best.pop()

@@ -7,44 +7,109 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from .catalogue import LARGE, NAIVE
-from .search import Report, explore, sample
+from .search import SearchReport, explore, sample
 
 Bounds = Literal["short", "full"]
 
 #: How many faults at most, where every schedule is tried. In every test run some scenarios have fewer kinds of them.
 SHORT: Final = {
-    "guard-L": 1, "guard-D": 1, "guard-S": 1, "guard-K": 1, "guard-A": 1, "guard-G": 0, "guard-O": 1,
-    "guard-G2+crash+crash-after+lapse": 1, "guard-B+crash+crash-after+lapse+beat-late+beat-mute": 2,
-    "guard-W+crash+crash-after+raise+lapse": 1, "inbox-T": 1, "inbox-first+crash+crash-after+late": 2,
-    "inbox-A+crash+crash-after+raise": 1, "intents-K+crash+crash-after+lapse+age": 1,
-    "intents-I+crash+crash-after+mute": 1, "intents-R": 1, "intents-K-recover+crash": 1,
-    "intents-I-recover+crash-after": 1, "outbox-batch": 1, "outbox-relay+crash+crash-after+late": 1,
-    "outbox-send+crash+crash-after": 1, "saga-S": 1, "saga-T": 1, "saga-resume+crash+crash-after": 1,
-    "line-L": 0, "line-to": 0, "line-E+stop": 1, "line-B+crash+crash-after": 1, "redrive+crash+crash-after": 1,
-    "line-T": 0, "line-TB": 1, "line-TO": 1, "line-O+raise": 1, "intents-K-joined+crash+crash-after+lapse": 1,
-    "intents-I-joined+crash+mute": 1, "intents-K-joined-recover+crash": 1,
-}  # fmt: skip
+    "guard-L": 1,
+    "guard-D": 1,
+    "guard-S": 1,
+    "guard-K": 1,
+    "guard-A": 1,
+    "guard-G": 0,
+    "guard-O": 1,
+    "guard-G2+crash+crash-after+lapse": 1,
+    "guard-B+crash+crash-after+lapse+beat-late+beat-mute": 2,
+    "guard-W+crash+crash-after+raise+lapse": 1,
+    "inbox-T": 1,
+    "inbox-first+crash+crash-after+late": 2,
+    "inbox-A+crash+crash-after+raise": 1,
+    "intents-K+crash+crash-after+lapse+age": 1,
+    "intents-I+crash+crash-after+mute": 1,
+    "intents-R": 1,
+    "intents-K-recover+crash": 1,
+    "intents-I-recover+crash-after": 1,
+    "outbox-batch": 1,
+    "outbox-relay+crash+crash-after+late": 1,
+    "outbox-send+crash+crash-after": 1,
+    "saga-S": 1,
+    "saga-T": 1,
+    "saga-resume+crash+crash-after": 1,
+    "worker-L": 0,
+    "worker-to": 0,
+    "worker-E+stop": 1,
+    "worker-B+crash+crash-after": 1,
+    "redrive+crash+crash-after": 1,
+    "worker-T": 0,
+    "worker-TB": 1,
+    "worker-TO": 1,
+    "worker-O+raise": 1,
+    "intents-K-joined+crash+crash-after+lapse": 1,
+    "intents-I-joined+crash+mute": 1,
+    "intents-K-joined-recover+crash": 1,
+}
 #: And in a proof: the cheap ones first, since what they leave of their time is for the others.
 FULL: Final = {
-    "guard-D": 1, "guard-K": 1, "guard-A": 1, "guard-G2": 1, "guard-W": 1, "guard-B": 2, "intents-R": 1, "inbox-A": 1,
-    "inbox-first": 2, "outbox-batch": 1, "outbox-relay": 1, "outbox-send": 1, "intents-I": 1, "intents-K": 1,
-    "intents-I-joined": 1, "intents-K-joined": 1, "redrive": 1, "saga-T": 2, "saga-resume": 1, "line-E": 1, "line-B": 1,
-    "line-TO": 2, "line-TB": 1, "line-O": 1, "intents-I-recover": 1, "guard-S": 2, "guard-O": 2, "inbox-T": 2,
-    "outbox-batch+crash+crash-after+mute": 2, "outbox-relay+crash+reject+late": 2, "line-O+raise": 2, "guard-G": 1,
-    "saga-S": 2, "intents-K-recover": 1, "intents-K-joined-recover": 1, "line-TB+crash+raise": 2, "line-T": 1,
-    "line-to": 1, "line-L": 1, "guard-L": 2,
-}  # fmt: skip
+    "guard-D": 1,
+    "guard-K": 1,
+    "guard-A": 1,
+    "guard-G2": 1,
+    "guard-W": 1,
+    "guard-B": 2,
+    "intents-R": 1,
+    "inbox-A": 1,
+    "inbox-first": 2,
+    "outbox-batch": 1,
+    "outbox-relay": 1,
+    "outbox-send": 1,
+    "intents-I": 1,
+    "intents-K": 1,
+    "intents-I-joined": 1,
+    "intents-K-joined": 1,
+    "redrive": 1,
+    "saga-T": 2,
+    "saga-resume": 1,
+    "worker-E": 1,
+    "worker-B": 1,
+    "worker-TO": 2,
+    "worker-TB": 1,
+    "worker-O": 1,
+    "intents-I-recover": 1,
+    "guard-S": 2,
+    "guard-O": 2,
+    "inbox-T": 2,
+    "outbox-batch+crash+crash-after+mute": 2,
+    "outbox-relay+crash+reject+late": 2,
+    "worker-O+raise": 2,
+    "guard-G": 1,
+    "saga-S": 2,
+    "intents-K-recover": 1,
+    "intents-K-joined-recover": 1,
+    "worker-TB+crash+raise": 2,
+    "worker-T": 1,
+    "worker-to": 1,
+    "worker-L": 1,
+    "guard-L": 2,
+}
 
 #: In a random schedule.
 RANDOM: Final = 6
 
 #: The modes of DESIGN section 1, and the tools that have none.
 MODES: Final = {
-    "guard-S": "S", "guard": "L", "line-T": "T", "line": "L", "inbox": "T", "intents-K": "K", "intents": "I",
-}  # fmt: skip
+    "guard-S": "S",
+    "guard": "L",
+    "worker-T": "T",
+    "worker": "L",
+    "inbox": "T",
+    "intents-K": "K",
+    "intents": "I",
+}
 
 
-class Row(NamedTuple):
+class SearchRow(NamedTuple):
     """What one search came to. ``most``: how many faults one schedule may have. ``seed``: None where every schedule was
     tried, and ``complete`` says whether there was time for all of them. ``broken``: the violation, with its timeline
     and the line that replays it; of the control arms (mode ``naive``) there must be one."""
@@ -75,8 +140,8 @@ def explore_all(
     seconds: float | None = None,
     schedules: int = 20_000,
     seed: int = 0,
-    progress: Callable[[Row], None] | None = None,
-) -> list[Row]:
+    progress: Callable[[SearchRow], None] | None = None,
+) -> list[SearchRow]:
     """Every scenario: the small ones exhaustively up to ``bounds``, the large ones at random, and the control arms.
 
     ``schedules`` is how many random ones there are in all. Each row has an equal share of ``seconds``, and of what the
@@ -85,14 +150,14 @@ def explore_all(
     """
     exhaustive = SHORT if bounds == "short" else FULL
     end = None if seconds is None else time.monotonic() + seconds
-    rows: list[Row] = []
+    rows: list[SearchRow] = []
 
     def limit() -> float:
         to_come = len(NAIVE) + len(exhaustive) + len(LARGE) - len(rows)
         return 1e9 if end is None else max(0.0, end - time.monotonic()) / to_come
 
-    def add(mode: str, report: Report, most: int, of: int | None) -> None:
-        rows.append(_row(mode, report, most, of))
+    def add(mode: str, report: SearchReport, most: int, of: int | None) -> None:
+        rows.append(_make_row(mode, report, most, of))
         if progress is not None:
             progress(rows[-1])
 
@@ -111,19 +176,19 @@ def explore_all(
     return rows
 
 
-def _row(mode: str, report: Report, most: int, seed: int | None) -> Row:
-    return Row(
-        mode,
-        report.scenario,
-        report.schedules,
-        most,
-        report.faults,
-        report.lost,
-        report.doubled,
-        report.in_doubt,
-        seed,
-        frozenset(report.crash_points),
-        report.seconds,
-        report.complete,
-        "" if report.finding is None else str(report.finding),
+def _make_row(mode: str, report: SearchReport, most: int, seed: int | None) -> SearchRow:
+    return SearchRow(
+        mode=mode,
+        scenario=report.scenario,
+        schedules=report.schedules,
+        most=most,
+        faults=report.faults,
+        lost=report.lost,
+        doubled=report.doubled,
+        in_doubt=report.in_doubt,
+        seed=seed,
+        crash_points=frozenset(report.crash_points),
+        seconds=report.seconds,
+        complete=report.complete,
+        broken="" if report.finding is None else str(report.finding),
     )

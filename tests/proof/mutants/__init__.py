@@ -2,24 +2,40 @@
 
 The list is data. A mutant names its number in the failure catalogue and where to look for it, and is put in place by
 swapping an attribute or two for as long as the search runs. One that survives fails the build.
+
+The mutants of the worker (`worker`, `worker_transactions`) swap nothing inside it. They stand at its seams: what the
+explorer's store port, consumer, publisher, database session and handler say to it, or do with what it says.
 """
 
-from . import flow, inbox, intents, joined, line, recovery, redrive, relay, saga, store, transactions, worker
+from . import (
+    dispatch,
+    flow,
+    inbox,
+    intents,
+    joined,
+    recovery,
+    redrive,
+    relay,
+    saga,
+    store,
+    worker,
+    worker_transactions,
+)
 from .base import MUTANTS, Mutant
 
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "dispatch",
     "flow",
     "inbox",
     "intents",
     "joined",
-    "line",
     "recovery",
     "redrive",
     "relay",
     "saga",
     "store",
-    "transactions",
     "worker",
+    "worker_transactions",
 ]

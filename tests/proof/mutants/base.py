@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tests.proof.explorer import Report, explore, sample, scenario
+from tests.proof.explorer import SearchReport, explore, sample, scenario
 
 Function = Callable[..., Any]
 Swap = tuple[Any, str, Any]  # what of whom is replaced by what
@@ -32,7 +32,7 @@ class Mutant:
                 stack.enter_context(mock.patch.object(owner, name, value))
             yield
 
-    def search(self, rules: frozenset[str]) -> Report:
+    def search(self, rules: frozenset[str]) -> SearchReport:
         """Search with the defect in place. Its report has a finding, or it has survived."""
         name, _, faults = self.hunt.partition("/")
         with self.in_place():

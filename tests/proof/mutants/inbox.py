@@ -7,13 +7,13 @@ from typing import Any
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import AttemptsExhausted
 from effectonce.inbox import delivery, rows
-from tests.proof.explorer.database import Session
-from tests.proof.explorer.tools.inbox import InboxStage
+from tests.proof.explorer.database import SimulatedSession
+from tests.proof.explorer.tools.inbox import InboxSystem
 
 from .base import mutant
 
-_insert, _commit, _send = rows._Keyed.insert, delivery.Transaction.commit, Session._send
-_work = InboxStage.work
+_insert, _commit, _send = rows._Keyed.insert, delivery.Transaction.commit, SimulatedSession._send
+_work = InboxSystem.work
 
 
 @mutant("F33", rows._Keyed, "insert", "inbox-T+raise/1")
@@ -49,14 +49,14 @@ async def broken_transaction_is_success(self: Any, error: BaseException) -> floa
     return None
 
 
-@mutant("F05", InboxStage, "work", "inbox-T+crash/1")
-async def inbox_acked_before_commit(self: Any, world: Any, process: Any, delivery: Any) -> None:
+@mutant("F05", InboxSystem, "work", "inbox-T+crash/1")
+async def inbox_acked_before_commit(self: Any, simulation: Any, process: Any, delivery: Any) -> None:
     """Acked before the commit."""
-    await world.ask_broker(process, delivery, "ack")
-    await _work(self, world, process, delivery)
+    await simulation.ask_broker(process, delivery, "ack")
+    await _work(self, simulation, process, delivery)
 
 
-@mutant("F30", Session, "_send", "inbox-T+late/1")
+@mutant("F30", SimulatedSession, "_send", "inbox-T+late/1")
 async def insert_does_not_wait(self: Any, sql: str, params: Any, named: bool) -> Any:
     """The insert looks at what is committed instead of waiting for an open transaction with the same key."""
     database = self.connection.database

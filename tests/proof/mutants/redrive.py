@@ -6,11 +6,11 @@ from typing import Any
 
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
-from tests.proof.explorer.tools.redrive import QUEUE, Letters
+from tests.proof.explorer.tools.redrive import QUEUE, SimulatedDeadLetters
 
 from .base import mutant
 
-_publish, _prepare, _look = Letters.publish, DeadLetterQueue._prepare, DeadLetterQueue._look
+_publish, _prepare, _look = SimulatedDeadLetters.publish, DeadLetterQueue._prepare, DeadLetterQueue._look
 
 
 @mutant("F51", DeadLetterQueue, "aredrive", "redrive+crash/1")
@@ -24,7 +24,7 @@ async def removed_before_published(self: Any, **options: Any) -> list[Any]:
     return []
 
 
-@mutant("F45", Letters, "publish", "redrive+lose/1")
+@mutant("F45", SimulatedDeadLetters, "publish", "redrive+lose/1")
 async def redrive_unconfirmed(self: Any, queue: str, packets: Any) -> Any:
     """A re-publish that the broker has not confirmed counts as sent."""
     try:
@@ -33,7 +33,7 @@ async def redrive_unconfirmed(self: Any, queue: str, packets: Any) -> Any:
         return [None for _ in packets]
 
 
-@mutant("F44", Letters, "publish", "redrive+reject/1")
+@mutant("F44", SimulatedDeadLetters, "publish", "redrive+reject/1")
 async def redrive_refusal_overlooked(self: Any, queue: str, packets: Any) -> Any:
     """A re-publish that the broker has refused counts as sent."""
     await _publish(self, queue, packets)

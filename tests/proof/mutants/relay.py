@@ -16,7 +16,7 @@ from tests.proof.explorer.tools import outbox as model
 from .base import mutant
 
 _send, _publish = sending.send, sending._Work._publish
-_lease = model.Rows.lease
+_lease = model.SimulatedOutboxTable.lease
 
 
 @mutant("F42", lane, "send", "outbox-relay+crash/1")
@@ -77,7 +77,7 @@ async def sent_outside_the_transaction(self: Any, session: Any, rows: Any) -> No
         database.on_send(database.sequence, row)
 
 
-@mutant("F41", model.Rows, "lease", "outbox-send/0")
+@mutant("F41", model.SimulatedOutboxTable, "lease", "outbox-send/0")
 def leased_by_a_cursor(self: Any, lease: Any) -> Any:
     """A relay looks only behind the row that it has seen last, so that a later commit of an earlier number is lost."""
     seen = getattr(self, "cursor", 0)
@@ -86,7 +86,7 @@ def leased_by_a_cursor(self: Any, lease: Any) -> Any:
     return leased
 
 
-@mutant("F43", model.Rows, "lease", "outbox-relay/0")
+@mutant("F43", model.SimulatedOutboxTable, "lease", "outbox-relay/0")
 def rows_not_leased(self: Any, lease: Any) -> Any:
     """Two relays get the same rows."""
     leased = _lease(self, lease)

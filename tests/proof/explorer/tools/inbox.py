@@ -10,37 +10,37 @@ from typing import Any
 
 from effectonce.inbox.inbox import Inbox
 from effectonce.sessions import session_on
-from tests.proof.explorer.database import Connection, Database
+from tests.proof.explorer.database import SimulatedConnection, SimulatedDatabase
 from tests.proof.explorer.scenario import Scenario
-from tests.proof.explorer.stage import SCOPE, Stage, Tag, Witness
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import SCOPE, Oracle, SystemUnderTest, Tag
 
 
-class Books(Witness):
+class InboxOracle(Oracle):
     """Looks at the database whenever a message is settled."""
 
-    def __init__(self, world: World, stage: InboxStage) -> None:
+    def __init__(self, simulation: Simulation, system: InboxSystem) -> None:
         super().__init__()
-        self._world = world
-        self._stage = stage
+        self._simulation = simulation
+        self._system = system
 
     def acked(self, key: str) -> None:
-        if key not in self._stage.database.effects:
-            self._world.fail("lost", f"{key}: acked, and its effect is not committed")
+        if key not in self._system.database.effects:
+            self._simulation.fail("lost", f"{key}: acked, and its effect is not committed")
 
     def dead(self, key: str) -> None:
-        most = self._stage.scenario.options.get("max_attempts")
-        if most is None or self._stage.database.starts.get(key, 0) <= most:
-            self._world.fail("lost", f"{key}: dead-lettered, and it has not used its attempts")
+        most = self._system.scenario.options.get("max_attempts")
+        if most is None or self._system.database.starts.get(key, 0) <= most:
+            self._simulation.fail("lost", f"{key}: dead-lettered, and it has not used its attempts")
 
 
-class InboxStage(Stage):
+class InboxSystem(SystemUnderTest):
     """``worker``: ``handler``, ``first``, or one of the naive arms ``row-first`` and ``effect-first``."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.inbox = Inbox(scope=SCOPE)
-        self.database = Database()
+        self.database = SimulatedDatabase()
 
         @self.inbox.handler(
             connect=self._connect,
@@ -54,31 +54,31 @@ class InboxStage(Stage):
 
         self.handle = handle
 
-    def ledger(self, world: World) -> Witness:
-        return Books(world, self)
+    def oracle(self, simulation: Simulation) -> Oracle:
+        return InboxOracle(simulation, self)
 
-    def open(self, world: World) -> None:
-        self.database = Database()
+    def open(self, simulation: Simulation) -> None:
+        self.database = SimulatedDatabase()
 
-    def died(self, world: World, process: Process) -> None:
-        self.database.left_by(process)
+    def process_died(self, simulation: Simulation, process: Process) -> None:
+        self.database.drop_connections_of(process)
 
-    def _connect(self) -> Connection:
-        world = self.world
-        assert world is not None
-        process, delivery = world.whose()
-        return Connection(world, process, self.database, delivery.number)
+    def _connect(self) -> SimulatedConnection:
+        simulation = self.simulation
+        assert simulation is not None
+        process, delivery = simulation.current_delivery()
+        return SimulatedConnection(simulation, process, self.database, delivery.number)
 
-    async def handler(self, conn: Connection, key: str) -> None:
+    async def handler(self, conn: SimulatedConnection, key: str) -> None:
         """What the user has written."""
         await conn.effect(key)
-        await conn.world.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
+        await conn.simulation.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         calls: dict[str, Any] = {"handler": self.handle, "first": self._first}
         call = calls.get(self.scenario.worker, self._naively)
-        await self.settled(world, process, delivery, call(key))
+        await self.settle_after(simulation, process, delivery, call(key))
 
     async def _first(self, key: str) -> None:
         """In a transaction of the caller's own."""
@@ -114,19 +114,23 @@ class InboxStage(Stage):
         finally:
             await session.close()
 
-    def finish(self, world: World) -> None:
-        for entry in world.broker.unsettled():
-            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
-        for key in sorted({entry.key for entry in world.broker.entries}):
+    def finish(self, simulation: Simulation) -> None:
+        for entry in simulation.broker.unsettled():
+            simulation.fail(
+                "wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered"
+            )
+        for key in sorted({entry.key for entry in simulation.broker.entries}):
             effects = self.database.effects.count(key)
-            dead = all(entry.state == "dead" for entry in world.broker.entries if entry.key == key)
+            dead = all(entry.state == "dead" for entry in simulation.broker.entries if entry.key == key)
             if not effects and not dead:
-                world.fail("lost", f"{key}: acked, and its effect is not in the database")
+                simulation.fail("lost", f"{key}: acked, and its effect is not in the database")
             if effects > 1:
-                world.fail("doubled", f"{key}: its effect is in the database {effects} times")
+                simulation.fail("doubled", f"{key}: its effect is in the database {effects} times")
             if (key in self.database.inbox) != bool(effects) and not self.scenario.naive:
-                world.fail("phantom", f"{key}: its row says {key in self.database.inbox}, its effects are {effects}")
-            world.tally[key] = (not effects and not dead, max(0, effects - 1))
+                simulation.fail(
+                    "phantom", f"{key}: its row says {key in self.database.inbox}, its effects are {effects}"
+                )
+            simulation.tally[key] = (not effects and not dead, max(0, effects - 1))
 
-    def standing(self, world: World, tag: Tag) -> object:
-        return self.database.standing()
+    def state_key(self, simulation: Simulation, tag: Tag) -> object:
+        return self.database.state_key()

@@ -11,16 +11,15 @@ from typing import Any
 from effectonce.core.drive import drive
 from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
-from effectonce.providers import Provider as Described
-from effectonce.providers import Verdict
+from effectonce.providers import Provider, Verdict
 from effectonce.record import Query
-from tests.proof.explorer.provider import MARGIN, WINDOW, Provider
+from tests.proof.explorer.provider import MARGIN, WINDOW, SimulatedProvider
 from tests.proof.explorer.scenario import LEASE, Scenario
-from tests.proof.explorer.stage import SCOPE, Stage, Tag
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import SCOPE, SystemUnderTest, Tag
 
 
-class IntentsStage(Stage):
+class IntentsSystem(SystemUnderTest):
     """``worker``: ``keyed``, ``keyless``, ``asked`` (keyless, with a reconciler), or the naive arms ``new-key`` (a key
     for every attempt) and ``mark-before`` (recorded, then sent)."""
 
@@ -28,7 +27,7 @@ class IntentsStage(Stage):
         super().__init__(scenario)
         self.keyed = scenario.worker in ("keyed", "new-key")
         self.intents = intents = Intents(self.store, scope=SCOPE)
-        described = Described(
+        described = Provider(
             name="modelled", carrier="header" if self.keyed else "none", window=WINDOW if self.keyed else None
         )
         options: dict[str, Any] = {"margin": MARGIN / 1e6} if self.keyed else {"keyless": "at-most-once"}
@@ -44,60 +43,62 @@ class IntentsStage(Stage):
             async def look_up(intent: Intent[str]) -> Verdict:
                 return await self.look_up(intent)
 
-    def open(self, world: World) -> None:
-        self.provider = Provider(world, WINDOW if self.keyed else None)
+    def open(self, simulation: Simulation) -> None:
+        self.provider = SimulatedProvider(simulation, WINDOW if self.keyed else None)
 
     async def charge(self, intent: Intent[str]) -> str:
         """What the user has written."""
-        assert self.world is not None
-        return await self.provider.call(*self.world.whose(), intent.provider_key, intent.request)
+        assert self.simulation is not None
+        return await self.provider.call(*self.simulation.current_delivery(), intent.provider_key, intent.request)
 
     async def look_up(self, intent: Intent[str]) -> Verdict:
-        assert self.world is not None
+        assert self.simulation is not None
         there = await self.provider.ask(
-            *self.world.whose(), intent.provider_key, lambda: intent.request in self.provider.effects
+            *self.simulation.current_delivery(), intent.provider_key, lambda: intent.request in self.provider.effects
         )
         return Verdict.success(f"receipt-{intent.request}") if there else Verdict.not_executed("it is not there")
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         if self.scenario.naive:
-            call: Any = self._naively(world, process, delivery)
+            call: Any = self._naively(simulation, process, delivery)
         else:
             call = self.operation(key, key=key)
-        await self.settled(world, process, delivery, call)
+        await self.settle_after(simulation, process, delivery, call)
 
-    async def _naively(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def _naively(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         before = self.scenario.worker == "mark-before"
-        seen = await world.memo(process, "check", lambda: key in world.memory)
+        seen = await simulation.memo(process, "check", lambda: key in simulation.memory)
         if before:
-            await world.memo(process, "mark", lambda: world.memory.add(key))
+            await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
         if not seen:
             await self.provider.call(process, delivery, f"{key}-{delivery.number}", key)
         if not before:
-            await world.memo(process, "mark", lambda: world.memory.add(key))
+            await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
 
-    def finish(self, world: World) -> None:
-        for entry in world.broker.unsettled():
-            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
-        listed = len(drive(world.port.list(Query(state="in_doubt"))).records)
+    def finish(self, simulation: Simulation) -> None:
+        for entry in simulation.broker.unsettled():
+            simulation.fail(
+                "wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered"
+            )
+        listed = len(drive(simulation.port.list(Query(state="in_doubt"))).records)
         parked: set[str] = set()
-        for key in sorted({entry.key for entry in world.broker.entries}):
-            states = {entry.state for entry in world.broker.entries if entry.key == key}
+        for key in sorted({entry.key for entry in simulation.broker.entries}):
+            states = {entry.state for entry in simulation.broker.entries if entry.key == key}
             effects = self.provider.effects.count(key)
             lost = "acked" in states and not effects
             if "parked" in states:
                 parked.add(key)
             if lost:
-                world.fail("lost", f"{key}: acked, and the provider has never done it")
+                simulation.fail("lost", f"{key}: acked, and the provider has never done it")
             if effects > 1:
-                world.fail("doubled", f"{key}: the provider has done it {effects} times")
+                simulation.fail("doubled", f"{key}: the provider has done it {effects} times")
             if effects and states == {"dead"}:
-                world.fail("lost", f"{key}: given up as failed, and the provider has done it")
-            world.tally[key] = (lost, max(0, effects - 1))
+                simulation.fail("lost", f"{key}: given up as failed, and the provider has done it")
+            simulation.tally[key] = (lost, max(0, effects - 1))
         if listed < len(parked):
-            world.fail("lost", f"{len(parked)} are in doubt, and {listed} are on the operator's list")
+            simulation.fail("lost", f"{len(parked)} are in doubt, and {listed} are on the operator's list")
 
-    def standing(self, world: World, tag: Tag) -> object:
-        return self.provider.standing()
+    def state_key(self, simulation: Simulation, tag: Tag) -> object:
+        return self.provider.state_key()

@@ -17,21 +17,21 @@ from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
 from effectonce.record import Batchable, Settlement
 from effectonce.sessions import session_on
-from tests.proof.explorer.database import Connection, Database
+from tests.proof.explorer.database import SimulatedConnection, SimulatedDatabase
 from tests.proof.explorer.scenario import LEASE, Scenario
-from tests.proof.explorer.stage import Tag
-from tests.proof.explorer.wire import Ties
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import Tag
+from tests.proof.explorer.transport import Transport
 
-from .intents import IntentsStage
+from .intents import IntentsSystem
 
 RECOVERY = "recovery"
 
 
-class _Locked(Ties):
+class _LockedTransport(Transport):
     """An operation on a record that a transaction has completed waits for the end of that."""
 
-    def __init__(self, database: Database, ops: Sequence[Batchable]) -> None:
+    def __init__(self, database: SimulatedDatabase, ops: Sequence[Batchable]) -> None:
         self._database = database
         self._ops = ops
 
@@ -39,50 +39,50 @@ class _Locked(Ties):
         return any(self._database.completing(op.key) for op in self._ops)
 
 
-class JoinedStage(IntentsStage):
+class JoinedIntentsSystem(IntentsSystem):
     """``worker``: as there. ``options``: with ``recover``, recoveries beside the deliveries, one after the other."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.outbox = Outbox(to="orders")
 
-    def open(self, world: World) -> None:
-        super().open(world)
-        self.database = Database()
+    def open(self, simulation: Simulation) -> None:
+        super().open(simulation)
+        self.database = SimulatedDatabase()
         self.sent: list[str] = []
         self.database.on_send = lambda seq, row: self.sent.append(row.message_id)
-        self.database.on_settle = lambda op: self._settled(world, op)
+        self.database.on_settle = lambda op: self._settled(simulation, op)
         if self.scenario.options.get("recover"):
-            world.broker.send(RECOVERY)
+            simulation.broker.send(RECOVERY)
 
-    def _settled(self, world: World, op: Settlement) -> None:
-        if world.apply([op]) != [True]:
-            world.fail("refused", f"{op.key}: completed by a transaction that held its record, and refused")
+    def _settled(self, simulation: Simulation, op: Settlement) -> None:
+        if simulation.apply([op]) != [True]:
+            simulation.fail("refused", f"{op.key}: completed by a transaction that held its record, and refused")
 
-    def ties(self, ops: Sequence[Batchable]) -> Ties:
-        return _Locked(self.database, ops)
+    def transport(self, ops: Sequence[Batchable]) -> Transport:
+        return _LockedTransport(self.database, ops)
 
-    def died(self, world: World, process: Process) -> None:
-        self.database.left_by(process)
+    def process_died(self, simulation: Simulation, process: Process) -> None:
+        self.database.drop_connections_of(process)
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         if delivery.entry.key != RECOVERY:
-            await self.settled(world, process, delivery, self.pay(world, delivery.entry.key))
+            await self.settle_after(simulation, process, delivery, self.pay(simulation, delivery.entry.key))
             return
         try:
-            world.tell(f"  w{process.slot}: it has recovered {await self.intents.arecover(idle=1e-6)}")
+            simulation.narrate(f"  w{process.slot}: it has recovered {await self.intents.arecover(idle=1e-6)}")
         except (StoreUnavailable, asyncio.CancelledError) as error:
-            world.tell(f"  w{process.slot}: the recovery raised {error!r}")
+            simulation.narrate(f"  w{process.slot}: the recovery raised {error!r}")
         delivery.inside = False
-        if all(entry.key == RECOVERY for entry in world.broker.unsettled()):
+        if all(entry.key == RECOVERY for entry in simulation.broker.unsettled()):
             delivery.entry.settle(delivery.number, "acked")
-        world.ended(process, delivery, LEASE / 1e6)
+        simulation.end_delivery(process, delivery, LEASE / 1e6)
 
-    async def pay(self, world: World, key: str) -> None:
+    async def pay(self, simulation: Simulation, key: str) -> None:
         """What the user has written."""
         async with self.operation.send(key, key=key) as sent:
-            process, delivery = world.whose()
-            conn: Any = Connection(world, process, self.database, delivery.number)
+            process, delivery = simulation.current_delivery()
+            conn: Any = SimulatedConnection(simulation, process, self.database, delivery.number)
             session = session_on(conn)
             try:
                 await session.begin()
@@ -94,23 +94,23 @@ class JoinedStage(IntentsStage):
             finally:
                 await session.close()
 
-    def finish(self, world: World) -> None:
-        world.broker.entries = [entry for entry in world.broker.entries if entry.key != RECOVERY]
-        super().finish(world)
-        for key in sorted({entry.key for entry in world.broker.entries}):
+    def finish(self, simulation: Simulation) -> None:
+        simulation.broker.entries = [entry for entry in simulation.broker.entries if entry.key != RECOVERY]
+        super().finish(simulation)
+        for key in sorted({entry.key for entry in simulation.broker.entries}):
             rows, messages = self.database.effects.count(key), self.sent.count(key)
             charged = key in self.provider.effects
-            record = drive(world.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
+            record = drive(simulation.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
             done = record is not None and record.state == "done"
             if rows > 1 or messages > 1:
-                world.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")
+                simulation.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")
             if rows and not charged:
-                world.fail("phantom", f"{key}: its row is committed, and the provider has never done it")
+                simulation.fail("phantom", f"{key}: its row is committed, and the provider has never done it")
             if not rows == messages == done:
                 state = record and record.state
-                world.fail("phantom", f"{key}: {rows} rows, {messages} messages, and its intent is {state}")
-            if not rows and any(entry.state == "acked" for entry in world.broker.entries if entry.key == key):
-                world.fail("lost", f"{key}: acked, and its row is not committed")
+                simulation.fail("phantom", f"{key}: {rows} rows, {messages} messages, and its intent is {state}")
+            if not rows and any(entry.state == "acked" for entry in simulation.broker.entries if entry.key == key):
+                simulation.fail("lost", f"{key}: acked, and its row is not committed")
 
-    def standing(self, world: World, tag: Tag) -> object:
-        return super().standing(world, tag), self.database.standing(), tuple(sorted(self.sent))
+    def state_key(self, simulation: Simulation, tag: Tag) -> object:
+        return super().state_key(simulation, tag), self.database.state_key(), tuple(sorted(self.sent))

@@ -15,24 +15,25 @@ from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities, Packet
 from effectonce.contracts.outbox import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
+from effectonce.core.retry import Retry
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox, Row
 from effectonce.relay.pump import Lane, Settings, Signals, Totals
-from tests.proof.explorer.broker import Broker
-from tests.proof.explorer.database import Connection
+from tests.proof.explorer.database import SimulatedConnection
+from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
-from tests.proof.explorer.stage import Steady, Tag
-from tests.proof.explorer.wire import Ties
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import Tag
+from tests.proof.explorer.transport import Transport
 
-from .inbox import InboxStage
+from .inbox import InboxSystem
 
 TO = "orders"
 
 
-class Line:
+class SimulatedOutboxRow:
     """One row of the outbox, as the database has it."""
 
     def __init__(self, seq: int, row: Row) -> None:
@@ -47,24 +48,35 @@ class Line:
     def outgoing(self) -> Outgoing:
         row = self.row
         return Outgoing(
-            self.seq, row.id, row.message_id, row.destination, row.ordering_key, row.type, row.headers, row.payload,
-            row.content, row.trace_id, row.source, row.time, self.attempts,
-        )  # fmt: skip
+            seq=self.seq,
+            id=row.id,
+            message_id=row.message_id,
+            destination=row.destination,
+            ordering_key=row.ordering_key,
+            type=row.type,
+            headers=row.headers,
+            payload=row.payload,
+            content=row.content,
+            trace_id=row.trace_id,
+            source=row.source,
+            time=row.time,
+            attempts=self.attempts,
+        )
 
 
-class Rows:
+class SimulatedOutboxTable:
     """The modelled side of the database: what `contracts.OutboxPort` asks of it, each in one transaction."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.all: list[Line] = []
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.all: list[SimulatedOutboxRow] = []
 
     def add(self, seq: int, row: Row) -> None:
-        self.all.append(Line(seq, row))
+        self.all.append(SimulatedOutboxRow(seq, row))
         self.all.sort(key=lambda line: line.seq)
 
     def lease(self, lease: Lease) -> Leased:
-        now = self._world.now()
+        now = self._simulation.now()
         open_ = [line for line in self.all if line.state != "published"]
         wanted = [line for line in open_ if line.row.destination not in lease.without]
         fresh = [
@@ -90,13 +102,13 @@ class Rows:
         return Leased(taken, after, after > 0 or len(due) == lease.limit)
 
     @staticmethod
-    def _candidate(line: Line, open_: list[Line], ordered: bool) -> Candidate:
+    def _candidate(line: SimulatedOutboxRow, open_: list[SimulatedOutboxRow], ordered: bool) -> Candidate:
         number = line.row.line if ordered else None
         before = [each.seq for each in open_ if each.row.line == line.row.line and each.seq < line.seq]
         return Candidate(line.seq, number, before[-1] if before and number is not None else None)
 
     def settle(self, owner: bytes, verdicts: Sequence[Verdict]) -> int:
-        now, applied = self._world.now(), 0
+        now, applied = self._simulation.now(), 0
         for verdict in verdicts:
             for line in self.all:
                 if line.seq == verdict.seq and line.owner == owner and line.state == "pending":
@@ -115,55 +127,60 @@ class Rows:
             if line.state != "published":
                 at = free[line.row.line] = max(line.leased_until, line.due_at, free.get(line.row.line, 0))
                 times.append(at)
-        return max(0, min(times) - self._world.now()) if times else None
+        return max(0, min(times) - self._simulation.now()) if times else None
 
 
-class Refusal(Exception):
+class PacketRefused(Exception):
     """The broker takes the others of a batch, and not this one (F44)."""
 
 
-class Publishing(Ties):
+class PublishTransport(Transport):
     def broken(self, retry: bool) -> Exception:
         return BrokerUnavailable("no confirmation")
 
     def refused(self) -> Exception:
-        return Refusal("this packet is refused")
+        return PacketRefused("this packet is refused")
 
 
-class Port:
+class SimulatedRelayPort:
     """`contracts.OutboxPort` and `contracts.Publisher` of one relay: each call is a request of its process."""
 
     table = "effectonce_outbox"
 
-    def __init__(self, stage: OutboxStage, world: World, process: Process) -> None:
-        self._stage = stage
-        self._world = world
+    def __init__(self, system: OutboxSystem, simulation: Simulation, process: Process) -> None:
+        self._system = system
+        self._simulation = simulation
         self._process = process
 
     @property
     def _of(self) -> int:
         """The delivery that it is used for."""
-        return self._world.whose()[1].number
+        return self._simulation.current_delivery()[1].number
 
     async def lease(self, lease: Lease) -> Leased:
         asked = replace(lease)  # as it is now: a lane goes on changing it
         if lease.owner not in self._process.owners:
             self._process.owners.append(lease.owner)
-        return await self._ask("lease", lambda: self._stage.rows.lease(asked))  # type: ignore[no-any-return]
+        return await self._ask("lease", lambda: self._system.rows.lease(asked))  # type: ignore[no-any-return]
 
     async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
-        return await self._ask("settle", lambda: self._stage.rows.settle(owner, verdicts))  # type: ignore[no-any-return]
+        return await self._ask("settle", lambda: self._system.rows.settle(owner, verdicts))  # type: ignore[no-any-return]
 
     async def _ask(self, name: str, apply: Any) -> Any:
-        return await self._world.ask(self._process, "sql", (name,), apply, of=self._of)
+        return await self._simulation.ask(self._process, "sql", (name,), apply, of=self._of)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        topic = self._stage.topic
+        topic = self._system.topic
         try:
-            await self._world.ask(
-                self._process, "publish", ("publish",), lambda: topic.extend(packets), of=self._of, ties=Publishing()
+            await self._simulation.ask(
+                self._process,
+                "publish",
+                ("publish",),
+                lambda: topic.extend(packets),
+                of=self._of,
+                transport=PublishTransport(),
             )
-        except Refusal as error:
+        except PacketRefused as error:
             first = packets[0]
             taken = [
                 each for each in packets[1:] if each.ordering_key is None or each.ordering_key != first.ordering_key
@@ -175,7 +192,7 @@ class Port:
     async def close(self) -> None: ...
 
 
-class OutboxStage(InboxStage):
+class OutboxSystem(InboxSystem):
     """``worker``: ``relay`` (rows from the start), ``handler`` (handlers write them), or the naive arms
     ``publish-first`` and ``commit-first``, which write to the database and to the broker one after the other."""
 
@@ -186,14 +203,14 @@ class OutboxStage(InboxStage):
             name="modelled", ordered_publish=bool(scenario.options.get("ordered_publish")), batch=16
         )
 
-    def open(self, world: World) -> None:
-        super().open(world)
+    def open(self, simulation: Simulation) -> None:
+        super().open(simulation)
         scenario = self.scenario
-        self.rows = Rows(world)
+        self.rows = SimulatedOutboxTable(simulation)
         self.topic: list[Packet] = []
         self.lanes: dict[int, Lane] = {}
         self.database.on_send = self.rows.add
-        world.broker = Broker(0, 0)
+        simulation.broker = SimulatedQueue(0, 0)
         if scenario.worker == "relay":
             for key in range(scenario.keys):
                 for number in range(scenario.copies):
@@ -203,40 +220,40 @@ class OutboxStage(InboxStage):
         else:
             for key in range(scenario.keys):
                 for _ in range(scenario.copies):
-                    world.broker.send(f"k{key}")
+                    simulation.broker.send(f"k{key}")
         for _ in range(0 if scenario.naive else scenario.workers):
-            world.broker.send("relay")
+            simulation.broker.send("relay")
 
-    async def handler(self, conn: Connection, key: str) -> None:
+    async def handler(self, conn: SimulatedConnection, key: str) -> None:
         await conn.effect(key)
         await self.outbox.send(conn, _message(key, 0))  # type: ignore[call-overload]
-        await conn.world.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
+        await conn.simulation.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         if delivery.entry.key == "relay":
-            await self._relay(world, process, delivery)
+            await self._relay(simulation, process, delivery)
         elif self.scenario.naive:
-            await self.settled(world, process, delivery, self._dual_write(world, process, delivery))
+            await self.settle_after(simulation, process, delivery, self._write_both(simulation, process, delivery))
         else:
-            await super().work(world, process, delivery)
+            await super().work(simulation, process, delivery)
 
-    async def _relay(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def _relay(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         """One round of a relay; it is at rest when all has left."""
         lane = self.lanes.get(id(process)) if self.scenario.fine else None  # what it remembers is in no fingerprint
         if lane is None:
-            lane = self.lanes[id(process)] = self._lane(world, process)
+            lane = self.lanes[id(process)] = self._lane(simulation, process)
         try:
             await lane.round()
         except (StoreUnavailable, asyncio.CancelledError):
             pass
         delivery.inside = False
         due = self.rows.next_due
-        if due is None and not [entry for entry in world.broker.unsettled() if entry.key != "relay"]:
+        if due is None and not [entry for entry in simulation.broker.unsettled() if entry.key != "relay"]:
             delivery.entry.settle(delivery.number, "acked")
-        world.ended(process, delivery, max(due or 0, SECOND if due is None else 0) / SECOND)
+        simulation.end_delivery(process, delivery, max(due or 0, SECOND if due is None else 0) / SECOND)
 
-    def _lane(self, world: World, process: Process) -> Lane:
-        port: Any = Port(self, world, process)
+    def _lane(self, simulation: Simulation, process: Process) -> Lane:
+        port: Any = SimulatedRelayPort(self, simulation, process)
         broker: Any = self  # of which a lane wants the capabilities only
         settings = Settings(
             engine=process.engine,
@@ -244,7 +261,7 @@ class OutboxStage(InboxStage):
             table=None,
             broker=broker,
             envelope=CloudEvents(),
-            retry=Steady(20, first=1e-6, cap=1e-6),
+            retry=Retry(20, first=1e-6, cap=1e-6, jitter=False),
             ordered=True,
             batch=int(self.scenario.options.get("batch", 2)),
             span=LEASE,
@@ -254,42 +271,44 @@ class OutboxStage(InboxStage):
         )
         return Lane(settings, Signals(), port, port)
 
-    async def _dual_write(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def _write_both(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         publish_first = self.scenario.worker == "publish-first"
-        port = Port(self, world, process)
+        port = SimulatedRelayPort(self, simulation, process)
         packet = CloudEvents().encode(_message(key, 0), TO)
-        seen = await world.memo(process, "check", lambda: key in world.memory)
+        seen = await simulation.memo(process, "check", lambda: key in simulation.memory)
         if publish_first and not seen:
             await port.publish(TO, [packet])
-        await world.memo(process, "mark", lambda: world.memory.add(key))
+        await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
         if not publish_first and not seen:
             await port.publish(TO, [packet])
 
-    def finish(self, world: World) -> None:
-        for entry in world.broker.unsettled():
-            world.fail("wedged", f"message {entry.number} ({entry.key}) has no end")
+    def finish(self, simulation: Simulation) -> None:
+        for entry in simulation.broker.unsettled():
+            simulation.fail("wedged", f"message {entry.number} ({entry.key}) has no end")
         sent = [packet.id for packet in self.topic]
         naive = self.scenario.naive
         written = (
-            sorted(f"m-{key}-0" for key in world.memory) if naive else [row.row.message_id for row in self.rows.all]
+            sorted(f"m-{key}-0" for key in simulation.memory)
+            if naive
+            else [row.row.message_id for row in self.rows.all]
         )
         for id in sorted({*written, *sent}):
             key = id[2:-2]
             count = sent.count(id)
-            twice = written.count(id) > 1 or (count > 1 and (naive or not world.faults))
+            twice = written.count(id) > 1 or (count > 1 and (naive or not simulation.faults))
             if not count:
-                world.fail("lost", f"{id}: committed, and it has never left")
+                simulation.fail("lost", f"{id}: committed, and it has never left")
             if id not in written:
-                world.fail("phantom", f"{id}: it has left, and was not committed")
+                simulation.fail("phantom", f"{id}: it has left, and was not committed")
             if twice:
-                world.fail("doubled", f"{id}: committed {written.count(id)} times, and has left {count} times")
-            lost, doubled = world.tally.get(key, (False, 0))
-            world.tally[key] = (lost or not count or id not in written, doubled + twice)
+                simulation.fail("doubled", f"{id}: committed {written.count(id)} times, and has left {count} times")
+            lost, doubled = simulation.tally.get(key, (False, 0))
+            simulation.tally[key] = (lost or not count or id not in written, doubled + twice)
         if not naive and self.scenario.worker == "relay":
-            self._in_order(world)
+            self._in_order(simulation)
 
-    def _in_order(self, world: World) -> None:
+    def _in_order(self, simulation: Simulation) -> None:
         first: dict[str, list[str]] = {}
         for packet in self.topic:
             line = first.setdefault(packet.ordering_key or "", [])
@@ -297,16 +316,16 @@ class OutboxStage(InboxStage):
                 line.append(packet.id)
         for key, ids in first.items():
             if ids != sorted(ids):
-                world.fail("order", f"{key}: they have left as {', '.join(ids)}")
+                simulation.fail("order", f"{key}: they have left as {', '.join(ids)}")
 
-    def standing(self, world: World, tag: Tag) -> object:
+    def state_key(self, simulation: Simulation, tag: Tag) -> object:
         lines = tuple(
             (line.seq, line.state, tag(line.owner), line.leased_until, line.due_at, line.attempts, line.row.message_id)
             for line in self.rows.all
         )
-        return super().standing(world, tag), lines, tuple(packet.id for packet in self.topic)
+        return super().state_key(simulation, tag), lines, tuple(packet.id for packet in self.topic)
 
-    def summary(self, world: World, key: str) -> tuple[object, ...]:
+    def summary(self, simulation: Simulation, key: str) -> tuple[object, ...]:
         return tuple(sorted({packet.id for packet in self.topic if packet.ordering_key == key}))
 
 

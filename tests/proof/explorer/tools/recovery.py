@@ -13,35 +13,35 @@ from typing import Any
 from effectonce.core.drive import drive
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Query, Record, Settlement
-from tests.proof.explorer.finale import delivered
+from tests.proof.explorer.actions import spend
 from tests.proof.explorer.scenario import LEASE, RETENTION, SECOND
-from tests.proof.explorer.stage import Stage, Witness, Word
-from tests.proof.explorer.steps import spend
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import Oracle, SystemUnderTest, Word
+from tests.proof.explorer.verdict import deliver_probe
 
-from .intents import IntentsStage
-from .saga import SagaStage
+from .intents import IntentsSystem
+from .saga import SagaSystem
 
 RECOVERY = "recovery"
 _STATES: dict[str, Any] = {"done": "acked", "failed": "dead", "in_doubt": "parked"}
 
 
-class Ends(Witness):
+class RecoveryOracle(Oracle):
     """What was recorded for good: a saga's record is not kept for as long as it is looked at."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ended: dict[str, str] = {}
+        self.final_states: dict[str, str] = {}
 
-    def saw(self, op: Any, reply: Any, now: int) -> None:
+    def observe(self, op: Any, reply: Any, now: int) -> None:
         if isinstance(op, Settlement) and op.state in ("done", "failed") and reply:
-            self.ended[op.key] = op.state
+            self.final_states[op.key] = op.state
 
-    def standing(self, tag: Any) -> tuple[object, ...]:
-        return tuple(sorted(self.ended.items()))
+    def state_key(self, tag: Any) -> tuple[object, ...]:
+        return tuple(sorted(self.final_states.items()))
 
 
-class RecoveryStage(Stage):
+class RecoverySystem(SystemUnderTest):
     """What both have in common."""
 
     scope: str
@@ -54,79 +54,86 @@ class RecoveryStage(Stage):
         """One round of it."""
         raise NotImplementedError
 
-    def ledger(self, world: World) -> Ends:
-        return Ends()
+    def oracle(self, simulation: Simulation) -> RecoveryOracle:
+        return RecoveryOracle()
 
-    def open(self, world: World) -> None:
-        super().open(world)
+    def open(self, simulation: Simulation) -> None:
+        super().open(simulation)
         for _ in range(self.scenario.workers):
-            world.broker.send(RECOVERY).not_before = SECOND  # before, there is nothing that nobody holds
+            simulation.broker.send(RECOVERY).not_before = SECOND  # before, there is nothing that nobody holds
 
     # -- callers
 
-    def died(self, world: World, process: Process) -> None:
-        super().died(world, process)
-        for entry in world.broker.unsettled():
-            if entry.key != RECOVERY and not entry.held and self._written(world, entry.key):
+    def process_died(self, simulation: Simulation, process: Process) -> None:
+        super().process_died(simulation, process)
+        for entry in simulation.broker.unsettled():
+            if entry.key != RECOVERY and not entry.held and self._written(simulation, entry.key):
                 entry.state, entry.ready = "acked", False
 
     async def settle(
-        self, world: World, process: Process, delivery: Delivery, word: Word, failure: BaseException | None = None
+        self,
+        simulation: Simulation,
+        process: Process,
+        delivery: SimulatedDelivery,
+        word: Word,
+        failure: BaseException | None = None,
     ) -> None:
-        if self._written(world, delivery.entry.key):
+        if self._written(simulation, delivery.entry.key):
             delivery.entry.settle(delivery.number, "acked")
-        world.ended(process, delivery, 1.0)
+        simulation.end_delivery(process, delivery, 1.0)
 
-    def _written(self, world: World, key: str) -> bool:
+    def _written(self, simulation: Simulation, key: str) -> bool:
         """Whether the caller may be gone."""
-        return self.id_of(key) in world.ledger.ended or self._record(world, key) is not None
+        return self.id_of(key) in simulation.oracle.final_states or self._record(simulation, key) is not None
 
-    def _record(self, world: World, key: str) -> Record | None:
-        return drive(world.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
+    def _record(self, simulation: Simulation, key: str) -> Record | None:
+        return drive(simulation.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
 
     # -- recoveries
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         if delivery.entry.key != RECOVERY:
-            await super().work(world, process, delivery)
+            await super().work(simulation, process, delivery)
             return
         try:
             came_to = await self.recover()
-            world.tell(f"  w{process.slot}: it has recovered {came_to}")
+            simulation.narrate(f"  w{process.slot}: it has recovered {came_to}")
         except (StoreUnavailable, asyncio.CancelledError) as error:
-            world.tell(f"  w{process.slot}: the recovery raised {error!r}")
+            simulation.narrate(f"  w{process.slot}: the recovery raised {error!r}")
         delivery.inside = False
-        due = self._due(world)
+        due = self._due(simulation)
         if due is None:
             delivery.entry.settle(delivery.number, "acked")
-        world.ended(process, delivery, (due or 0) / SECOND)
+        simulation.end_delivery(process, delivery, (due or 0) / SECOND)
 
-    def _due(self, world: World) -> int | None:
+    def _due(self, simulation: Simulation) -> int | None:
         """In how many microseconds there may be something to go on with; None: all has come to its end."""
-        left = drive(world.port.list(Query(scope=self.scope, unfinished=True))).records
-        if not left and all(entry.key == RECOVERY for entry in world.broker.unsettled()):
+        left = drive(simulation.port.list(Query(scope=self.scope, unfinished=True))).records
+        if not left and all(entry.key == RECOVERY for entry in simulation.broker.unsettled()):
             return None
         held = [each.lease_until for each in left if each.state == "claimed" and each.lease_until is not None]
-        return max(SECOND, min(held) - world.now()) if left and len(held) == len(left) else SECOND
+        return max(SECOND, min(held) - simulation.now()) if left and len(held) == len(left) else SECOND
 
-    def finish(self, world: World) -> None:
+    def finish(self, simulation: Simulation) -> None:
         for _ in range(4):  # a claim may have arrived when all was over
-            due = self._due(world)
-            if due is None or world.violation is not None:
+            due = self._due(simulation)
+            if due is None or simulation.violation is not None:
                 break
-            spend(world, due)
-            delivered(world, RECOVERY)
-        world.broker.entries = [entry for entry in world.broker.entries if entry.key != RECOVERY]
-        for entry in world.broker.entries:
-            record = self._record(world, entry.key)
-            state = world.ledger.ended.get(self.id_of(entry.key)) or (record.state if record is not None else "")
+            spend(simulation, due)
+            deliver_probe(simulation, RECOVERY)
+        simulation.broker.entries = [entry for entry in simulation.broker.entries if entry.key != RECOVERY]
+        for entry in simulation.broker.entries:
+            record = self._record(simulation, entry.key)
+            state = simulation.oracle.final_states.get(self.id_of(entry.key)) or (
+                record.state if record is not None else ""
+            )
             if not state and entry.state != "open":
-                world.fail("lost", f"{entry.key}: it was written down, and nobody has it any more")
+                simulation.fail("lost", f"{entry.key}: it was written down, and nobody has it any more")
             entry.state = _STATES.get(state, "open")
-        super().finish(world)
+        super().finish(simulation)
 
 
-class IntentsRecoveryStage(RecoveryStage, IntentsStage):
+class IntentsRecoverySystem(RecoverySystem, IntentsSystem):
     """``worker``: as there."""
 
     @property
@@ -140,7 +147,7 @@ class IntentsRecoveryStage(RecoveryStage, IntentsStage):
         return await self.intents.arecover(idle=1e-6)
 
 
-class SagaRecoveryStage(RecoveryStage, SagaStage):
+class SagaRecoverySystem(RecoverySystem, SagaSystem):
     """What a step did is remembered for as long as the saga's retention, and for what is on its way then."""
 
     retention = RETENTION / 2e6

@@ -7,32 +7,33 @@ one that is in doubt (``k2``), which a plain redrive leaves where it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from effectonce.broker import Broker as Handle
+from effectonce.broker import Broker
 from effectonce.contracts import BrokerCapabilities, DeadLetter, Packet
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import Message
 from effectonce.record import Answer, Claim, Settlement
 from effectonce.store import Store
-from effectonce.worker.jobs import Cause
 from effectonce.worker.worker import Worker
-from tests.proof.explorer.broker import Broker
+from tests.proof.explorer.guard_system import GuardSystem
+from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, RETENTION, Scenario
-from tests.proof.explorer.stage import SCOPE, nowhere
-from tests.proof.explorer.wire import Ties
-from tests.proof.explorer.workers import GuardStage
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import SCOPE, nowhere
+from tests.proof.explorer.transport import Transport
 
-from .outbox import Publishing, Refusal
+from .outbox import PacketRefused, PublishTransport
+from .worker import WHY_DEAD
 
 QUEUE = "orders"
 OPERATOR = "redrive"
 
 
-class RedriveStage(GuardStage):
+class RedriveSystem(GuardSystem):
     """``options``: those of `DeadLetterQueue.redrive`. The naive arm ``remove-first`` sends after it removed."""
 
     capabilities = BrokerCapabilities(name="modelled", batch=16)
@@ -40,7 +41,7 @@ class RedriveStage(GuardStage):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self._behind = Store(nowhere, sweep_every=None)
-        handle = Handle(self)  # type: ignore[arg-type]
+        handle = Broker(self)  # type: ignore[arg-type]
         worker = Worker(handle, store=self._behind)
 
         @worker.handler(QUEUE, scope=SCOPE, fingerprint=False, lease=LEASE / 1e6, retention=RETENTION / 1e6)
@@ -50,29 +51,29 @@ class RedriveStage(GuardStage):
         self.queue = DeadLetterQueue(worker, QUEUE)
         self.encode = handle.envelope.encode
 
-    def open(self, world: World) -> None:
-        world.broker = Broker(0, 0)
-        world.broker.send(OPERATOR)
+    def open(self, simulation: Simulation) -> None:
+        simulation.broker = SimulatedQueue(0, 0)
+        simulation.broker.send(OPERATOR)
         self.commands = 0
         self.letters: dict[str, Packet] = {}
         for number in range(3):
             key = f"k{number}"
             packet = self.encode(Message(data=key, type="paid", id=key, key=key), QUEUE)
-            headers = {**packet.headers, **Cause(why="attempts-exhausted", attempts=1).header()}
+            headers = {**packet.headers, WHY_DEAD: json.dumps({"why": "attempts-exhausted", "attempts": 1})}
             self.letters[str(number)] = Packet(body=packet.body, headers=headers, id=packet.id)
-            self._was(world, key, ("free", "done", "in_doubt")[number])
+            self._was(simulation, key, ("free", "done", "in_doubt")[number])
 
-    def _was(self, world: World, key: str, state: Any) -> None:
+    def _was(self, simulation: Simulation, key: str, state: Any) -> None:
         """The record of ``key`` is left as ``state`` by an attempt before."""
         owner = key.encode().ljust(16)
-        (reply,) = world.apply([Claim(SCOPE, key, owner, LEASE, RETENTION)])
+        (reply,) = simulation.apply([Claim(SCOPE, key, owner, LEASE, RETENTION)])
         assert isinstance(reply, Answer)
-        grant = world.ledger.grant(key, owner, reply.token)
-        world.ledger.started(key, grant, world.now())
+        grant = simulation.oracle.grant(key, owner, reply.token)
+        simulation.oracle.started(key, grant, simulation.now())
         if state == "done":
-            world.ledger.effect(key, grant)
+            simulation.oracle.effect(key, grant)
         result = f'1"charge-{key}-1"'.encode() if state == "done" else None
-        world.apply([Settlement(SCOPE, key, owner, reply.token, state, RETENTION, result=result)])
+        simulation.apply([Settlement(SCOPE, key, owner, reply.token, state, RETENTION, result=result)])
 
     def enter(self, process: Process) -> None:
         super().enter(process)
@@ -80,21 +81,21 @@ class RedriveStage(GuardStage):
 
     # -- the broker, as `DeadLetterQueue` sees it
 
-    def publisher(self) -> Letters:
+    def publisher(self) -> SimulatedDeadLetters:
         return self.dead_letters(QUEUE, group="")
 
-    def dead_letters(self, queue: str, *, group: str) -> Letters:
-        assert self.world is not None
-        return Letters(self, self.world, *self.world.whose())
+    def dead_letters(self, queue: str, *, group: str) -> SimulatedDeadLetters:
+        assert self.simulation is not None
+        return SimulatedDeadLetters(self, self.simulation, *self.simulation.current_delivery())
 
     # -- work
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         if delivery.entry.key != OPERATOR:
-            await super().work(world, process, delivery)
+            await super().work(simulation, process, delivery)
             return
         self.commands += 1
-        call = self._remove_first(world) if self.scenario.naive else self.queue.aredrive(**self.scenario.options)
+        call = self._remove_first(simulation) if self.scenario.naive else self.queue.aredrive(**self.scenario.options)
         failure: BaseException | None = None
         report: Sequence[Any] = ()
         try:
@@ -106,91 +107,96 @@ class RedriveStage(GuardStage):
         delivery.inside = False
         if failure is None and not any(each.error for each in report):
             delivery.entry.settle(delivery.number, "acked")
-        world.tell(f"  w{process.slot}: the redrive {'is done' if failure is None else f'raised {failure!r}'}")
-        world.ended(process, delivery, 1.0)
+        simulation.narrate(f"  w{process.slot}: the redrive {'is done' if failure is None else f'raised {failure!r}'}")
+        simulation.end_delivery(process, delivery, 1.0)
 
-    async def _remove_first(self, world: World) -> Sequence[Any]:
+    async def _remove_first(self, simulation: Simulation) -> Sequence[Any]:
         letters = self.dead_letters(QUEUE, group="")
         for letter in (await letters.browse(100))[0]:
             await letters.remove([letter.id])
             await letters.publish(QUEUE, [letter.packet])
         return ()
 
-    def finish(self, world: World) -> None:
-        operator = world.broker.entries.pop(0)
+    def finish(self, simulation: Simulation) -> None:
+        operator = simulation.broker.entries.pop(0)
         if operator.state != "acked":
-            world.fail("wedged", "the redrive comes to no end")
+            simulation.fail("wedged", "the redrive comes to no end")
         left = {packet.id for packet in self.letters.values()}
         anew = bool(self.scenario.options.get("new_generation"))
         expected = set() if anew or self.scenario.naive else {"k2"}
-        queued = {entry.key for entry in world.broker.entries}
+        queued = {entry.key for entry in simulation.broker.entries}
         for key in ("k0", "k1", "k2"):
             lost = key not in left and key not in queued
             if lost:
-                world.fail("lost", f"{key}: it is neither in the dead letters nor in the queue")
+                simulation.fail("lost", f"{key}: it is neither in the dead letters nor in the queue")
             if key in left and key not in expected:
-                world.fail("wedged", f"{key}: it is still among the dead letters")
-            world.tally[key] = (lost, 0)
+                simulation.fail("wedged", f"{key}: it is still among the dead letters")
+            simulation.tally[key] = (lost, 0)
         most = 1 + (self.commands if anew else 0)
-        effects = world.ledger.book("k1").effects
-        if effects > most and not world.faults:
-            world.fail("doubled", f"k1: its effect happened {effects} times in {self.commands} redrives")
-        if world.violation is None and not self.scenario.naive:
-            faults, world.faults = world.faults, max(1, world.faults)  # k1 has had its effect before
-            super().finish(world)
-            world.faults = faults
-            for key, (lost, _) in world.tally.items():
-                world.tally[key] = (lost, 0)  # what mode L repeats is the guard's affair, and was judged by its rules
+        effects = simulation.oracle.history("k1").effects
+        if effects > most and not simulation.faults:
+            simulation.fail("doubled", f"k1: its effect happened {effects} times in {self.commands} redrives")
+        if simulation.violation is None and not self.scenario.naive:
+            faults, simulation.faults = simulation.faults, max(1, simulation.faults)  # k1 has had its effect before
+            super().finish(simulation)
+            simulation.faults = faults
+            for key, (lost, _) in simulation.tally.items():
+                simulation.tally[key] = (
+                    lost,
+                    0,
+                )  # what mode L repeats is the guard's affair, and was judged by its rules
 
-    def standing(self, world: World, tag: Any) -> object:
+    def state_key(self, simulation: Simulation, tag: Any) -> object:
         return tuple(self.letters), min(self.commands, 2)
 
 
-class Letters:
+class SimulatedDeadLetters:
     """`contracts.Publisher` and `contracts.DeadLetters` of one process."""
 
-    def __init__(self, stage: RedriveStage, world: World, process: Process, delivery: Delivery) -> None:
-        self._stage = stage
-        self._world = world
+    def __init__(
+        self, system: RedriveSystem, simulation: Simulation, process: Process, delivery: SimulatedDelivery
+    ) -> None:
+        self._system = system
+        self._simulation = simulation
         self._process = process
         self._of = delivery.number
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         def arrive() -> None:
             for packet in packets:
-                self._world.broker.send(packet.id)
+                self._simulation.broker.send(packet.id)
 
         try:
-            await self._ask("publish", "publish", arrive, Publishing())
-        except Refusal as error:
+            await self._ask("publish", "publish", arrive, PublishTransport())
+        except PacketRefused as error:
             return [error for _ in packets]
         return [None] * len(packets)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        letters = self._stage.letters
+        letters = self._system.letters
 
         def page() -> list[DeadLetter]:
             return [DeadLetter(id=id, packet=packet, queue=QUEUE) for id, packet in letters.items()]
 
-        return await self._ask("publish", "browse", page, Reading()), None
+        return await self._ask("publish", "browse", page, BrowseTransport()), None
 
     async def remove(self, ids: Sequence[str]) -> int:
-        letters = self._stage.letters
+        letters = self._system.letters
         return await self._ask(  # type: ignore[no-any-return]
-            "publish", "remove", lambda: sum(letters.pop(id, None) is not None for id in ids), Removing()
+            "publish", "remove", lambda: sum(letters.pop(id, None) is not None for id in ids), RemoveTransport()
         )
 
-    async def _ask(self, kind: Any, name: str, apply: Any, ties: Ties) -> Any:
-        return await self._world.ask(self._process, kind, (name,), apply, of=self._of, ties=ties)
+    async def _ask(self, kind: Any, name: str, apply: Any, transport: Transport) -> Any:
+        return await self._simulation.ask(self._process, kind, (name,), apply, of=self._of, transport=transport)
 
     async def close(self) -> None: ...
 
 
-class Removing(Ties):
+class RemoveTransport(Transport):
     def broken(self, retry: bool) -> Exception:
         return BrokerUnavailable("no answer")
 
 
-class Reading(Removing):
+class BrowseTransport(RemoveTransport):
     local = True
     lingers = False

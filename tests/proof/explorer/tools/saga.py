@@ -10,25 +10,26 @@ from typing import Any
 
 from effectonce.core.drive import drive
 from effectonce.core.flow import current
+from effectonce.core.retry import Retry
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.sagas.saga import Saga
 from effectonce.values.durations import Duration
-from tests.proof.explorer.provider import Provider
+from tests.proof.explorer.provider import SimulatedProvider
 from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
-from tests.proof.explorer.stage import Declined, Stage, Steady, Tag
-from tests.proof.explorer.world import Delivery, Process, World
+from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
+from tests.proof.explorer.system import PermanentDecline, SystemUnderTest, Tag
 
 
-class Stale(Exception):
+class StaleToken(Exception):
     """A provider has seen a newer token."""
 
 
-class Fenced(Provider):
+class FencedProvider(SimulatedProvider):
     """Keeps keys, and the highest token of each thing."""
 
-    def __init__(self, world: World, window: int) -> None:
-        super().__init__(world, window)
+    def __init__(self, simulation: Simulation, window: int) -> None:
+        super().__init__(simulation, window)
         self.tokens: dict[str, int] = {}
 
     async def send(self, what: str, *, undo: bool) -> None:
@@ -39,24 +40,24 @@ class Fenced(Provider):
 
         def arrive() -> object:
             if token < self.tokens.get(what, 0):
-                return Stale
+                return StaleToken
             self.tokens[what] = token
             return self._do(key, name)
 
         try:
-            outcome = await self.ask(*self.world.whose(), key, arrive)
+            outcome = await self.ask(*self.simulation.current_delivery(), key, arrive)
         except TimeoutError as error:
             raise OutcomeUnknown(f"{name}: {error}", 1.0) from error
-        if outcome is Stale:
-            raise Stale(name)
+        if outcome is StaleToken:
+            raise StaleToken(name)
         if outcome is None:
-            raise Declined(name)
+            raise PermanentDecline(name)
 
-    def standing(self) -> object:
+    def state_key(self) -> object:
         return tuple(self.effects), tuple(sorted(self.answers)), tuple(sorted(self.tokens.items()))
 
 
-class SagaStage(Stage):
+class SagaSystem(SystemUnderTest):
     """Three steps, of which the last cannot be undone: ``reserve``, ``charge`` (which may time out), ``ship``. The
     naive arm ``undo-blindly`` keeps no log: what raises is undone, and a crash begins anew."""
 
@@ -68,35 +69,35 @@ class SagaStage(Stage):
         self.saga: Saga[str] = Saga("explored", self.store, input=str, lease=LEASE / 1e6, retention=self.retention)
         timeout: dict[str, Any] = {"timeout": "5s", "grace": "5s"} if "slow" in scenario.faults else {}
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False))
         async def reserve(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=False)
 
-        @reserve.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
+        @reserve.compensate(retry=Retry(3, first=1e-6, cap=1e-6, max_crashes=CRASHES, jitter=False))
         async def release(key: str) -> None:
             await self.provider.send(f"{key}/reserve", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES), **timeout)
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False), **timeout)
         async def charge(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=False)
 
-        @charge.compensate(retry=Steady(3, first=1e-6, cap=1e-6, max_crashes=CRASHES))
+        @charge.compensate(retry=Retry(3, first=1e-6, cap=1e-6, max_crashes=CRASHES, jitter=False))
         async def refund(key: str) -> None:
             await self.provider.send(f"{key}/charge", undo=True)
 
-        @self.saga.step(retry=Steady(1, max_crashes=CRASHES))
+        @self.saga.step(retry=Retry(1, max_crashes=CRASHES, jitter=False))
         async def ship(key: str) -> None:
             await self.provider.send(f"{key}/ship", undo=False)
 
-    def open(self, world: World) -> None:
-        self.provider = Fenced(world, self.window)
+    def open(self, simulation: Simulation) -> None:
+        self.provider = FencedProvider(simulation, self.window)
 
-    async def work(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
-        call: Any = self._blindly(world, process, delivery) if self.scenario.naive else self.saga.arun(key, key)
-        await self.settled(world, process, delivery, call)
+        call: Any = self._blindly(simulation, process, delivery) if self.scenario.naive else self.saga.arun(key, key)
+        await self.settle_after(simulation, process, delivery, call)
 
-    async def _blindly(self, world: World, process: Process, delivery: Delivery) -> None:
+    async def _blindly(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key, done = delivery.entry.key, []
         try:
             for step in ("reserve", "charge", "ship"):
@@ -107,31 +108,33 @@ class SagaStage(Stage):
                 await self.provider.call(process, delivery, f"{key}/{step}/{delivery.number}/undo", f"-{key}/{step}")
             raise
 
-    def finish(self, world: World) -> None:
-        for entry in world.broker.unsettled():
-            world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
-        in_doubt = len(drive(world.port.list(Query(state="in_doubt"))).records)
-        for key in sorted({entry.key for entry in world.broker.entries}):
-            states = {entry.state for entry in world.broker.entries if entry.key == key}
+    def finish(self, simulation: Simulation) -> None:
+        for entry in simulation.broker.unsettled():
+            simulation.fail(
+                "wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered"
+            )
+        in_doubt = len(drive(simulation.port.list(Query(state="in_doubt"))).records)
+        for key in sorted({entry.key for entry in simulation.broker.entries}):
+            states = {entry.state for entry in simulation.broker.entries if entry.key == key}
             effects = [effect for effect in self.provider.effects if effect[1:].startswith(f"{key}/")]
             done = [effect[1:] for effect in effects if effect[0] == "+"]
             undone = [effect[1:] for effect in effects if effect[0] == "-"]
             lost = "acked" in states and (len(set(done)) < 3 or bool(undone))
-            standing = [step for step in done if step not in undone]
+            state_key = [step for step in done if step not in undone]
             doubled = len(done) - len(set(done)) + len(undone) - len(set(undone))
             if lost:
-                world.fail("lost", f"{key}: it is done, and its steps came to {', '.join(effects) or 'nothing'}")
-            if states == {"dead"} and standing:
-                world.fail("unbalanced", f"{key}: it failed, and what was done stands: {', '.join(standing)}")
+                simulation.fail("lost", f"{key}: it is done, and its steps came to {', '.join(effects) or 'nothing'}")
+            if states == {"dead"} and state_key:
+                simulation.fail("unbalanced", f"{key}: it failed, and what was done stands: {', '.join(state_key)}")
             if not set(undone) <= set(done):
-                world.fail("unbalanced", f"{key}: undone without having been done: {', '.join(effects)}")
+                simulation.fail("unbalanced", f"{key}: undone without having been done: {', '.join(effects)}")
             if doubled:
-                world.fail("doubled", f"{key}: {', '.join(effects)}")
+                simulation.fail("doubled", f"{key}: {', '.join(effects)}")
             if undone != sorted(undone, key=lambda step: ("charge", "reserve").index(step.partition("/")[2])):
-                world.fail("unbalanced", f"{key}: undone in the order {', '.join(undone)}")
+                simulation.fail("unbalanced", f"{key}: undone in the order {', '.join(undone)}")
             if "parked" in states and not in_doubt:
-                world.fail("lost", f"{key}: in doubt, and not on the operator's list")
-            world.tally[key] = (lost or (states == {"dead"} and bool(standing)), doubled)
+                simulation.fail("lost", f"{key}: in doubt, and not on the operator's list")
+            simulation.tally[key] = (lost or (states == {"dead"} and bool(state_key)), doubled)
 
-    def standing(self, world: World, tag: Tag) -> object:
-        return self.provider.standing()
+    def state_key(self, simulation: Simulation, tag: Tag) -> object:
+        return self.provider.state_key()

@@ -12,7 +12,7 @@ from typing import Literal
 State = Literal["open", "acked", "parked", "dead"]
 
 
-class Entry:
+class QueuedMessage:
     """One message in the queue."""
 
     __slots__ = ("deliveries", "held", "key", "not_before", "number", "probe", "ready", "state")
@@ -50,23 +50,23 @@ class Entry:
             self.ready = False
 
 
-class Broker:
+class SimulatedQueue:
     """Every entry, in the order in which it was sent."""
 
     def __init__(self, keys: int, copies: int) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[QueuedMessage] = []
         for _ in range(copies):
             for key in range(keys):
                 self.send(f"k{key}")
 
-    def send(self, key: str, *, probe: bool = False) -> Entry:
-        entry = Entry(len(self.entries), key, probe=probe)
+    def send(self, key: str, *, probe: bool = False) -> QueuedMessage:
+        entry = QueuedMessage(len(self.entries), key, probe=probe)
         self.entries.append(entry)
         return entry
 
-    def ready(self, now: int) -> list[Entry]:
+    def ready(self, now: int) -> list[QueuedMessage]:
         """What may be delivered now: one entry of each key, since copies differ in nothing."""
-        found: dict[str, Entry] = {}
+        found: dict[str, QueuedMessage] = {}
         for entry in self.entries:
             if entry.ready and entry.not_before <= now and entry.state == "open":
                 found.setdefault(entry.key, entry)
@@ -75,5 +75,5 @@ class Broker:
     def next_due(self) -> int | None:
         return min((entry.not_before for entry in self.entries if entry.ready and entry.state == "open"), default=None)
 
-    def unsettled(self) -> list[Entry]:
+    def unsettled(self) -> list[QueuedMessage]:
         return [entry for entry in self.entries if entry.state == "open"]

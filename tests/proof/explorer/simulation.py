@@ -15,14 +15,15 @@ from effectonce.core.engine import Engine
 from effectonce.core.flow import Run, current
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.store import Store
 from effectonce.testing.operations import operation_name
 
-from .broker import Broker, Entry
-from .loop import Loop
+from .loop import SimulatedLoop
 from .oracle import CONTRACT, PROMISES, Grant
+from .queue_model import QueuedMessage, SimulatedQueue
 from .scenario import SECOND
-from .stage import Declined, Stage, Word
-from .wire import FREE, Kind, Request, Stray, Ties, Wire
+from .system import PermanentDecline, SystemUnderTest, Word
+from .transport import FREE, DelayedRequest, Kind, SimulatedRequest, SimulatedStoreBackend, Transport
 
 EPOCH = 1_767_225_600_000_000
 ENFORCED = PROMISES | CONTRACT
@@ -30,10 +31,10 @@ ENFORCED = PROMISES | CONTRACT
 Move = tuple[Any, ...]
 
 
-class Delivery:
+class SimulatedDelivery:
     """One delivery of an entry to a process."""
 
-    def __init__(self, number: int, entry: Entry) -> None:
+    def __init__(self, number: int, entry: QueuedMessage) -> None:
         self.number = number
         self.entry = entry
         self.task: asyncio.Task[None] | None = None
@@ -47,10 +48,12 @@ class Delivery:
         return f"{self.entry.key}, delivery {self.entry.deliveries}"
 
 
-class Call:
+class HandlerCall:
     """A handler that runs."""
 
-    def __init__(self, process: Process, delivery: Delivery, key: str, run: Run | None, grant: Grant | None) -> None:
+    def __init__(
+        self, process: Process, delivery: SimulatedDelivery, key: str, run: Run | None, grant: Grant | None
+    ) -> None:
         self.process = process
         self.delivery = delivery
         self.key = key
@@ -61,43 +64,60 @@ class Call:
 class Process:
     """One worker process: its event loop, its store handle's engine, and what it has in flight."""
 
-    def __init__(self, world: World, slot: int) -> None:
+    def __init__(self, simulation: Simulation, slot: int) -> None:
         self.slot = slot
-        self.loop = Loop(world.monotonic)
+        self.loop = SimulatedLoop(simulation.monotonic)
         self.loop.hop = self._in_thread
-        self.requests: dict[int, Request] = {}
-        self.deliveries: dict[int, Delivery] = {}
-        self.calls: list[Call] = []
+        self.requests: dict[int, SimulatedRequest] = {}
+        self.deliveries: dict[int, SimulatedDelivery] = {}
+        self.calls: list[HandlerCall] = []
         self.log: list[object] = []  # what it has been told since it was last idle: its state is a function of it
         self.owners: list[bytes] = []  # of the claims that it has sent since
         self.cancelled = False  # one of its tasks, since then
         self.stopping = False
         self.beat = ""  # how the heartbeat's round trip fares
-        self._world = world
-        self._engine: Engine | None = None
-        self._wire: Wire | None = None
+        self.past = 0  # a hash of what it was told before that, where the system says that it remembers
+        self.starting = False  # it checks what it needs before it consumes: no part of the schedule
+        self._simulation = simulation
+        self._wire: SimulatedStoreBackend | None = None
+        self.store = Store(self._open, sweep_every=None)
 
     @property
     def engine(self) -> Engine:
         """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
-        if self._engine is None:
-            skew = (1, -1, 0)[self.slot % 3] * self._world.stage.skew
-            self._wire = Wire(self._world, self, skew)
-            self._engine = Engine(self._wire, sweep_every=None)
-        return self._engine
+        return self.store.engine
+
+    def _open(self) -> SimulatedStoreBackend:
+        skew = (1, -1, 0)[self.slot % 3] * self._simulation.system.skew
+        self._wire = SimulatedStoreBackend(self._simulation, self, skew)
+        return self._wire
+
+    def record_event(self, what: object) -> None:
+        """Note what this process was told."""
+        self.log.append((self._simulation.elapsed, what) if self._simulation.system.remembers else what)
+
+    def forget_events(self) -> None:
+        """It is idle: what it was told is over, unless it remembers."""
+        if self._simulation.system.remembers:
+            self.past = hash((self.past, repr(self.log)))
+        self.log.clear()
+        self.owners.clear()
+        self.cancelled = False
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        world = self._world
+        simulation = self._simulation
+        if self.starting:
+            return call()
 
         def run() -> tuple[Any, Exception | None]:
-            world.on_stage(self)
+            simulation.take_turn_of(self)
             try:
                 return call(), None
             except Exception as error:
                 return None, error
 
         name = getattr(getattr(call, "args", [call])[0], "__name__", "thread").strip("_")
-        value, error = await world.memo(self, name, run)
+        value, error = await simulation.memo(self, name, run)
         if error is not None:
             raise error
         return value
@@ -105,12 +125,12 @@ class Process:
     @property
     def leased(self) -> Collection[Run]:
         """The runs that its heartbeat keeps."""
-        return () if self._engine is None else self._engine.leased
+        return () if self._wire is None else self.engine.leased
 
     @property
     def idle(self) -> bool:
         requests = self.requests.values()
-        return not self.deliveries and (not requests or all(request.ties.waits() for request in requests))
+        return not self.deliveries and (not requests or all(request.transport.waits() for request in requests))
 
     def forget_cancelled(self) -> None:
         """What nobody waits for any more was never sent."""
@@ -122,9 +142,7 @@ class Process:
         self.loop.close()
         if self._wire is not None:
             self._wire.cut()
-        if self._engine is not None:
-            self._engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
-            self._engine = None
+            self.engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
 
 
 class StoreClock:
@@ -132,18 +150,20 @@ class StoreClock:
 
     manual = True
 
-    def __init__(self, world: World) -> None:
-        self.now = world.now
-        self.monotonic = world.monotonic
+    def __init__(self, simulation: Simulation) -> None:
+        self.now = simulation.now
+        self.monotonic = simulation.monotonic
 
 
-class World:
+class Simulation:
     """See the module. ``story`` collects, where it is a list, what happens in words."""
 
-    def __init__(self, stage: Stage, *, rules: frozenset[str] = ENFORCED, story: list[str] | None = None) -> None:
-        self.stage = stage
-        self.scenario = scenario = stage.scenario
-        stage.world = self
+    def __init__(
+        self, system: SystemUnderTest, *, rules: frozenset[str] = ENFORCED, story: list[str] | None = None
+    ) -> None:
+        self.system = system
+        self.scenario = scenario = system.scenario
+        system.simulation = self
         self.story = story
         self.elapsed = 0  # microseconds
         self.offset = 0  # of the store's clock, where it has jumped
@@ -160,18 +180,18 @@ class World:
         self.meanwhile: Callable[[], None] | None = None  # others go on while a heartbeat waits: a search says who
         self._rules = rules
         self._counter = 0
-        self.backend = stage.backend(clock=StoreClock(self))
+        self.backend = system.backend(clock=StoreClock(self))
         self.port = self.backend.sync_port()
-        self.broker = Broker(scenario.keys, scenario.copies)
-        self.ledger = stage.ledger(self)
+        self.broker = SimulatedQueue(scenario.keys, scenario.copies)
+        self.oracle = system.oracle(self)
         self.processes = [Process(self, slot) for slot in range(scenario.workers)]
         self.graveyard: list[Process] = []
-        self.strays: list[Stray] = []
+        self.delayed: list[DelayedRequest] = []
         self.last = 0  # the process that had the last turn
         self.on: Process = self.processes[0]
-        stage.open(self)
+        system.open(self)
         for process in self.processes:
-            stage.born(self, process)
+            system.start_process(self, process)
 
     # -- time, verdict, words
 
@@ -185,10 +205,10 @@ class World:
     def fail(self, rule: str, text: str) -> None:
         """The first violation is the verdict."""
         if self.violation is None and rule in self._rules and not self.over:
-            self.tell(f"VIOLATION ({rule}) {text}")
+            self.narrate(f"VIOLATION ({rule}) {text}")
             self.violation = (rule, text)
 
-    def tell(self, text: str) -> None:
+    def narrate(self, text: str) -> None:
         """Goes into the story, which ends with the first violation."""
         if self.story is not None and self.violation is None:
             self.story.append(f"{self.elapsed / 1e6:9.3f}s  {text}")
@@ -206,26 +226,24 @@ class World:
         if process.loop.complaints:
             self.fail("unexpected", process.loop.complaints[0])
         if process.idle and process.log:
-            key = self.ledger.left(process.owners)
+            key = self.oracle.left(process.owners)
             if key is not None:
                 self.fail("abandoned", f"{key}: w{process.slot} is idle, nothing broke, and its claim still stands")
-            process.log.clear()
-            process.owners.clear()
-            process.cancelled = False
+            process.forget_events()
 
     def crank(self, process: Process, most: int = 1_000_000) -> None:
-        self.on_stage(process)
+        self.take_turn_of(process)
         process.loop.crank(most)
 
     def fire(self, process: Process) -> None:
         """Run the timers of ``process`` that are due."""
-        self.on_stage(process)
+        self.take_turn_of(process)
         process.loop.fire()
 
-    def on_stage(self, process: Process) -> None:
+    def take_turn_of(self, process: Process) -> None:
         """It is ``process`` whose code runs from now on."""
         self.on = process
-        self.stage.enter(process)
+        self.system.enter(process)
 
     def look(self) -> None:
         """What must hold after every move: whoever is told that its lease holds has it."""
@@ -235,19 +253,19 @@ class World:
         for process in self.processes:
             for call in process.calls:
                 run, grant = call.run, call.grant
-                if run is None or grant is None or run.lease_lost or self.ledger.holds(call.key, grant, now):
+                if run is None or grant is None or run.lease_lost or self.oracle.holds(call.key, grant, now):
                     continue
                 self.fail("lease-lie", f"{call.key}: w{process.slot} is told that its lease holds")
 
-    def bury(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         """Kill ``process``: nothing of it ever runs again, and a new one takes its place."""
-        self.ledger.blamed.update(process.owners)
+        self.oracle.blamed.update(process.owners)
         for call in process.calls:
             if call.grant is not None:
                 call.grant.running = False
         for delivery in process.deliveries.values():
             delivery.entry.back(delivery.number, self.elapsed)
-        self.stage.died(self, process)
+        self.system.process_died(self, process)
         self.replace(process)
 
     def replace(self, process: Process) -> None:
@@ -255,29 +273,29 @@ class World:
         process.loop.closed = True
         self.graveyard.append(process)
         new = self.processes[process.slot] = Process(self, process.slot)
-        self.stage.born(self, new)
+        self.system.start_process(self, new)
 
     def end(self) -> None:
         """Let go of everything: what is unwound from now on is only memory."""
         self.over = True
-        self.stage.world = None
-        self.stage.store._live = None
+        self.system.simulation = None
+        self.system.store._live = None
         for process in (*self.processes, *self.graveyard):
             process.end()
 
-    def request(self, number: int) -> Request:
+    def request(self, number: int) -> SimulatedRequest:
         for process in self.processes:
             request = process.requests.get(number)
             if request is not None:
                 return request
         raise LookupError(f"request {number} is not there: this schedule was made for other code")
 
-    def blame(self, request: Request) -> None:
+    def blame(self, request: SimulatedRequest) -> None:
         """A fault has hit ``request``: the claims that it speaks of may be left standing."""
         for op in request.ops:
             owner = getattr(op, "owner", None)
             if owner is not None:
-                self.ledger.blamed.add(owner)
+                self.oracle.blamed.add(owner)
 
     # -- what processes ask for
 
@@ -289,9 +307,9 @@ class World:
         apply: Callable[[], Any],
         ops: Sequence[Batchable] = (),
         of: int = 0,
-        ties: Ties = FREE,
+        transport: Transport = FREE,
     ) -> asyncio.Future[Any]:
-        request = Request(self.number(), process, kind, names, apply, ops, of, ties)
+        request = SimulatedRequest(self.number(), process, kind, names, apply, ops, of, transport)
         process.requests[request.number] = request
         return request.future
 
@@ -301,7 +319,7 @@ class World:
                 process.owners.append(op.owner)
         names = tuple(dict.fromkeys(map(operation_name, batch)))
         apply = lambda: self.apply(batch, process)  # noqa: E731
-        return self.ask(process, "store", names, apply, batch, ties=self.stage.ties(batch))
+        return self.ask(process, "store", names, apply, batch, transport=self.system.transport(batch))
 
     def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
         """Execute ``batch`` at the store, now."""
@@ -309,18 +327,18 @@ class World:
         now = self.now()
         for op, reply in zip(batch, replies, strict=True):
             if self.story is not None:
-                self.tell(f"    store: {_said(op, reply)}")
-            self.ledger.saw(op, reply, now)
+                self.narrate(f"    store: {_describe_reply(op, reply)}")
+            self.oracle.observe(op, reply, now)
         return replies
 
-    def ask_broker(self, process: Process, delivery: Delivery, word: Word) -> asyncio.Future[Any]:
+    def ask_broker(self, process: Process, delivery: SimulatedDelivery, word: Word) -> asyncio.Future[Any]:
         def settle() -> None:
             entry = delivery.entry
             if not self.scenario.naive and entry.state == "open":
                 if word == "ack":
-                    self.ledger.acked(entry.key)
-                elif word == "dead" and not isinstance(delivery.came_to, Declined):
-                    self.ledger.dead(entry.key)
+                    self.oracle.acked(entry.key)
+                elif word == "dead" and not isinstance(delivery.came_to, PermanentDecline):
+                    self.oracle.dead(entry.key)
             entry.settle(delivery.number, "acked" if word == "ack" else "parked" if word == "park" else "dead")
 
         return self.ask(process, "broker", (word,), settle)
@@ -328,51 +346,51 @@ class World:
     def memo(self, process: Process, name: str, apply: Callable[[], Any]) -> asyncio.Future[Any]:
         return self.ask(process, "memo", (name,), apply)
 
-    def effect(self, call: Call, name: str) -> asyncio.Future[Any]:
+    def effect(self, call: HandlerCall, name: str) -> asyncio.Future[Any]:
         """The effect itself: it happens when the request is executed, whatever becomes of the reply."""
 
         def happen() -> str:
-            count = self.ledger.book(call.key).effects + 1
-            self.tell(f"    {name} {call.key}: effect number {count}")
+            count = self.oracle.history(call.key).effects + 1
+            self.narrate(f"    {name} {call.key}: effect number {count}")
             if call.run is None:
-                self.ledger.book(call.key).happened(0)  # of a naive arm, which is judged by its end
+                self.oracle.history(call.key).count_effect(0)  # of a naive arm, which is judged by its end
             else:
-                self.ledger.effect(call.key, call.grant)
+                self.oracle.effect(call.key, call.grant)
             return f"{name}-{call.key}-{count}"
 
         return self.ask(call.process, "effect", ("effect",), happen, of=call.delivery.number)
 
-    def point(self, call: Call) -> asyncio.Future[Any]:
+    def point(self, call: HandlerCall) -> asyncio.Future[Any]:
         """A point in the handler at which it may raise, be cancelled, or die."""
         return self.ask(call.process, "point", ("handler",), _nothing, of=call.delivery.number)
 
-    def whose(self) -> tuple[Process, Delivery]:
+    def current_delivery(self) -> tuple[Process, SimulatedDelivery]:
         """The process whose turn it is, and the delivery whose task runs."""
         process = self.on
         task = asyncio.current_task()
         deliveries = list(process.deliveries.values())
         return process, next((each for each in deliveries if each.task is task), deliveries[0])
 
-    def enter(self, key: str) -> Call:
+    def enter(self, key: str) -> HandlerCall:
         """A handler starts, in the process whose turn it is."""
-        process, delivery = self.whose()
+        process, delivery = self.current_delivery()
         run = grant = None
         if not self.scenario.naive:
             run = current()
             if not self.scenario.seen:
-                grant = self.ledger.grant(key, run.owner, run.token)
-                self.ledger.started(key, grant, self.now())
-                if run.lease_lost and grant is not None and not self.ledger.holds(key, grant, self.now()):
+                grant = self.oracle.grant(key, run.owner, run.token)
+                self.oracle.started(key, grant, self.now())
+                if run.lease_lost and grant is not None and not self.oracle.holds(key, grant, self.now()):
                     self.fail("late-start", f"{key}: w{process.slot} starts with a lease that has ended")
-        call = Call(process, delivery, key, run, grant)
+        call = HandlerCall(process, delivery, key, run, grant)
         process.calls.append(call)
         return call
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: HandlerCall) -> None:
         if not self.over:
             call.process.calls.remove(call)
 
-    def returned(self, process: Process, delivery: Delivery, failure: BaseException | None) -> None:
+    def end_call(self, process: Process, delivery: SimulatedDelivery, failure: BaseException | None) -> None:
         """The guarded call came back."""
         delivery.inside = False
         delivery.came_to = failure
@@ -382,27 +400,27 @@ class World:
             self.fail("cancel", f"w{process.slot}: cancelled, yet the call came to {failure!r}")
         elif delivery.raised is not None and not cancelled and failure is not delivery.raised:
             self.fail("error", f"w{process.slot}: the handler raised {delivery.raised!r}, the caller got {failure!r}")
-        elif not known and not isinstance(failure, EffectOnceError | Declined):
+        elif not known and not isinstance(failure, EffectOnceError | PermanentDecline):
             self.fail("unexpected", f"w{process.slot}: the call raised {failure!r}")
-        self.tell(f"  w{process.slot}: the guarded call {'returned' if failure is None else f'raised {failure!r}'}")
+        self.narrate(f"  w{process.slot}: the guarded call {'returned' if failure is None else f'raised {failure!r}'}")
 
-    def ended(self, process: Process, delivery: Delivery, wait: float) -> None:
+    def end_delivery(self, process: Process, delivery: SimulatedDelivery, wait: float) -> None:
         """The worker is done with this delivery; unless it is settled, it comes again after ``wait`` seconds."""
         process.deliveries.pop(delivery.number, None)
         delivery.entry.back(delivery.number, self.elapsed + round(wait * SECOND))
 
     # -- the heartbeat's round trip, and the sweeper's
 
-    def beaten(self, process: Process, batch: Sequence[Batchable]) -> Sequence[Reply]:
+    def renew(self, process: Process, batch: Sequence[Batchable]) -> Sequence[Reply]:
         """What comes of a renewal, as the move that beats has said."""
         how = process.beat
         if how == "late":
-            self.strays.append(Stray("renewal", batch, lambda: self.apply(batch)))
+            self.delayed.append(DelayedRequest("renewal", batch, lambda: self.apply(batch)))
             raise StoreUnavailable("the renewal was not answered")
         if how == "slow" and self.meanwhile is not None:
             self.meanwhile()
         replies = self.apply(batch, process)
-        process.log.append(tuple(replies))
+        process.record_event(tuple(replies))
         if how == "mute":
             raise StoreUnavailable("the reply to the renewal was lost")
         if how == "slow" and self.meanwhile is not None:
@@ -411,7 +429,7 @@ class World:
 
     def sweep(self, limit: int = 500) -> Swept:
         swept: Swept = drive(self.port.sweep(limit))
-        self.ledger.swept(self.now())
+        self.oracle.swept(self.now())
         self.swept = self.steps
         return swept
 
@@ -420,7 +438,7 @@ def _nothing() -> None:
     pass
 
 
-def _said(op: Batchable, reply: object) -> str:
+def _describe_reply(op: Batchable, reply: object) -> str:
     """An operation and the reply to it, for the timeline."""
     name = operation_name(op)
     if isinstance(reply, Answer):

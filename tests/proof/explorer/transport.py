@@ -1,7 +1,7 @@
 """What a process of the model speaks through: requests that stop before and after they are executed.
 
-Everything that a worker does to the world (an operation on the store, an effect, an ack) is a `Request`: it is sent,
-then executed, then answered, and the scheduler decides when each of that happens, if at all.
+Everything that a worker does to the world (an operation on the store, an effect, an ack) is a `SimulatedRequest`: it is
+sent, then executed, then answered, and the scheduler decides when each of that happens, if at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Reply, Resolution, Settlement, Swept
 
 if TYPE_CHECKING:
-    from .world import Process, World
+    from .simulation import Process, Simulation
 
 Kind = Literal["store", "effect", "point", "broker", "memo", "sql", "call", "publish"]
 
@@ -24,7 +24,7 @@ CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16, notes=True)
 JOIN: Final = "join"
 
 
-class Ties:
+class Transport:
     """What ties a request to something that can break: a connection, the way to a provider."""
 
     #: It touches nothing that another process reads.
@@ -59,7 +59,7 @@ class Ties:
         """It is on its way, and nobody waits for it any more."""
 
 
-class Stray(NamedTuple):
+class DelayedRequest(NamedTuple):
     """A request that arrives when its sender has given it up, or is dead."""
 
     name: str
@@ -68,15 +68,11 @@ class Stray(NamedTuple):
     until: int = 1 << 62  # when it is lost for good
 
 
-FREE = Ties()
+FREE = Transport()
 
 
-class Request:
+class SimulatedRequest:
     """One thing asked of the world: pending, then executed, then answered, each when the scheduler says so."""
-
-    __slots__ = (
-        "apply", "executed", "future", "kind", "name", "names", "number", "of", "ops", "process", "reply", "ties",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,7 +83,7 @@ class Request:
         apply: Callable[[], Any],
         ops: Sequence[Batchable],
         of: int,
-        ties: Ties = FREE,
+        transport: Transport = FREE,
     ) -> None:
         self.number = number
         self.process = process
@@ -97,90 +93,90 @@ class Request:
         self.apply = apply
         self.ops = ops
         self.of = of  # the delivery, where it is a handler's
-        self.ties = ties
+        self.transport = transport
         self.executed = False
         self.reply: Any = None
         self.future: asyncio.Future[Any] = process.loop.create_future()
 
 
-class AsyncPort:
+class SimulatedStorePort:
     """A connection whose every round trip is a request of its process."""
 
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, process: Process) -> None:
+        self._simulation = simulation
         self._process = process
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        replies: Sequence[Reply] = await self._world.ask_store(self._process, batch)
+        replies: Sequence[Reply] = await self._simulation.ask_store(self._process, batch)
         return replies
 
     async def close(self) -> None:
         return None
 
 
-class BeatPort:
+class HeartbeatPort:
     """The connection of the heartbeat, and of people. It answers at once, as the move that beats has decided."""
 
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, process: Process) -> None:
+        self._simulation = simulation
         self._process = process
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        return self._world.beaten(self._process, batch)
+        return self._simulation.renew(self._process, batch)
 
     async def sweep(self, limit: int) -> Swept:
-        return self._world.sweep(limit)
+        return self._simulation.sweep(limit)
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        return self._decided(key, await self._world.port.resolve(scope, key, resolution))
+        return self._decided(key, await self._simulation.port.resolve(scope, key, resolution))
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return self._decided(key, await self._world.port.forget(scope, key, retention))
+        return self._decided(key, await self._simulation.port.forget(scope, key, retention))
 
     def _decided(self, key: str, changed: bool) -> bool:
         if changed:
-            self._world.ledger.decided(key, "free", None, self._world.now())
+            self._simulation.oracle.decided(key, "free", None, self._simulation.now())
         return changed
 
     def __getattr__(self, name: str) -> Any:
         """What people ask: `get`, `list`, `now`."""
-        return getattr(self._world.port, name)
+        return getattr(self._simulation.port, name)
 
     async def close(self) -> None:
         return None
 
 
-class Clock:
+class SkewedClock:
     """A worker's clocks: a wall clock that is wrong, and a monotonic one that began elsewhere."""
 
     manual = True
 
-    def __init__(self, world: World, skew: int) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, skew: int) -> None:
+        self._simulation = simulation
         self.skew = skew
 
     def now(self) -> int:
-        return self._world.now() + self.skew
+        return self._simulation.now() + self.skew
 
     def monotonic(self) -> float:
-        return (self._world.elapsed + self.skew) / 1e6
+        return (self._simulation.elapsed + self.skew) / 1e6
 
 
-class Wire:
+class SimulatedStoreBackend:
     """A `contracts.Backend`: the one store that all processes share, as one of them reaches it."""
 
     capabilities = CAPABILITIES
 
-    def __init__(self, world: World, process: Process, skew: int) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation, process: Process, skew: int) -> None:
+        self._simulation = simulation
         self._process = process
-        self.clock = Clock(world, skew)
+        self.clock = SkewedClock(simulation, skew)
 
     def sync_port(self) -> Any:
-        return BeatPort(self._world, self._process)
+        return HeartbeatPort(self._simulation, self._process)
 
     def async_port(self) -> Any:
-        return AsyncPort(self._world, self._process)
+        return SimulatedStorePort(self._simulation, self._process)
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         """The records are in the modelled database, too: see `contracts.Joinable`."""
@@ -191,4 +187,4 @@ class Wire:
 
     def cut(self) -> None:
         """Let go of the world, since a registry of the interpreter's keeps this object."""
-        del self._world, self._process, self.clock._world
+        del self._simulation, self._process, self.clock._simulation
