@@ -29,7 +29,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
 from .route_inbox import RouteInbox
-from .routes import Route, make_route
+from .routes import HandlerOptions, Route, make_route
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
 from .transaction_runner import TransactionRunner
@@ -168,28 +168,32 @@ class Worker:
         scope ends with the inbox's instead of the worker's name.
         """
 
+        options = HandlerOptions(
+            key=key,
+            scope=scope,
+            mode=mode,
+            retry=Retry() if retry is None else retry,
+            concurrency=concurrency,
+            batch=batch,
+            to=to,
+            lease=lease,
+            retention=self._retention if retention is None else retention,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            permanent=permanent,
+            fingerprint=fingerprint,
+        )
+
         def decorate(function: F) -> F:
             route = make_route(
                 function,
-                queue=queue,
-                type=type,
+                queue,
+                type,
+                options,
                 consumer=self.name if self.inbox is None else self.inbox.scope,
                 transactional=self.inbox is not None,
-                scope=scope,
-                key=key,
-                fingerprint=fingerprint,
-                mode=mode,
-                retry=Retry() if retry is None else retry,
-                concurrency=concurrency,
-                batch=batch,
-                to=to,
                 max_result=MAX_RESULT if self.store is None else self.store.max_result,
-                lease=lease,
-                retention=self._retention if retention is None else retention,
-                max_run=max_run,
-                on_error=on_error,
-                on_lapse=on_lapse,
-                permanent=permanent,
             )
             if any(other.queue == queue and other.type == type for other in self.routes):
                 what = "messages of other types" if type is None else f"type {type!r}"
