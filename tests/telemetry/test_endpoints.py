@@ -76,19 +76,19 @@ async def test_what_a_worker_serves_is_what_happened(redis_url: str, unique_name
         assert await aget(worker.listen or "", "/readyz") == (200, "ok\n")
         orders = [paid(number) for number in range(20)]
         await broker.apublish(unique_name, orders)
-        await until(lambda: worker.lines[0].told["acked"] == 20)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 20)
         await broker.apublish(unique_name, orders[:5])
-        await until(lambda: worker.lines[0].told["acked"] == 25)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 25)
         first = paid(type="slow", id="slow-1")
         await broker.apublish(unique_name, first)
-        await until(lambda: worker.lines[0].discipline.slots[1].taken == 1)
+        await until(lambda: worker.consumers[0].executor.pools[1].taken == 1)
         with pytest.raises(eo.InProgress):
             async with eo.block(store, scope=f"{unique_name}-slow", key="slow-1"):
                 pass
         go_on.set()
         await broker.apublish(unique_name, [paid(type="doubtful"), paid(type="unheard-of"), paid(type="zombie")])
-        await until(lambda: worker.lines[0].told["dead"] == 2)
-        await until(lambda: worker.lines[0].told["acked"] == 27)
+        await until(lambda: worker.consumers[0].settler.settled["dead"] == 2)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 27)
         found = await page(worker)
         assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="received") >= 29
         assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="acked") == 27
@@ -134,9 +134,9 @@ async def test_a_worker_in_transactions_tells_of_duplicates_too(batch: bool, tmp
     async with serving(worker):
         await until(lambda: worker.phase == "running")
         await worker.broker.apublish("orders", [paid(id=str(number)) for number in range(10)])
-        await until(lambda: worker.lines[0].told["acked"] == 10)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 10)
         await worker.broker.apublish("orders", [paid(id="3"), paid(type="broken")])
-        await until(lambda: worker.lines[0].told == {"acked": 11, "delayed": 0, "dead": 1})
+        await until(lambda: worker.consumers[0].settler.settled == {"acked": 11, "delayed": 0, "dead": 1})
         found = await page(worker)
         assert found.value("effectonce_outcomes_total", scope="orders", kind="completed") == 10
         assert found.value("effectonce_run_seconds_count", scope="orders", outcome="completed") == 10

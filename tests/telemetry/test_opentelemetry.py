@@ -143,9 +143,9 @@ async def test_a_duplicate_has_a_link_to_the_first_run(
     async with serving(worker):
         await until(lambda: worker.phase == "running")
         await worker.broker.apublish("orders", paid(id="1"))
-        await until(lambda: worker.lines[0].told["acked"] == 1)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 1)
         await worker.broker.apublish("orders", paid(id="1"))
-        await until(lambda: worker.lines[0].told["acked"] == 2)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 2)
     first, duplicate = watching.spans("process")
     assert runs == ["1"]
     assert [link.context.span_id for link in duplicate.links] == [id_of(first)]
@@ -208,7 +208,7 @@ async def test_a_handler_that_raises_is_an_error_in_its_span(watching: Watching)
     async with serving(worker):
         await until(lambda: worker.phase == "running")
         await worker.broker.apublish("orders", paid())
-        await until(lambda: worker.lines[0].told["acked"] == 1)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 1)
     failed, done = watching.spans("process")
     assert failed.attributes is not None
     assert failed.attributes["error.type"] == "LookupError"
@@ -236,7 +236,7 @@ async def test_in_a_transaction_handlers_are_traced_too(watching: Watching, tmp_
     async with serving(worker):
         await until(lambda: worker.phase == "running")
         await worker.broker.apublish("orders", paid())
-        await until(lambda: worker.lines[0].told["acked"] == 1)
+        await until(lambda: worker.consumers[0].settler.settled["acked"] == 1)
     (send,), (process,) = watching.spans("send"), watching.spans("process")
     assert parent_of(process) == id_of(send)
 
@@ -331,7 +331,7 @@ async def test_a_processor_that_raises_changes_no_outcome(at: str) -> None:
     once = paid(1)
     await broker.apublish("orders", [once, once, paid(2)])
     async with serving(worker):
-        await until(lambda: worker.lines and worker.lines[0].told["acked"] == 3)
+        await until(lambda: worker.consumers and worker.consumers[0].settler.settled["acked"] == 3)
     assert len(ran) == len(set(ran)) == 2
     store.close()
 

@@ -406,7 +406,7 @@ async def test_what_is_decided_while_others_are_being_sent_is_sent_too(monkeypat
 async def test_f58_a_handler_that_does_not_heed_its_cancellation_keeps_no_worker_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectonce.worker.handler_pool.GRACE", 0.1)
+    monkeypatch.setattr("effectonce.worker.handler_pool.CANCEL_GRACE_S", 0.1)
     bench = Bench()
     worker = bench.worker(drain="10ms")
     started, over = asyncio.Event(), asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.testing import ManualClock
-from effectonce.worker import quarantine as isolation
+from effectonce.worker import quarantine
 
 from .bench import Bench, paid, serving, until
 
@@ -117,7 +117,7 @@ async def test_f20_a_duplicate_of_parked_poison_is_parked_too_and_a_redrive_runs
 
 
 async def test_others_do_not_wait_for_ever_for_one_that_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "PATIENCE", 0.05)
+    monkeypatch.setattr(quarantine, "LONGEST_WAIT_S", 0.05)
     mortal = Mortal()
     await mortal.bench.send("orders", paid(3))
     assert await mortal.live(poison=3, until_done=1)

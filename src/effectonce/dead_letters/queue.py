@@ -246,20 +246,20 @@ class DeadLetterQueue:
         if self._worker is None or target not in self._worker.queues:
             return None, "unknown", before
         try:
-            job = self._worker.intake(target).read(Delivery(packet=dead.packet, queue=target))
+            job = self._worker.reader(target).read(Delivery(packet=dead.packet, queue=target))
         except Exception:
             return None, "unreadable", before
-        return job, *await self._worker.outlook().fate(job)
+        return job, *await self._worker.redrive_preview().predict(job)
 
     async def _prepare(self, job: Job, fate: Fate, anew: bool) -> None:
         assert self._worker is not None
         if not anew:
-            await self._worker.outlook().forgive(job)
+            await self._worker.redrive_preview().forgive(job)
             return
         scope = job.route.policy.scope
         log.warning("a redrive starts a new generation of scope %s, key %s, which was: %s", scope, show(job.key), fate)
-        if await self._worker.outlook().reopen(job, fate):
-            self._worker.tell("redriven", scope, job.key, detail=f"new generation, was {fate}")
+        if await self._worker.redrive_preview().reopen(job, fate):
+            self._worker.events.emit("redriven", scope, job.key, detail=f"new generation, was {fate}")
 
     # -- purging
 

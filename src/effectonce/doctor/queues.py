@@ -32,12 +32,12 @@ def examine_worker(worker: Worker, limits: Limits) -> Iterator[Finding]:
         about = f"worker {worker.name}, {route.name}"
         try:
             fit_lease(route, capabilities)
-            check_spans(route, capabilities, worker._redrive_within)
+            check_spans(route, capabilities, worker.redrive_within)
         except EffectOnceError as error:
             yield refusal(error, about)
-        if (plans := worker._plans.get(route)) is not None:
+        if (runner := worker.transaction_runner(route)) is not None:
             try:
-                asyncio.run(plans.check())
+                asyncio.run(runner.check())
             except EffectOnceError as error:
                 yield refusal(error, about)
     for queue in worker.queues:

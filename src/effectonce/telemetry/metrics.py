@@ -200,13 +200,13 @@ class _OfWorker:
         families.gauge("effectonce_ready", float(worker.phase == "running"), f"worker {worker.name}")
         for queue, count in (self._dead.value or {}).items() if self.readings else ():
             families.gauge("effectonce_dead_letters", count, queue, worker.name)
-        for line in worker.lines:
-            labels = (line.queue, worker.name)
-            families.delivered(line.received, *labels, "received")
-            for outcome, count in line.told.items():
+        for consumer in worker.consumers:
+            labels = (consumer.queue, worker.name)
+            families.delivered(consumer.received, *labels, "received")
+            for outcome, count in consumer.settler.settled.items():
                 families.delivered(count, *labels, outcome)
-            families.gauge("effectonce_in_hand", len(line.hand), *labels)
-            families.gauge("effectonce_running", sum(slots.taken for slots in line.discipline.slots), *labels)
+            families.gauge("effectonce_in_hand", len(consumer.in_flight), *labels)
+            families.gauge("effectonce_running", sum(pool.taken for pool in consumer.executor.pools), *labels)
 
 
 async def _count_dead(worker: Worker) -> dict[str, int]:

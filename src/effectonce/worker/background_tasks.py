@@ -1,4 +1,4 @@
-"""What goes on beside the handlers, without a task that waits for it. A defect in it ends the worker, aloud."""
+"""Work of an executor that no handler waits for. A defect in it stops the worker, and is raised from `serve`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from effectonce.record import Reply
 Fail = Callable[[BaseException], None]
 
 
-class Chores:
-    """Tasks and callbacks of one discipline. ``ended`` is called after each task."""
+class BackgroundTasks:
+    """The tasks and callbacks of one executor. ``on_end`` is called after each task."""
 
-    def __init__(self, fail: Fail, ended: Callable[[], None]) -> None:
+    def __init__(self, fail: Fail, on_end: Callable[[], None]) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._fail = fail
-        self._ended = ended
+        self._on_end = on_end
 
-    def when(self, replies: Replies, then: Callable[[list[Reply]], None]) -> None:
-        """Call ``then`` with the replies when they are there."""
+    def call_with(self, replies: Replies, callback: Callable[[list[Reply]], None]) -> None:
+        """Call ``callback`` with the store's replies when they are there."""
 
         def call(future: asyncio.Future[list[Reply]]) -> None:
             if not future.cancelled():
                 try:
-                    then(future.result())
+                    callback(future.result())
                 except Exception as error:
                     self._fail(error)
 
         if isinstance(replies, list):
-            then(replies)
+            callback(replies)
         else:
             replies.add_done_callback(call)
 
@@ -40,23 +40,23 @@ class Chores:
         """Run ``work`` in a task of its own."""
         task = self._loop.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self._spawned)
+        task.add_done_callback(self._end)
 
-    def _spawned(self, task: asyncio.Task[None]) -> None:
+    def _end(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-        self._ended()
+        self._on_end()
 
-    async def finished(self) -> None:
+    async def wait(self) -> None:
         """Wait until no task is left."""
         while self.tasks:
             await asyncio.wait(tuple(self.tasks))
 
 
-async def either(one: asyncio.Event, other: asyncio.Event) -> None:
+async def wait_for_either(one: asyncio.Event, other: asyncio.Event) -> None:
     """Wait until one of them is set."""
-    tasks = [asyncio.create_task(each.wait()) for each in (one, other)]
+    tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()

@@ -1,4 +1,4 @@
-"""F52: what a handler sends on. Kept in its record, sent after that, and acked last.
+"""Messages that a handler returns (``to=``): kept in its record, sent after that, and acked last (F52).
 
 A worker that dies before the sending finds the messages in the record when its own comes again, and sends the same
 ones, with the same ids. So none is lost, and whoever receives one twice can tell.
@@ -15,18 +15,20 @@ from effectonce.message import Message
 from .jobs import Job
 
 
-def handle(job: Job) -> Any:
-    """Run a handler whose result is sent on."""
-    return _async(job) if job.route.is_async else _keep(job, job.route.function(job.message))
+def run_handler(job: Job) -> Any:
+    """Run a handler whose result is forwarded."""
+    if job.route.is_async:
+        return _run_async_handler(job)
+    return _keep_result(job, job.route.function(job.message))
 
 
-async def _async(job: Job) -> None:
-    _keep(job, await job.route.function(job.message))
+async def _run_async_handler(job: Job) -> None:
+    _keep_result(job, await job.route.function(job.message))
 
 
-def _keep(job: Job, value: Any) -> Any:
+def _keep_result(job: Job, value: Any) -> Any:
     if hasattr(value, "__await__"):
-        return value  # of a plain `def`; the slot refuses it
+        return value  # of a plain `def`; the pool refuses it
     name = job.route.name
     messages = [] if value is None else [value] if isinstance(value, Message) else value
     if not isinstance(messages, list) or not all(isinstance(each, Message) for each in messages):

@@ -1,8 +1,8 @@
-"""Where handlers run: slots, which outlive messages, instead of a task for each.
+"""Where handlers run: a pool of tasks that outlive messages, instead of a task for each message.
 
-A slot runs what is ready, one after another, for as long as the handlers do not suspend; the next slot is woken only
-when one does. So a batch of handlers that never wait runs in one task, and those that do run beside each other, up to
-the handler's ``concurrency``. Each message has a context of its own, as it would in a task of its own.
+A runner takes what is ready, one message after another, for as long as the handlers do not suspend; the next runner is
+woken only when one does. So a batch of handlers that never wait runs in one task, and handlers that wait run side by
+side, up to the ``concurrency`` of the route. Each message has a context of its own, as it would in its own task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from effectonce.core.flow import Run, running
 from effectonce.guard.introspection import LAZY, refuse_lazy
@@ -25,14 +25,15 @@ from .routes import Route
 
 log = logging.getLogger("effectonce")
 
-#: Seconds after which a slot lets the event loop serve others, though its handlers never wait.
-TURN = 0.01
-#: Seconds that a handler which was cancelled has to end. One that does not is left behind.
-GRACE = 5.0
+RUNNER_TURN_S: Final = 0.01
+"""After this long a runner lets the event loop serve others, though its handlers never wait."""
+
+CANCEL_GRACE_S: Final = 5.0
+"""How long a cancelled handler has to end. One that does not is left behind."""
 
 
 class Work(Protocol):
-    """What a slot runs: a job, or several in one."""
+    """What a runner runs: a job, or several in one transaction."""
 
     @property
     def run(self) -> Run | None:
@@ -55,66 +56,66 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, Exception)
 
 
-class Slots(Generic[W]):
-    """The slots of one handler, and what waits for them."""
+class HandlerPool(Generic[W]):
+    """The runners of one handler, and what waits for them."""
 
     def __init__(
         self,
         route: Route,
         function: Callable[[W], Any],
-        ended: Callable[[W], None],
-        raised: Callable[[W, BaseException], None],
+        *,
+        on_success: Callable[[W], None],
+        on_error: Callable[[W, BaseException], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.route = route
         self._function = function
-        self.waiting: deque[Job] = deque()  # in hand, not claimed
+        self.waiting: deque[Job] = deque()  # received, not claimed
         self.ready: deque[W] = deque()  # claimed, not started
         self.taken = 0  # claimed or about to be, and not ended
-        self.ends = 0  # how many have ended, ever
-        self._ahead = 0
-        self._ended = ended
-        self._raised = raised
+        self.ended = 0  # how many have ended, ever
+        self._claims_ahead = 0
+        self._on_success = on_success
+        self._on_error = on_error
         self._loop = loop
-        self._idle: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = None if route.is_async else Threads(route.concurrency, route.name)
+        self._idle_runners: list[asyncio.Future[None]] = []
+        self._runners: set[asyncio.Task[None]] = set()
+        self._threads = None if route.is_async else HandlerThreads(route.concurrency, route.name)
         self._closed = False
 
     @property
     def room(self) -> int:
         """How many more may be claimed: as many as can start at once, and some ahead."""
-        return self.route.concurrency + self._ahead - self.taken
+        return self.route.concurrency + self._claims_ahead - self.taken
 
-    def answered(self, ended: int) -> None:
-        """``ended``: how many have ended while a claim was under way.
+    def adapt_claims_ahead(self, ended: int) -> None:
+        """``ended`` handlers have ended while a block of claims was on its way: claim four times as many ahead.
 
-        Four times as many are claimed ahead: what is under way in two blocks, and as much again, to be ready. So a slot
-        that becomes free does not wait for the store; and where handlers take long, next to nothing is claimed that
-        does not start at once.
+        That is what two blocks on their way hold, and as much again to be ready. So a runner that becomes free does not
+        wait for the store; and where handlers take long, next to nothing is claimed that does not start at once.
         """
-        self._ahead = min(max(4 * ended, self._ahead * 3 // 4), self.route.concurrency)
+        self._claims_ahead = min(max(4 * ended, self._claims_ahead * 3 // 4), self.route.concurrency)
 
     def wake(self) -> None:
-        """Let one more slot look at what is ready."""
-        if self._idle:
-            self._idle.pop().set_result(None)
-        elif len(self._tasks) < self.route.concurrency and not self._closed:
-            task = self._loop.create_task(self._slot(), name=f"effectonce {self.route.name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._slot_ended)
+        """Let one more runner look at what is ready."""
+        if self._idle_runners:
+            self._idle_runners.pop().set_result(None)
+        elif len(self._runners) < self.route.concurrency and not self._closed:
+            task = self._loop.create_task(self._run(), name=f"effectonce {self.route.name}")
+            self._runners.add(task)
+            task.add_done_callback(self._forget_runner)
 
-    def _slot_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _forget_runner(self, task: asyncio.Task[None]) -> None:
+        self._runners.discard(task)
         if self.ready:  # it was cancelled, by its handler or with its loop: others go on
             self.wake()
 
-    async def _slot(self) -> None:
+    async def _run(self) -> None:
         ready, function = self.ready, self._function
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
-            turn = self._loop.time() + TURN
+            turn = self._loop.time() + RUNNER_TURN_S
             while ready:
                 work = ready.popleft()
                 running.set(work.run)
@@ -128,24 +129,24 @@ class Slots(Generic[W]):
                         pending = context.run(coroutine.send, None)
                         if ready:
                             self.wake()
-                        await _resumed(coroutine, context, pending)
+                        await _resume(coroutine, context, pending)
                 except StopIteration:  # of the coroutine, which ended without ever waiting
                     pass
                 except BaseException as raised:
                     error = raised
                 self.taken -= 1
-                self.ends += 1
+                self.ended += 1
                 if error is None:
-                    self._ended(work)
+                    self._on_success(work)
                 else:
-                    self._raised(work, error)
+                    self._on_error(work, error)
                 if self._closed or task.cancelling():
                     return
                 if self._loop.time() > turn:
                     await asyncio.sleep(0)
-                    turn = self._loop.time() + TURN
+                    turn = self._loop.time() + RUNNER_TURN_S
             future = self._loop.create_future()
-            self._idle.append(future)
+            self._idle_runners.append(future)
             await future
 
     async def _in_thread(self, work: W, context: Context) -> BaseException | None:
@@ -165,20 +166,20 @@ class Slots(Generic[W]):
         process lives that long; until then its next delivery finds it in progress.
         """
         self._closed = True
-        for idle in self._idle:
+        for idle in self._idle_runners:
             idle.set_result(None)
         if self._threads is not None:
             self._threads.close()
-        elif self._tasks:
-            for task in tuple(self._tasks):
+        elif self._runners:
+            for task in tuple(self._runners):
                 task.cancel()
-            _, deaf = await asyncio.wait(tuple(self._tasks), timeout=GRACE)
-            if deaf:
-                log.warning("%d runs of %s do not end, though they were cancelled", len(deaf), self.route.name)
+            _, stuck = await asyncio.wait(tuple(self._runners), timeout=CANCEL_GRACE_S)
+            if stuck:
+                log.warning("%d runs of %s do not end, though they were cancelled", len(stuck), self.route.name)
 
 
 @types.coroutine
-def _resumed(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any) -> Generator[Any, Any, Any]:
+def _resume(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any) -> Generator[Any, Any, Any]:
     """The rest of a coroutine that has been started in ``context`` and waits for ``pending``."""
     try:
         while True:
@@ -192,7 +193,7 @@ def _resumed(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any
         return stop.value
 
 
-class Threads:
+class HandlerThreads:
     """Daemon threads for sync handlers: one that never returns must not keep the process from ending."""
 
     def __init__(self, limit: int, name: str) -> None:
@@ -216,8 +217,8 @@ class Threads:
         return future
 
     def _run(self) -> None:
-        while (given := self._work.get()) is not None:
-            loop, future, context, function, work = given
+        while (item := self._work.get()) is not None:
+            loop, future, context, function, work = item
             outcome: tuple[BaseException | None, Any]
             try:
                 outcome = (None, context.run(function, work))
@@ -227,7 +228,7 @@ class Threads:
                 loop.call_soon_threadsafe(self._deliver, future, outcome)
             except RuntimeError:  # the loop has ended: the delivery was given back
                 return
-            del given, future, context, work, outcome  # nothing of it is kept until the next comes
+            del item, future, context, work, outcome  # nothing of it is kept until the next comes
 
     def _deliver(self, future: asyncio.Future[Any], outcome: tuple[BaseException | None, Any]) -> None:
         self._busy -= 1

@@ -1,4 +1,4 @@
-"""A delivery in hand, and what is written on it when it is given up."""
+"""A delivery in flight, and what is written on it when it becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ CAUSE: Final = "eo-dead"
 ATTEMPTS: Final = "eo-used-attempts"
 """The header of a redriven message that says how many attempts were counted before."""
 
-MAX_TEXT: Final = 1000
+MAX_CAUSE_CHARS: Final = 1000
 
 HOST: Final = socket.gethostname()
 
 
 class Job(Struct, eq=False, gc=False):
-    """One delivery that can be handled, from its intake to its settlement."""
+    """One delivery that can be handled, from its receipt to its settlement."""
 
     delivery: Delivery
     route: Route
     message: Message[Any]
     key: str
     fingerprints: bytes
-    lane: str  # of one lane only one is started: its ordering key, or its own key, which its duplicates share
-    used: int = 0  # attempts that the store had counted when it was redriven
+    lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
+    attempts_before_redrive: int = 0  # that the store had counted when it was redriven
     run: Run | None = None
-    again: bool = False  # it has been delivered before, or may have been
-    spared: int = 0  # deliveries of it that were no attempts, as far as this process knows
+    redelivered: bool = False  # it has been delivered before, or may have been
+    untried: int = 0  # deliveries of it that were given back untried, as far as this process knows
     suspect: bool = False  # its last attempt ended without a word, so it runs alone
-    began: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
+    started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
     result: bytes = NOTHING  # what its record keeps
-    outgoing: list[Message[Any]] | None = None  # what is sent on when it is recorded
+    outgoing: list[Message[Any]] | None = None  # to be sent once its record is complete
 
     @property
     def attempt(self) -> int:
         """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
         anew with a redrive."""
         run = self.run
-        return run.attempt - self.used if run is not None and not run.policy.seen else self.tries
+        if run is None or run.policy.seen:
+            return self.broker_attempt
+        return run.attempt - self.attempts_before_redrive
 
     @property
-    def tries(self) -> int:
-        """Which attempt this is by the broker's count, which knows deliveries only: those that had to wait for another
-        one are none."""
-        return max(1, self.delivery.attempt - self.spared)
+    def broker_attempt(self) -> int:
+        """Which attempt this is by the broker's count of deliveries, less those that were given back untried."""
+        return max(1, self.delivery.attempt - self.untried)
 
 
 class Poison(EffectOnceError):
@@ -68,12 +69,12 @@ class Poison(EffectOnceError):
     code = "poison"
 
 
-def mark(job: Job, run: Run) -> None:
-    """Tell the handler, by `current()`, what a redrive has written on the message: ours, or one that its envelope
-    knows."""
-    said = job.delivery.packet.headers.get(REDRIVEN) or job.message.headers.get(REDRIVEN)
-    if said is not None:
-        run.redriven, run.bypassing = True, said.startswith(BYPASS)
+def mark_redriven(job: Job, run: Run) -> None:
+    """Let `current()` say in the handler that ``job`` was redriven, where a redrive has written that on the message: in
+    a header of the packet, or in one that the envelope carries."""
+    header = job.delivery.packet.headers.get(REDRIVEN) or job.message.headers.get(REDRIVEN)
+    if header is not None:
+        run.redriven, run.bypassing = True, header.startswith(BYPASS)
 
 
 class Cause(Struct, kw_only=True, omit_defaults=True):
@@ -97,7 +98,7 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
     last: float = 0.0
 
     def brief(self) -> Cause:
-        """The least of it that says why."""
+        """The shortest cause that still says why."""
         return Cause(why=self.why, attempts=self.attempts)
 
     def header(self) -> dict[str, str]:
@@ -107,11 +108,11 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
 
 
 def cause_of(error: BaseException, why: str = "", **where: Any) -> Cause:
-    """The cause that ``error`` is; ``why`` where its own code does not say it."""
+    """Describe ``error`` as a cause; ``why`` overrides the code of the error."""
     code = why or (error.code if isinstance(error, EffectOnceError) else "raised")
     return Cause(
         why=code,
-        text=show(error, MAX_TEXT),
+        text=show(error, MAX_CAUSE_CHARS),
         error=f"{type(error).__module__}:{type(error).__qualname__}",
         host=HOST,
         last=round(time.time(), 3),

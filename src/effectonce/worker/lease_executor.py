@@ -1,11 +1,12 @@
-"""Modes L and S: claim, run, record, and only then ack. Claims and completions go to the store as blocks.
+"""Modes L and S: claim, run, record, and only then ack. Claims and completions go to the store in blocks.
 
-    waiting ──claim──► ready ──slot──► ended ──complete──► recorded ──► ack
-               │                 └───► raised ──release──► delayed, or dead
-               └─► done: ack; in progress: delayed; in doubt, failed, mismatch: dead
+    waiting ──claim──► ready ──handler──► succeeded ──complete──► recorded ──► ack
+               │                    └───► raised ──release──► redelivered, or dead
+               └─► done: ack; in progress: redelivered; in doubt, failed, mismatch: dead
 
-While the store does not answer nothing is acked (F36): unanswered claims wait in hand and are repeated with the same
-owner, and so are completions, which the store fences: repeating them is always right.
+While the store does not answer, nothing is acked (F36: a store that is away must not lose or double anything). Claims
+without an answer stay in flight and are repeated by the same owner. So are completions; the store fences them, which
+makes repeating them always right.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from effectonce.core import flow
 from effectonce.core.engine import release
@@ -31,28 +32,30 @@ from effectonce.record import Answer, Claim, Look, Reply
 from effectonce.store import Store
 from effectonce.values.backoff import Backoff
 
-from . import forwarding as sending
-from .background_tasks import Chores, Fail, either
-from .handler_pool import Slots, is_failure
-from .jobs import Job, Poison, cause_of, mark
-from .quarantine import Isolation
-from .queue_consumer import Line
+from . import forwarding
+from .background_tasks import BackgroundTasks, Fail, wait_for_either
+from .handler_pool import HandlerPool, is_failure
+from .jobs import Job, Poison, cause_of, mark_redriven
+from .quarantine import Quarantine
+from .queue_consumer import QueueConsumer
 from .routes import Route
 
 log = logging.getLogger("effectonce")
 
-#: The shortest delay of a duplicate whose first delivery is running, in seconds.
-SOON = 0.05
-#: How many blocks of claims, and how many of completions, are under way at once. What comes meanwhile goes out together
-#: in the next: many small blocks would cost more than they save.
-IN_FLIGHT = 2
-#: After how many seconds a message comes again whose success could not be recorded.
-UNRECORDED = 1.0
+MIN_DUPLICATE_DELAY_S: Final = 0.05
+"""The shortest delay of a duplicate whose first delivery is running."""
+
+UNRECORDED_DELAY_S: Final = 1.0
+"""After how long a message comes again whose success could not be recorded."""
+
+MAX_BLOCKS_IN_FLIGHT: Final = 2
+"""How many blocks of claims, and of completions, are on their way to the store at once. What comes meanwhile goes out
+together in the next block: many small ones would cost more than they save."""
 
 Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
 #: Why a claim was refused for good, as a dead letter says it.
-_WHY = {
+_REFUSAL_CODES: Final = {
     "failed": "permanent-failure",
     "exhausted": "attempts-exhausted",
     "in_doubt": "in-doubt",
@@ -60,168 +63,188 @@ _WHY = {
 }
 
 
-class Leases:
-    """The discipline of a line whose effects are guarded by a store; see the module."""
+class LeaseExecutor:
+    """Runs the jobs of one queue under leases of a store; see the module."""
 
     def __init__(
         self,
-        line: Line,
+        consumer: QueueConsumer,
         routes: Sequence[Route],
         store: Store,
-        isolation: Isolation,
+        quarantine: Quarantine,
         publish: Publish,
         fail: Fail,
     ) -> None:
-        self._line = line
+        self._consumer = consumer
         self._publish = publish
         self._store = store
         self._engine = store.engine
         self._side = self._engine.async_side()
-        self._isolation = isolation
+        self._quarantine = quarantine
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._of: dict[Route, Slots[Job]] = {
-            route: Slots(route, sending.handle if route.to else _handle, self._ended, self._raised, self._loop)
+        self._pool_of: dict[Route, HandlerPool[Job]] = {
+            route: HandlerPool(
+                route,
+                forwarding.run_handler if route.to else _run_handler,
+                on_success=self._queue_completion,
+                on_error=self._settle_failure,
+                loop=self._loop,
+            )
             for route in routes
         }
-        self.slots = tuple(self._of.values())
-        self._sends = any(route.to for route in routes)
-        self._finished: list[Job] = []  # ended, and to be recorded
-        self.ending = 0
-        self.backoff = Backoff(f"queue {line.queue}, {store!r}")
+        self.pools = tuple(self._pool_of.values())
+        self._succeeded: list[Job] = []  # their handlers have returned; to be recorded
+        self.finishing = 0
+        self.backoff = Backoff(f"queue {consumer.queue}, {store!r}")
         self._paused = False
         self._closed = False
         self._starting = False
-        self._claiming = 0  # blocks of claims, and of completions, that are under way
-        self._settling = 0
-        self._chores = Chores(fail, self._moved)
-        self._quiet = asyncio.Event()
-        isolation.join(self)
+        self._claim_blocks = 0  # on their way to the store
+        self._completion_blocks = 0
+        self._background = BackgroundTasks(fail, self._make_progress)
+        self._idle = asyncio.Event()
+        quarantine.join(self)
+        consumer.on_left = quarantine.release
 
     @property
     def busy(self) -> int:
-        """How many are claimed, as far as this process knows."""
-        return sum(slots.taken for slots in self.slots) + self.ending
+        """How many jobs are claimed, as far as this process knows."""
+        return sum(pool.taken for pool in self.pools) + self.finishing
 
-    # -- claiming
+    # -- claim
 
-    def waiting(self, job: Job) -> None:
-        self._of[job.route].waiting.append(job)
+    def enqueue(self, job: Job) -> None:
+        self._pool_of[job.route].waiting.append(job)
 
     def start(self) -> None:
-        if self._starting:  # a store in this process answers at once, and comes by here again
+        if self._starting:  # a store in this process answers at once, and this is called again meanwhile
             return
         self._starting = True
         try:
-            while self._may_claim() and (jobs := self._next()):
+            while self._may_claim() and (jobs := self._take_waiting()):
                 self._claim(jobs)
         finally:
             self._starting = False
 
     def _may_claim(self) -> bool:
-        held = self._paused or self._line.stopping or self._isolation.closed
-        return not held and self._claiming < IN_FLIGHT
+        held_up = self._paused or self._consumer.stopping or self._quarantine.closed
+        return not held_up and self._claim_blocks < MAX_BLOCKS_IN_FLIGHT
 
-    def _next(self) -> list[Job]:
+    def _take_waiting(self) -> list[Job]:
+        """As many waiting jobs as there is room for."""
         jobs: list[Job] = []
-        for slots in self.slots:
-            waiting, room = slots.waiting, slots.room
-            while waiting and room > 0:
-                job = waiting.popleft()
+        for pool in self.pools:
+            room = pool.room
+            while pool.waiting and room > 0:
+                job = pool.waiting.popleft()
                 if job.stale:
-                    self._line.drop(job)
+                    self._consumer.drop(job)
                 else:
                     room -= 1
-                    slots.taken += 1
+                    pool.taken += 1
                     jobs.append(job)
         return jobs
 
-    def start_alone(self, job: Job) -> None:
-        """Claim what `Isolation` has kept until nothing else runs."""
-        if self._line.stopping:  # it is given back with all that is in hand
-            self._isolation.left(job)
-        elif job.stale:
-            self._line.drop(job)
-            self._isolation.left(job)
-        else:
-            self._of[job.route].taken += 1
-            self._claim([job])
+    def start_alone(self, job: Job) -> bool:
+        """Claim a suspect, which the quarantine has kept until nothing else runs."""
+        if self._consumer.stopping:  # it is given back with all that is in flight
+            return False
+        if job.stale:
+            self._consumer.drop(job)
+            return False
+        self._pool_of[job.route].taken += 1
+        self._claim([job])
+        return True
 
     def _claim(self, jobs: list[Job]) -> None:
-        engine = self._engine
-        prepare = flow.prepare
-        ops: list[Claim | Look] = []
+        requests: list[Claim | Look] = []
         for job in jobs:
-            run = job.run
-            # One that was asked for before, and not answered, is asked for again by the same owner: if it was granted,
-            # its lease began then. Where that is over by now, another owner asks.
-            if run is None or run.lease_lost:
-                run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
-                mark(job, run)
-            ops.append(run.asks())
-        ends = [slots.ends for slots in self.slots]
-        self._claiming += 1
-        self._chores.when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
+            # A claim that was sent before, and not answered, is repeated by the same owner: if it was granted, its
+            # lease began then. Where that lease is over by now, another owner claims.
+            if job.run is None or job.run.lease_lost:
+                job.run = flow.prepare(self._engine, job.route.policy, job.key, job.fingerprints)
+                mark_redriven(job, job.run)
+            requests.append(job.run.asks())
+        ended_before = [pool.ended for pool in self.pools]
+        self._claim_blocks += 1
+        self._background.call_with(
+            self._side.claim_block(requests),
+            lambda replies: self._handle_answers(jobs, requests, ended_before, replies),
+        )
 
-    def _answers(self, jobs: list[Job], ops: list[Claim | Look], ends: list[int], replies: list[Reply]) -> None:
-        self._claiming -= 1
+    def _handle_answers(
+        self, jobs: list[Job], requests: list[Claim | Look], ended_before: list[int], replies: list[Reply]
+    ) -> None:
+        self._claim_blocks -= 1
         if self._closed:  # too late: what was granted is given back
-            for op, reply in zip(ops, replies, strict=True):
-                if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
-                    self._give_back(op, reply, lambda _: None)
+            for request, reply in zip(requests, replies, strict=True):
+                if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
+                    self._release(request, reply)
             return
-        answered, of = flow.answered, self._of
-        for job, op, reply in zip(jobs, ops, replies, strict=True):
-            slots = of[job.route]
-            if type(reply) is Answer and (reply.kind == "claimed" or reply.kind == "absent"):
-                if reply.attempts == 1 or self._may_run(job, op, reply):
-                    answered(job.run, reply)  # type: ignore[arg-type]
-                    slots.ready.append(job)
-                    continue
-            elif type(reply) is Answer:
-                self._refused(job, reply)
+        for job, request, reply in zip(jobs, requests, replies, strict=True):
+            pool = self._pool_of[job.route]
+            if self._handle_answer(job, request, reply):
+                pool.ready.append(job)
             else:
-                self._unanswered(job, reply)
-            slots.taken -= 1
-        for slots, before in zip(self.slots, ends, strict=True):
-            slots.answered(slots.ends - before)
-            if slots.ready:
-                slots.wake()
+                pool.taken -= 1
+        for pool, before in zip(self.pools, ended_before, strict=True):
+            pool.adapt_claims_ahead(pool.ended - before)
+            if pool.ready:
+                pool.wake()
         if not self._paused:
             self.backoff.worked()
-        self._moved()
+        self._make_progress()
 
-    def _may_run(self, job: Job, op: Claim | Look, answer: Answer) -> bool:
-        """Whether what was granted is to run here and now; where it is not, it is seen to."""
+    def _handle_answer(self, job: Job, request: Claim | Look, reply: Reply) -> bool:
+        """Whether ``job`` is to run here and now; where it is not, it is settled."""
+        if not isinstance(reply, Answer):
+            self._handle_no_answer(job, reply)
+            return False
+        if reply.kind not in ("claimed", "absent"):
+            self._settle_refused(job, reply)
+            return False
+        if reply.attempts != 1 and not self._may_run_again(job, request, reply):
+            return False
+        assert job.run is not None
+        flow.answered(job.run, reply)
+        return True
+
+    def _may_run_again(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
+        """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
         retry = job.route.retry
-        if not isinstance(op, Claim):  # mode S, which counts nothing: the broker's count has to do
-            attempts = job.tries
+        if not isinstance(request, Claim):  # mode S, which counts nothing: the broker's count has to do
+            attempts = job.broker_attempt
             if retry.max_attempts is not None and attempts > retry.max_attempts:
-                self._exhausted(job, attempts - 1)
+                self._give_up_exhausted(job, attempts - 1)
                 return False
             return True
-        attempts = answer.attempts - job.used
+        attempts = answer.attempts - job.attempts_before_redrive
         if answer.lapsed:
             if attempts > retry.max_crashes:
-                # Not released: its lease lapses, so that its duplicates are recognised for what they are, too.
+                # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
                 text = f"its last attempt ended without a word, and it has been tried {attempts - 1} times"
                 self._give_up(job, Poison(text), attempts - 1)
                 return False
             if not job.suspect:
                 # Given back until it can run alone: should this process end over another, it is not counted for it.
                 job.suspect, job.run = True, None
-                self._give_back(op, answer, lambda _: self._isolation.add(self, job))
+                self._release(request, answer, lambda: self._quarantine.add(self, job))
                 return False
         elif retry.max_attempts is not None and attempts > retry.max_attempts:
-            self._give_back(op, answer, lambda _: None)
-            self._exhausted(job, attempts - 1)
+            self._release(request, answer)
+            self._give_up_exhausted(job, attempts - 1)
             return False
         return True
 
-    def _give_back(self, claim: Claim, answer: Answer, then: Callable[[list[Reply]], None]) -> None:
-        self._chores.when(self._side.settle_block([release(claim, answer)]), then)
+    def _release(self, claim: Claim, answer: Answer, then: Callable[[], None] | None = None) -> None:
+        """Release a granted claim whose work never starts."""
+        self._background.call_with(
+            self._side.settle_block([release(claim, answer)]), lambda replies: then() if then is not None else None
+        )
 
-    def _refused(self, job: Job, answer: Answer) -> None:
+    def _settle_refused(self, job: Job, answer: Answer) -> None:
+        """The claim was refused: the job is done, in progress elsewhere, or refused for good."""
         run = job.run
         assert run is not None
         job.run = None
@@ -229,55 +252,34 @@ class Leases:
             flow.answered(run, answer)
         except Exception as error:
             if answer.kind == "in_progress":
-                self._line.later(job, max(answer.retry_after, SOON))
-                self._isolation.left(job)
+                self._consumer.redeliver(job, max(answer.retry_after, MIN_DUPLICATE_DELAY_S))
                 return
-            if answer.kind != "done":  # done, and its result cannot be read: nobody here asks for it
-                self._give_up(job, error, answer.attempts - job.used, _WHY[answer.kind])
+            if answer.kind != "done":  # done, and its result cannot be read: nobody here asks for that
+                attempts = answer.attempts - job.attempts_before_redrive
+                self._give_up(job, error, attempts, _REFUSAL_CODES[answer.kind])
                 return
-        if self._line.tracer is not None:
-            self._line.tracer.skipped(self._line.queue, job.message, run)
+        if self._consumer.tracer is not None:
+            self._consumer.tracer.skipped(self._consumer.queue, job.message, run)
         job.outgoing = run.value if job.route.to else None
-        if job.outgoing:
-            self._chores.spawn(self._send(job))
-        else:
-            self._line.done([job])
-        self._isolation.left(job)
+        self._forward_or_ack([job])
 
-    async def _send(self, job: Job) -> None:
-        """Send on what it has left in its record, for the first time or again, and ack it after that (F52)."""
-        assert job.route.to is not None
-        assert job.outgoing is not None
-        try:
-            await self._publish(job.route.to, job.outgoing)
-        except BrokerUnavailable as error:
-            self._line.later(job, error.retry_after)
-        except Exception as error:
-            delay = job.route.retry.after(error, max(1, job.delivery.attempt))
-            if delay is None:
-                await self._bury(job, error, job.delivery.attempt, "unsent")
-            else:
-                self._line.later(job, delay, tried=True)
-        else:
-            self._line.done([job])
-
-    def _unanswered(self, job: Job, reply: Reply) -> None:
-        """The store did not answer, or not sensibly. It keeps its place, and its owner."""
+    def _handle_no_answer(self, job: Job, reply: Reply) -> None:
+        """The store did not answer, or not sensibly. The job keeps its place in the queue, and its owner."""
         assert isinstance(reply, Exception)
         if isinstance(reply, ConfigurationError):
             self._fail(reply)
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
-            log.error("queue %s: the claim of key %s failed: %r", self._line.queue, show(job.key), reply)
-            self._line.later(job, job.route.retry.first)
+            log.error("queue %s: the claim of key %s failed: %r", self._consumer.queue, show(job.key), reply)
+            self._consumer.redeliver(job, job.route.retry.first)
         elif job.suspect:
-            self._line.later(job, UNRECORDED)
+            self._consumer.redeliver(job, UNRECORDED_DELAY_S)
             self._pause(reply)
         else:
-            self._of[job.route].waiting.appendleft(job)
+            self._pool_of[job.route].waiting.appendleft(job)
             self._pause(reply)
-        self._isolation.left(job)
 
     def _pause(self, error: Exception) -> None:
+        """Ask the store nothing for a while."""
         if not self._paused:
             self._paused = True
             self._loop.call_later(self.backoff.failed(error), self._resume)
@@ -286,156 +288,180 @@ class Leases:
         self._paused = False
         self._complete()
         self.start()
-        self._isolation.step()
+        self._quarantine.advance()
 
-    # -- ending
+    # -- record
 
-    def _ended(self, job: Job) -> None:
+    def _queue_completion(self, job: Job) -> None:
+        """The handler of ``job`` has returned."""
         if job.run is not None:
             job.run.over()
-        self.ending += 1
-        self._finished.append(job)
-        if len(self._finished) == 1:
+        self.finishing += 1
+        self._succeeded.append(job)
+        if len(self._succeeded) == 1:
             self._loop.call_soon(self._complete)
 
     def _complete(self) -> None:
-        if not self._finished or self._paused or self._settling >= IN_FLIGHT:
+        """Record all that has succeeded, in one block."""
+        if not self._succeeded or self._paused or self._completion_blocks >= MAX_BLOCKS_IN_FLIGHT:
             return
-        self._settling += 1
-        self._line.make_room()
-        jobs, self._finished = self._finished, []
-        ops = []
+        self._completion_blocks += 1
+        self._consumer.make_room()
+        jobs, self._succeeded = self._succeeded, []
+        completions = []
         for job in jobs:
             run = job.run
             assert run is not None
-            ops.append(flow.completion_of(run, flow.traced(run, job.result)))
-        self._chores.when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
+            completions.append(flow.completion_of(run, flow.traced(run, job.result)))
+        self._background.call_with(
+            self._side.settle_block(completions), lambda replies: self._handle_recorded(jobs, replies)
+        )
         self.start()
 
-    def _recorded(self, jobs: list[Job], replies: list[Reply]) -> None:
-        self._settling -= 1
-        done: list[Job] = []
-        told = self._engine.hooks or self._engine.waiters.waiting  # somebody wants to hear of a success
+    def _handle_recorded(self, jobs: list[Job], replies: list[Reply]) -> None:
+        self._completion_blocks -= 1
+        recorded: list[Job] = []
         for job, reply in zip(jobs, replies, strict=True):
-            if reply is not True or told:
-                try:
-                    flow.recorded(job.run, reply)  # type: ignore[arg-type]
-                except Exception as error:
-                    self._unrecorded(job, error)
-                    continue
-            done.append(job)
-        self._engine.leased.difference_update([job.run for job in done])
-        self.ending -= len(done)
-        sending = [job for job in done if job.outgoing] if self._sends else ()
-        self._line.done([job for job in done if not job.outgoing] if sending else done)
-        for job in sending:
-            self._chores.spawn(self._send(job))
-        for job in done:
-            if job.suspect:
-                self._isolation.left(job)
+            run = job.run
+            assert run is not None
+            try:
+                flow.recorded(run, reply)
+            except Exception as error:
+                self._handle_unrecorded(job, error)
+            else:
+                self._engine.leased.discard(run)
+                recorded.append(job)
+        self.finishing -= len(recorded)
+        self._forward_or_ack(recorded)
         if not self._paused:
             self.backoff.worked()
         self._complete()
-        self._moved()
+        self._make_progress()
 
-    def _unrecorded(self, job: Job, error: Exception) -> None:
-        run, line = job.run, self._line
+    def _handle_unrecorded(self, job: Job, error: Exception) -> None:
+        run = job.run
         assert run is not None
         if isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost):
-            self._finished.append(job)  # asked again: the store knows its own
+            self._succeeded.append(job)  # asked again: the store knows its own
             self._pause(error)
             return
-        log.warning("queue %s: a success was not recorded: %s", line.queue, error)
-        line.later(job, UNRECORDED)
+        log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+        self._consumer.redeliver(job, UNRECORDED_DELAY_S)
         self._engine.leased.discard(run)
-        self.ending -= 1
-        self._isolation.left(job)
+        self.finishing -= 1
 
-    def _raised(self, job: Job, error: BaseException) -> None:
+    # -- settle
+
+    def _forward_or_ack(self, jobs: list[Job]) -> None:
+        """``jobs`` are recorded: ack them, after what they send on is sent."""
+        finished = [job for job in jobs if not job.outgoing]
+        if finished:
+            self._consumer.ack(finished)
+        for job in jobs:
+            if job.outgoing:
+                self._background.spawn(self._forward(job))
+
+    async def _forward(self, job: Job) -> None:
+        """Send what the handler has left in its record, for the first time or again, and then ack (F52: a message that
+        follows from another one is neither lost nor sent under a new id)."""
+        assert job.route.to is not None
+        assert job.outgoing is not None
+        try:
+            await self._publish(job.route.to, job.outgoing)
+        except BrokerUnavailable as error:
+            self._consumer.redeliver(job, error.retry_after)
+        except Exception as error:
+            delay = job.route.retry.after(error, max(1, job.delivery.attempt))
+            if delay is None:
+                await self._bury(job, error, job.delivery.attempt, "unsent")
+            else:
+                self._consumer.redeliver(job, delay, tried=True)
+        else:
+            self._consumer.ack([job])
+
+    def _settle_failure(self, job: Job, error: BaseException) -> None:
+        """The handler of ``job`` raised ``error``, or was cancelled."""
         failed = is_failure(error)
         cancelled = isinstance(error, asyncio.CancelledError)
         if cancelled and not failed and not job.route.is_async:
-            return  # only who waited for it is gone: the thread runs on, and keeps its lease
-        self.ending += 1
+            return  # only its waiter is gone: the thread runs on, and keeps its lease
+        self.finishing += 1
         if not failed and not cancelled:
             self._fail(error)
-        self._chores.spawn(self._abort(job, error, failed))
+        self._background.spawn(self._abort(job, error, failed))
 
     async def _abort(self, job: Job, error: BaseException, failed: bool) -> None:
-        run, retry = job.run, job.route.retry
+        """Settle the record of a job that was not done, then its delivery."""
+        run = job.run
         assert run is not None
         await flow.abort(run, self._side, error)
         self._engine.leased.discard(run)
-        attempt, policy = job.attempt, run.policy
-        if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
+        attempt, retry = job.attempt, job.route.retry
+        if isinstance(error, run.policy.permanent) and not isinstance(error, EffectOnceError):
             await self._bury(job, error, attempt, "permanent-failure")
-        elif policy.doubt_on_error:
+        elif run.policy.doubt_on_error:
             await self._bury(job, error, attempt, "in-doubt")
-        elif not failed:  # cancelled, or it ended this process: that says nothing about it
-            self._line.later(job, 0.0)
+        elif not failed:  # cancelled, or it ended this process: that says nothing about the message
+            self._consumer.redeliver(job, 0.0)
+        elif (delay := retry.after(error, attempt)) is not None:
+            self._consumer.redeliver(job, delay, tried=True)
         else:
-            delay = retry.after(error, attempt)
-            if delay is None:
-                why = "refused" if retry.refuses(error) else "attempts-exhausted"
-                await self._bury(job, error, attempt, why)
-            else:
-                self._line.later(job, delay, tried=True)
-        self.ending -= 1
-        self._isolation.left(job)
+            await self._bury(job, error, attempt, "refused" if retry.refuses(error) else "attempts-exhausted")
+        self.finishing -= 1
 
-    # -- giving up
-
-    def _exhausted(self, job: Job, attempts: int) -> None:
+    def _give_up_exhausted(self, job: Job, attempts: int) -> None:
         self._give_up(job, AttemptsExhausted("every allowed attempt was used"), attempts)
 
     def _give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:
-        async def bury() -> None:
-            await self._bury(job, error, attempts, why)
-            self._isolation.left(job)
-
-        self._chores.spawn(bury())
+        self._background.spawn(self._bury(job, error, attempts, why))
 
     async def _bury(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
+        """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
         cause = cause_of(error, why, attempts=max(0, attempts))
         try:
             record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
             cause.first = record.created_at / 1e6 if record is not None else 0.0
         except EffectOnceError:
             pass  # the rest is worth having without it
-        self._line.dead(job, cause)
+        self._consumer.dead_letter(job, cause)
 
-    # -- helpers
+    # -- stop
 
-    def _moved(self) -> None:
-        """Something has left: there may be room, or quiet."""
-        if self._isolation.closed:
-            self._isolation.step()
+    def _make_progress(self) -> None:
+        """Something has left: there may be room for more, or nothing left to wait for."""
+        if self._quarantine.closed:
+            self._quarantine.advance()
         else:
             self.start()
-        if self._line.stopping and not self.busy and not self._chores.tasks:
-            self._quiet.set()
+        if self._consumer.stopping and not self.busy and not self._background.tasks:
+            self._idle.set()
 
     async def stop(self, over: asyncio.Event) -> None:
-        for slots in self.slots:
-            while slots.ready:  # claimed, and never to be started
-                job = slots.ready.pop()
-                slots.taken -= 1
-                self.ending += 1
-                self._chores.spawn(self._return(job))
-        self._moved()
-        await either(self._quiet, over)
-        if not self._quiet.is_set():
-            log.warning("queue %s: %d handlers did not end in time; they are given back", self._line.queue, self.busy)
-        for slots in self.slots:
-            await slots.close()
+        for pool in self.pools:
+            while pool.ready:  # claimed, and never to be started
+                job = pool.ready.pop()
+                pool.taken -= 1
+                self.finishing += 1
+                self._background.spawn(self._return_unstarted(job))
+        self._make_progress()
+        await wait_for_either(self._idle, over)
+        if not self._idle.is_set():
+            log.warning(
+                "queue %s: %d handlers did not end in time; their messages are given back",
+                self._consumer.queue,
+                self.busy,
+            )
+        for pool in self.pools:
+            await pool.close()
         self._closed = True
-        await self._chores.finished()
-        for job in self._finished:  # the store is away: these come again
+        await self._background.wait()
+        for job in self._succeeded:  # the store is away: these come again
             assert job.run is not None
             self._engine.leased.discard(job.run)
-        self._isolation.leave(self)
+        self._quarantine.leave(self)
 
-    async def _return(self, job: Job) -> None:
+    async def _return_unstarted(self, job: Job) -> None:
+        """Release the claim of a job that was prefetched, and give its delivery back."""
         run = job.run
         assert run is not None
         run.active = False
@@ -445,9 +471,9 @@ class Leases:
             if not isinstance(replies, list):
                 await replies
         self._engine.leased.discard(run)
-        self._line.later(job, 0.0)
-        self.ending -= 1
+        self._consumer.redeliver(job, 0.0)
+        self.finishing -= 1
 
 
-def _handle(job: Job) -> Any:
+def _run_handler(job: Job) -> Any:
     return job.route.function(job.message)

@@ -1,4 +1,4 @@
-"""From a packet to a job: verified, read, routed, with its key; or the reason why it cannot be handled."""
+"""From a packet to a job: verified, decoded, routed, with its key; or the reason why it cannot be handled."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class UnknownType(EffectOnceError):
     code = "unknown-type"
 
 
-class Intake:
-    """Reads the packets of one queue."""
+class MessageReader:
+    """Reads the packets of one queue as jobs for its routes."""
 
     def __init__(self, routes: Sequence[Route], envelope: Envelope) -> None:
         self._envelope = envelope
         self._routes = {route.type: route for route in routes}
-        self._others = self._routes.get(None)
+        self._default_route = self._routes.get(None)
 
     def read(self, delivery: Delivery) -> Job:
         """The job of ``delivery``. Raises why there is none: `Undecodable`, `UnknownType`, `MissingKey`, `InvalidKey`.
@@ -39,7 +39,7 @@ class Intake:
         """
         packet = delivery.packet
         message = self._envelope.decode(packet)
-        route = self._routes.get(message.type, self._others)
+        route = self._routes.get(message.type, self._default_route)
         if route is None:
             known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
             raise UnknownType(
@@ -58,8 +58,8 @@ class Intake:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)
         if ATTEMPTS in packet.headers:
-            used = packet.headers[ATTEMPTS]
-            job.used = int(used) if used.isdecimal() and len(used) < 9 else 0
+            attempts = packet.headers[ATTEMPTS]
+            job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
         return job
 
 

@@ -1,34 +1,42 @@
-"""F20: a message whose last attempt ended without a word may be what ended its process. It runs alone.
+"""A message whose last attempt ended without a word may be what took its process down (F20). It runs alone.
 
-One at a time for the whole worker, with nothing beside it that would be taken down with it. Nothing new is started
-while one waits; should what runs take long, it is not waited for without end, and neither is the one that runs alone.
+`Quarantine` is for handlers under leases: one suspect at a time in the whole worker, with nothing beside it that would
+be taken down with it. Nothing new is started while a suspect waits. But neither waits for the other without end.
+
+`SuspectTurns` is for handlers in transactions, which undo what they have not committed: there it is enough that two
+suspects never run at the same time, since one would be counted for what the other did to their process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from .jobs import Job
 
-#: Seconds that a suspect waits for others to end, and that others wait for a suspect.
-PATIENCE = 30.0
+LONGEST_WAIT_S: Final = 30.0
+"""How long a suspect waits for others to end, and others for a suspect."""
 
 
 class Member(Protocol):
-    """A discipline that claims."""
+    """An executor of the worker."""
 
     @property
-    def busy(self) -> int: ...
+    def busy(self) -> int:
+        """How many jobs it has claimed and not settled."""
+        ...
 
     def start(self) -> None: ...
 
-    def start_alone(self, job: Job) -> None: ...
+    def start_alone(self, job: Job) -> bool:
+        """Start a suspect. Returns False where it is not to run here any more."""
+        ...
 
 
-class Isolation:
-    """The suspects of one worker, on all of its lines."""
+class Quarantine:
+    """The suspects of one worker, of all its queues."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,65 +44,97 @@ class Isolation:
         self._suspects: deque[tuple[Member, Job]] = deque()
         self._alone: Job | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._impatient = False
+        self._waited_too_long = False
 
     @property
     def closed(self) -> bool:
         """Whether nothing else may be started now."""
         if self._alone is not None:
-            return not self._impatient
+            return not self._waited_too_long
         return bool(self._suspects)
 
     def join(self, member: Member) -> None:
         self._members.append(member)
 
     def leave(self, member: Member) -> None:
-        """It stops: its suspects are given back with all that it has in hand."""
+        """``member`` stops: its suspects are given back with all that it has in flight."""
         self._members.remove(member)
-        self._suspects = deque(each for each in self._suspects if each[0] is not member)
-        self.step()
+        self._suspects = deque(entry for entry in self._suspects if entry[0] is not member)
+        self.advance()
 
     def add(self, member: Member, job: Job) -> None:
-        """``job``, which nobody holds a claim on, is to run alone."""
+        """Let ``job``, on which nobody holds a claim, run alone."""
         self._suspects.append((member, job))
-        self.step()
+        self.advance()
 
-    def left(self, job: Job) -> None:
-        """``job`` has come to its end, whatever that was."""
+    def release(self, job: Job) -> None:
+        """``job`` has left the worker, whatever became of it."""
         if job is self._alone:
             self._alone = None
-            self._calm()
-            self.step()
+            self._stop_timer()
+            self.advance()
 
-    def step(self) -> None:
-        """Start the next one where it would be alone; where there is none, let the others go on."""
-        if self._alone is not None:
-            return
-        if not self._suspects:
-            for member in self._members:
-                member.start()
-        elif self._impatient or not any(member.busy for member in self._members):
+    def advance(self) -> None:
+        """Start the next suspect where it would be alone; where there is none, let the others go on."""
+        while self._alone is None and self._suspects:
+            if not self._waited_too_long and any(member.busy for member in self._members):
+                if self._timer is None:
+                    self._start_timer()
+                return
             member, self._alone = self._suspects.popleft()
-            self._calm()
-            self._wait()
-            member.start_alone(self._alone)
-        elif self._timer is None:
-            self._wait()
-
-    def _wait(self) -> None:
-        self._timer = self._loop.call_later(PATIENCE, self._hurry)
-
-    def _hurry(self) -> None:
-        self._timer = None
-        self._impatient = True
+            self._stop_timer()
+            self._start_timer()
+            if member.start_alone(self._alone):
+                return
+            self._alone = None
+            self._stop_timer()
         if self._alone is None:
-            self.step()
-        else:
-            for member in self._members:
-                member.start()
+            self._start_members()
 
-    def _calm(self) -> None:
-        self._impatient = False
+    def _start_members(self) -> None:
+        for member in self._members:
+            member.start()
+
+    def _start_timer(self) -> None:
+        self._timer = self._loop.call_later(LONGEST_WAIT_S, self._stop_waiting)
+
+    def _stop_waiting(self) -> None:
+        self._timer = None
+        self._waited_too_long = True
+        if self._alone is None:
+            self.advance()
+        else:
+            self._start_members()
+
+    def _stop_timer(self) -> None:
+        self._waited_too_long = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class SuspectTurns:
+    """Which suspect of a worker may run in its transaction, of all its queues: one at a time."""
+
+    def __init__(self) -> None:
+        self._running: Job | None = None
+        self._waiting: deque[tuple[Callable[[Job], None], Job]] = deque()
+
+    @property
+    def taken(self) -> bool:
+        return self._running is not None
+
+    def take(self, job: Job) -> None:
+        self._running = job
+
+    def wait(self, job: Job, resume: Callable[[Job], None]) -> None:
+        """Call ``resume`` with ``job`` when its turn has come."""
+        self._waiting.append((resume, job))
+
+    def release(self, jobs: Sequence[Job]) -> None:
+        """``jobs`` have ended. The next suspect may run."""
+        if self._running in jobs:
+            self._running = None
+            if self._waiting:
+                resume, job = self._waiting.popleft()
+                resume(job)

@@ -1,19 +1,16 @@
-"""One queue: what has been received and is not settled yet.
+"""One queue of a worker: receive → decode → order → execute → settle.
 
-A line receives, gives each job to the `Discipline` when its turn in its lane has come, and sends what the discipline
-decides: `done`, `later` or `dead`. Of one lane (an ordering key, or one key and its duplicates) only the first is ever
-given out; one that is delayed takes those behind it along, so that they stay behind it.
+The consumer receives deliveries and reads them as jobs (`MessageReader`). It gives each to the `Executor` when its turn
+in its lane has come (`Lanes`), and hands what the executor decides to the `Settler`. A job is *in flight* from its
+receipt until it is settled; while it is, the broker is asked to keep it ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
-
-from msgspec import Struct
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Literal
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
@@ -21,444 +18,268 @@ from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 from effectonce.values.backoff import Backoff
 
-from .handler_pool import Slots
+from .attempt_counts import AttemptCounts
+from .executor import Executor
 from .jobs import Cause, Job, cause_of
-from .message_reader import Intake, UnknownType
+from .lanes import DELAY_STEP_S, DelayedLanes, Lanes
+from .message_reader import MessageReader, UnknownType
+from .settler import Settler
 
 log = logging.getLogger("effectonce")
 
-#: The longest `receive` waits for the first message.
-WAIT = 1.0
-#: Those behind a delayed message come this much later than what is before them, in seconds.
-STEP = 0.02
-#: For how long after its time the first of a delayed lane is waited for.
-GRACE = 2.0
-#: How many delayed lanes and messages are remembered.
-MANY = 10_000
-#: After how many seconds a message is given up again that the dead letters have refused.
-REFUSED = 300.0
+RECEIVE_WAIT_S: Final = 1.0
+"""The longest that `receive` waits for the first message."""
 
 Unknown = Literal["dead", "delete", "retry", "fail"]
+"""What becomes of a message whose type no handler takes."""
 
 
-class Discipline(Protocol):
-    """How jobs of a line are run so that their effects happen once: by leases, or in transactions."""
-
-    @property
-    def slots(self) -> Sequence[Slots[Any]]: ...
-
-    @property
-    def ending(self) -> int:
-        """How many have run, and are only not settled yet: what comes next need not wait for them."""
-        ...
-
-    def waiting(self, job: Job) -> None:
-        """It may start, as soon as there is room."""
-        ...
-
-    def start(self) -> None:
-        """Start what there is room for."""
-        ...
-
-    async def stop(self, over: asyncio.Event) -> None:
-        """Start nothing more, let what runs come to its end until it is ``over``, then cancel the rest."""
-        ...
-
-
-class _Held(Struct):
-    """The messages of an ordering key that were given back, in their order, and when the first is to come again."""
-
-    until: float
-    ids: deque[str]
-
-
-class Line:
+class QueueConsumer:
     """See the module. Everything here runs on one event loop."""
+
+    executor: Executor  # set once, by the worker: the two know each other
 
     def __init__(
         self,
         queue: str,
         worker: str,
         consumer: Consumer,
-        intake: Intake,
+        reader: MessageReader,
         *,
         prefetch: int,
         batch: int,
         window: float | None,
-        counts: bool,
+        broker_counts: bool,
         unknown: Unknown,
         fail: Callable[[BaseException], None],
+        events: Events | None = None,
+        tracer: HandlerTracer | None = None,
     ) -> None:
         self.queue = queue
-        self.worker = worker
         self.stopping = False
-        self.hand: set[Job] = set()
-        self.discipline: Discipline
+        self.in_flight: set[Job] = set()
+        self.received = 0  # deliveries, ever
+        self.events = Events() if events is None else events
+        self.tracer = tracer
+        self.backoff = Backoff(f"queue {queue}")
+        self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
+        self.counts = AttemptCounts(broker_counts=broker_counts)
+        #: Called with each job that has left, whatever became of it.
+        self.on_left: Callable[[Job], None] = lambda job: None
         self._consumer = consumer
-        self._intake = intake
+        self._reader = reader
         self._prefetch = prefetch
         self._batch = batch
-        self._window = window  # of the broker, where it can be extended
-        self._counts = counts  # the broker counts deliveries; else we do, as far as this process sees them
-        self._tries: dict[str, int] = {}  # of what was delayed here, by message id
-        self._spared: dict[str, int] = {}  # and how often it was delivered only to be delayed
-        self._received = 0
-        self.tracer: HandlerTracer | None = None
-        self.events = Events()
-        self.backoff = Backoff(f"queue {queue}")
-        self.told = {"acked": 0, "delayed": 0, "dead": 0}  # how many the broker was told so of
+        self._window = window  # seconds that a delivery stays ours, where that can be extended
+        self._broker_counts = broker_counts
         self._unknown = unknown
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[str, deque[Job] | None] = {}  # what is in hand of a lane, behind its first
-        self._held: dict[str, _Held] = {}  # by ordering key
-        self._acks: list[Delivery] = []
-        self._laters: list[tuple[float, Delivery]] = []
-        self._deads: list[tuple[Delivery, Cause]] = []
-        self._due = asyncio.Event()
+        self._lanes = Lanes()
+        self._delayed = DelayedLanes(self._loop.time)
         self._room = asyncio.Event()
-        self._receiving = False
-        self._settling = asyncio.Lock()
+        self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def received(self) -> int:
-        """How many deliveries have come."""
-        return self._received
-
-    def open(self) -> None:
+    def start(self) -> None:
         """Begin to consume."""
-        work = {"fetch": self._fetch, "settle": self._settle}
+        self._receiving = self._spawn("receive", self._receive())
+        self._spawn("settle", self.settler.run())
         if self._window is not None:
-            work["extend"] = self._extend
-        for name, each in work.items():
-            task = self._loop.create_task(self._watched(each), name=f"effectonce {name} {self.queue}")
-            self._tasks.append(task)
+            self._spawn("extend", self._keep_extending(self._window))
 
-    async def _watched(self, work: Callable[[], Any]) -> None:
-        try:
-            await work()
-        except Exception as error:
-            self._fail(error)
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def watched() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._fail(error)
 
-    # -- receiving
+        task = self._loop.create_task(watched(), name=f"effectonce {name} {self.queue}")
+        self._tasks.append(task)
+        return task
 
-    async def _fetch(self) -> None:
-        enough = max(1, min(self._batch, self._prefetch // 4))
+    # -- receive, decode, order
+
+    async def _receive(self) -> None:
+        worthwhile = max(1, min(self._batch, self._prefetch // 4))
         while not self.stopping:
-            room = self._prefetch - len(self.hand) + self.discipline.ending
-            if room < enough:
+            room = self._prefetch - len(self.in_flight) + self.executor.finishing
+            if room < worthwhile:
                 self._room.clear()
-                self._due.set()  # so that acks do not wait for the next `receive`
+                self.settler.hurry()  # acks must not wait for the next fetch
                 await self._room.wait()
                 continue
+            self.settler.fetching = True
             try:
-                self._receiving = True
-                deliveries = await self._consumer.receive(min(room, self._batch), WAIT)
+                deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
                 await asyncio.sleep(self.backoff.failed(error))
                 continue
             finally:
-                self._receiving = False
+                self.settler.fetching = False
             self.backoff.worked()
             if deliveries:
-                self._take_in(deliveries)
+                self._accept(deliveries)
 
-    def _take_in(self, deliveries: Sequence[Delivery]) -> None:
-        read, lanes, hand = self._intake.read, self._lanes, self.hand
-        # Where nobody counts, what comes first may be what the last process left behind.
-        early = not self._counts and self._received <= self._prefetch
-        self._received += len(deliveries)
+    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        # Where the broker does not count, what comes first may be what the last process left behind.
+        maybe_tried = not self._broker_counts and self.received <= self._prefetch
+        self.received += len(deliveries)
         for delivery in deliveries:
-            if not self._counts:
-                delivery.attempt = self._tries.get(delivery.packet.id, 0) + 1
+            self.counts.number(delivery)
             try:
-                job = read(delivery)
+                job = self._reader.read(delivery)
             except Exception as error:
                 self._refuse(delivery, error)
                 continue
-            lane = job.lane
-            job.again = early or delivery.attempt > 1
-            if self._spared:
-                job.spared = self._spared.get(delivery.packet.id, 0)
-            if self._held and self._is_held(job):
+            job.redelivered = maybe_tried or delivery.attempt > 1
+            job.untried = self.counts.untried(delivery)
+            delay = self._delayed.delay_for(job)
+            if delay is not None:
+                self.counts.add_untried(job)
+                self.settler.redeliver(delivery, delay)
                 continue
-            hand.add(job)
-            if lane not in lanes:
-                lanes[lane] = None
-                self.discipline.waiting(job)
-            else:
-                behind = lanes[lane]
-                if behind is None:
-                    lanes[lane] = deque((job,))
-                else:
-                    behind.append(job)
-        self.discipline.start()
-
-    def _is_held(self, job: Job) -> bool:
-        """Whether something before it in its lane is delayed, so that it has to come later too."""
-        held = self._held.get(job.lane)
-        if held is None:
-            return False
-        left = held.until - self._loop.time()
-        if left < -GRACE or held.ids[0] == job.message.id:  # it is the first; or another consumer has got that
-            held.ids.popleft()
-            if left < -GRACE or not held.ids:
-                del self._held[job.lane]
-            return False
-        if job.message.id not in held.ids:
-            held.ids.append(job.message.id)
-        place = held.ids.index(job.message.id)
-        self._spare(job)
-        self._laters.append((round(max(left, 0.0) + place * STEP, 2), job.delivery))
-        self._due.set()
-        return True
+            self.in_flight.add(job)
+            if self._lanes.add(job):
+                self.executor.enqueue(job)
+        self.executor.start()
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:
-        """It cannot be handled, now or later: to the dead letters with it, or as the worker says for unknown types."""
-        self._due.set()
-        then = self._unknown if isinstance(error, UnknownType) else "dead"
+        """A delivery cannot be handled, now or later: it goes to the dead letters, or where ``unknown=`` says."""
+        outcome = self._unknown if isinstance(error, UnknownType) else "dead"
         if isinstance(error, ConfigurationError):
-            then = "fail"  # of the program, not of the message
-        if then == "dead":
+            outcome = "fail"  # the program is wrong, not the message
+        if outcome == "dead":
             why = "" if isinstance(error, EffectOnceError) else "undecodable"  # a callable for the key, or a validator
-            self._bury(delivery, cause_of(error, why, attempts=delivery.attempt))
-        elif then == "delete":
+            self.settler.dead_letter(delivery, cause_of(error, why, attempts=delivery.attempt))
+        elif outcome == "delete":
             log.warning("queue %s: deleted: %s", self.queue, error)
-            self._acks.append(delivery)
-        elif then == "retry":
-            self._laters.append((Retry(None).after(error, max(1, delivery.attempt)) or 0.0, delivery))
+            self.settler.ack([delivery])
+        elif outcome == "retry":
+            self.settler.redeliver(delivery, Retry(None).after(error, max(1, delivery.attempt)) or 0.0)
         else:
             self._fail(error)
-            self._laters.append((0.0, delivery))
+            self.settler.redeliver(delivery, 0.0)
 
-    # -- settling
+    def take_joining(self, job: Job, limit: int, may_join: Callable[[Job], bool]) -> list[Job]:
+        """See `Lanes.take_joining`. All but the last of what it returns are settled by `ack_joined`."""
+        return self._lanes.take_joining(job, limit, may_join)
 
-    def done(self, jobs: Sequence[Job]) -> None:
-        """Their effects are recorded: ack them."""
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """See `Lanes.put_back`."""
+        self._lanes.put_back(jobs)
+
+    # -- what the executor decides
+
+    def ack(self, jobs: Sequence[Job]) -> None:
+        """The effects of ``jobs`` are recorded: ack them. Those behind them may start."""
         self._ack(jobs)
-        self.hand.difference_update(jobs)
-        lanes = self._lanes
         for job in jobs:
-            behind = lanes.pop(job.lane, None)
-            if behind:
-                self._follow(job.lane, behind)
+            self._advance(job)
+
+    def ack_joined(self, job: Job) -> None:
+        """Ack a job whose lane does not move on, since others of it have run together with it."""
+        self._ack([job])
+        self.in_flight.discard(job)
+        self.on_left(job)
+
+    def redeliver(self, job: Job, delay: float, *, tried: bool = False) -> None:
+        """Deliver ``job`` again after ``delay`` seconds, and what is behind it in its lane after it.
+
+        ``tried``: that was an attempt.
+        """
+        delay = round(delay, 2)
+        behind = self._lanes.remove_waiting(job.lane)
+        if job.message.ordering_key:  # without a delay, too: what was given back before it must not come first
+            self._delayed.delay(job.lane, delay, [waiting.message.id for waiting in (job, *behind)])
+        for place, waiting in enumerate((job, *behind)):
+            if tried and waiting is job:
+                self.counts.add_attempt(job)
+            else:
+                self.counts.add_untried(waiting)
+            if not waiting.stale:
+                self.settler.redeliver(waiting.delivery, delay + place * DELAY_STEP_S if delay else 0.0)
+            self.in_flight.discard(waiting)
+        self._advance(job)
+
+    def dead_letter(self, job: Job, cause: Cause) -> None:
+        """Move ``job`` to the dead letters. Those behind it may start."""
+        cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
+        self.counts.forget(job)
+        self.settler.dead_letter(job.delivery, cause)
+        self._advance(job)
+
+    def drop(self, job: Job) -> None:
+        """Another consumer has ``job`` by now: it is not settled here."""
+        self._advance(job)
+
+    def make_room(self) -> None:
+        """Some jobs have run: more may be received, though these are not settled yet."""
         self._room.set()
 
     def _ack(self, jobs: Sequence[Job]) -> None:
-        self._acks += [job.delivery for job in jobs if not job.stale]
-        self._due.set()
-        if self._tries or self._spared:
-            for job in jobs:
-                self._forget(job)
+        self.settler.ack([job.delivery for job in jobs if not job.stale])
+        for job in jobs:
+            self.counts.forget(job)
 
-    def with_those_behind(self, job: Job, limit: int, may: Callable[[Job], bool]) -> list[Job]:
-        """``job`` and up to ``limit - 1`` that wait behind it in its lane, for the same handler, and ``may`` run with
-        it; in their order. Each is then settled by `done_before_others` or, the last of them, as any job is."""
-        jobs = [job]
-        behind = self._lanes.get(job.lane)
-        while behind and len(jobs) < limit and behind[0].route is job.route and may(behind[0]):
-            jobs.append(behind.popleft())
-        return jobs
-
-    def put_back(self, jobs: Sequence[Job]) -> None:
-        """Those of a lane that ran together with its first and are not done: behind the first again."""
-        behind = self._lanes.get(jobs[0].lane) or deque()
-        behind.extendleft(reversed(jobs))
-        self._lanes[jobs[0].lane] = behind
-
-    def done_before_others(self, job: Job) -> None:
-        """As `done`, of one that has others of its lane, which ran together with it, behind it."""
-        self._ack([job])
-        self.hand.discard(job)
-
-    def later(self, job: Job, delay: float, *, tried: bool = False) -> None:
-        """Deliver it again after ``delay`` seconds, and what is behind it in its lane after it. ``tried``: that was an
-        attempt."""
-        delay = round(delay, 2)  # so that many go together
-        behind = self._lanes.get(job.lane) or ()
-        if job.message.ordering_key:  # with no delay, too: what was given back before it must not come first
-            self._hold(job.lane, delay, deque(each.message.id for each in (job, *behind)))
-        self._lanes[job.lane] = None
-        for at, each in enumerate((job, *behind)):
-            if not (tried and each is job):
-                self._spare(each)
-            elif not self._counts:
-                _keep(self._tries, job.delivery.packet.id, job.delivery.attempt)
-            if not each.stale:
-                self._laters.append((delay + at * STEP if delay else 0.0, each.delivery))
-            self.hand.discard(each)
-        self._due.set()
-        self._leave(job)
-
-    def dead(self, job: Job, cause: Cause) -> None:
-        """Move it to the dead letters. What is behind it goes on."""
-        cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
-        self._forget(job)
-        self._bury(job.delivery, cause)
-        self._leave(job)
-
-    def drop(self, job: Job) -> None:
-        """It is another consumer's by now."""
-        self._leave(job)
-
-    def _bury(self, delivery: Delivery, cause: Cause) -> None:
-        cause.worker, cause.queue = self.worker, self.queue
-        cause.first = cause.first or cause.last
-        log.warning("queue %s: a message goes to the dead letters, %s: %s", self.queue, cause.why, cause.text)
-        self._deads.append((delivery, cause))
-        if self.events.hooks:
-            self.events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
-        self._due.set()
-
-    def _spare(self, job: Job) -> None:
-        """It goes back untried, and the broker counts that."""
-        if self._counts:
-            _keep(self._spared, job.delivery.packet.id, job.spared + 1)
-
-    def _forget(self, job: Job) -> None:
-        self._tries.pop(job.delivery.packet.id, None)
-        self._spared.pop(job.delivery.packet.id, None)
-
-    def _leave(self, job: Job) -> None:
-        self.hand.discard(job)
-        behind = self._lanes.pop(job.lane, None)
-        if behind:
-            self._follow(job.lane, behind)
+    def _advance(self, job: Job) -> None:
+        """``job`` has left; the next of its lane may start."""
+        self.in_flight.discard(job)
+        following = self._lanes.remove_first(job.lane)
+        if following is not None:
+            self.executor.enqueue(following)
+        self.on_left(job)
         self._room.set()
 
-    def make_room(self) -> None:
-        """Some have run: more may be received, though these are not settled yet."""
-        self._room.set()
+    # -- keep
 
-    def _follow(self, lane: str, behind: deque[Job]) -> None:
-        """The first of a lane has left; the next may start."""
-        first = behind.popleft()
-        self._lanes[lane] = behind or None
-        self.discipline.waiting(first)
-
-    def _hold(self, lane: str, delay: float, ids: deque[str]) -> None:
-        """``ids`` come again, in this order, before those that were given back earlier and are still to come."""
-        now = self._loop.time()
-        before = self._held.get(lane)
-        if before is not None and before.until >= now - GRACE:
-            first = frozenset(ids)
-            ids.extend(id for id in before.ids if id not in first)
-        if len(self._held) >= MANY:
-            self._held = {each: held for each, held in self._held.items() if held.until > now - GRACE}
-        self._held[lane] = _Held(now + delay, ids)
-
-    async def _settle(self) -> None:
+    async def _keep_extending(self, window: float) -> None:
         while True:
-            await self._due.wait()
-            try:
-                await self.send_settlements()
-                if not self._receiving:
-                    await self._consumer.flush()
-            except BrokerUnavailable as error:  # `receive` says so, aloud, and connects again
-                log.info("queue %s: settlements wait: %s", self.queue, error)
-                await asyncio.sleep(1.0)
-
-    async def send_settlements(self) -> None:
-        """Send what is decided. What was not sent stays, for the next time: settling twice harms nobody."""
-        consumer = self._consumer
-        async with self._settling:
-            self._due.clear()
-            acks, self._acks = self._acks, []
-            laters, self._laters = self._laters, []
-            deads, self._deads = self._deads, []
-            try:
-                if acks:
-                    began = self._loop.time()
-                    await consumer.ack(acks)
-                    self._was_told("acked", acks, began)
-                    acks = []
-                while laters:
-                    delay = laters[0][0]
-                    began, together = self._loop.time(), [each for when, each in laters if when == delay]
-                    await consumer.nack(together, delay)
-                    self._was_told("delayed", together, began)
-                    laters = [each for each in laters if each[0] != delay]
-                for _ in range(len(deads)):
-                    deads.append(deads.pop(0))  # one that cannot be moved does not hold up the others
-                    await self._move(*deads[-1])
-                    del deads[-1]
-            except BaseException:
-                self._acks, self._laters, self._deads = acks + self._acks, laters + self._laters, deads + self._deads
-                self._due.set()
-                raise
-
-    def _was_told(self, what: str, deliveries: Sequence[Delivery], began: float) -> None:
-        self.told[what] += len(deliveries)
-        if self.tracer is not None:
-            self.tracer.settled(self.queue, what, deliveries, self._loop.time() - began)
-
-    async def _move(self, delivery: Delivery, cause: Cause) -> None:
-        """To the dead letters. Where they do not take it, since the cause leaves no room for the body, with less of
-        that; and where they do not even so, it stays in its queue: that ends no worker, and loses nothing."""
-        for each in (cause, cause.brief()):
-            began = self._loop.time()
-            try:
-                await self._consumer.dead_letter(delivery, each.header())
-                self._was_told("dead", [delivery], began)
-                return
-            except ConfigurationError as error:
-                refusal = error
-        log.error("queue %s: a message that is given up stays here, %s: %s", self.queue, cause.why, refusal)
-        await self._consumer.nack([delivery], REFUSED)
-
-    async def _extend(self) -> None:
-        assert self._window is not None
-        while True:
-            await asyncio.sleep(self._window / 3)
+            await asyncio.sleep(window / 3)
             await self.extend()
 
     async def extend(self) -> None:
-        """Keep all that is in hand (F54). What is another's by now is not started, and not acked."""
+        """Keep all that is in flight for another window (F54: a long handler outlives the broker's ack window). What is
+        another consumer's by now is neither started nor acked."""
         assert self._window is not None
-        jobs = list(self.hand)
+        jobs = list(self.in_flight)
         try:
-            kept = await self._consumer.extend([job.delivery for job in jobs], self._window)
+            owned = await self._consumer.extend([job.delivery for job in jobs], self._window)
         except BrokerUnavailable as error:
-            log.info("queue %s: what is in hand was not extended: %s", self.queue, error)
+            log.info("queue %s: what is in flight was not extended: %s", self.queue, error)
             return
-        for job, still in zip(jobs, kept, strict=True):
-            if not still:
+        for job, still_ours in zip(jobs, owned, strict=True):
+            if not still_ours:
                 job.stale = True
 
-    # -- the end
+    # -- stop
 
     async def close(self, over: asyncio.Event) -> None:
-        """Receive no more; drain until it is ``over``; give the rest back (F58)."""
+        """Receive no more, let handlers end until ``over`` is set, give the rest back (F58: a deploy loses nothing)."""
         self.stopping = True
-        await _end(self._tasks[:1])
-        for slots in self.discipline.slots:
-            while slots.waiting:
-                self.later(slots.waiting.popleft(), 0.0)
-        await self.discipline.stop(over)
-        for job in tuple(self.hand):
-            self.hand.discard(job)
-            self._laters.append((0.0, job.delivery))
-        async with self._settling:  # what is under way ends first: cut off, it would be done again, a dead letter twice
-            await _end(self._tasks)
-        for last in (self.send_settlements, self._consumer.flush, self._consumer.close):
+        await _cancel([self._receiving] if self._receiving is not None else [])
+        for pool in self.executor.pools:
+            while pool.waiting:
+                self.redeliver(pool.waiting.popleft(), 0.0)
+        await self.executor.stop(over)
+        for job in tuple(self.in_flight):
+            self.in_flight.discard(job)
+            self.settler.redeliver(job.delivery, 0.0)
+        async with self.settler.sending:  # a batch under way ends first: cut off, it would be sent twice
+            await _cancel(self._tasks)
+        for last in (self.settler.send, self._consumer.flush, self._consumer.close):
             try:
                 await last()
-            except Exception as error:  # it ends in any case; what was not said to the broker comes again
-                log.warning("queue %s: %s; what was in hand comes again", self.queue, error)
+            except Exception as error:  # it ends in any case; what the broker was not told comes again
+                log.warning("queue %s: %s; what was in flight comes again", self.queue, error)
 
 
-def _keep(counts: dict[str, int], id: str, count: int) -> None:
-    if id:
-        if len(counts) >= MANY:
-            del counts[next(iter(counts))]
-        counts[id] = count
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them, and wait until they have ended. Before Python 3.12 `asyncio.wait_for` may swallow a cancellation."""
-    rest = set(tasks)
-    while rest:
-        for task in rest:
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel ``tasks`` and wait until they have ended. Before Python 3.12 `asyncio.wait_for` may swallow a
+    cancellation, so it is repeated."""
+    left = set(tasks)
+    while left:
+        for task in left:
             task.cancel()
-        _, rest = await asyncio.wait(rest, timeout=0.1)
+        _, left = await asyncio.wait(left, timeout=0.1)

@@ -1,4 +1,4 @@
-"""Beside the handlers, now and then: go on with the intents and sagas that another process has left behind."""
+"""Beside the handlers, now and then: resume the intents and sagas that another process has left unfinished."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("effectonce")
 
 @runtime_checkable
 class Recoverable(Protocol):
-    """As `Intents` are: each call sees to the operations of one colour."""
+    """As `Intents` are: one call for the sync operations, one for the async ones."""
 
     def recover(self, *, stop: Callable[[], bool]) -> Any: ...
 
@@ -22,7 +22,7 @@ class Recoverable(Protocol):
 
 @runtime_checkable
 class Resumable(Protocol):
-    """As a `Saga` is, of one colour as a whole."""
+    """As a `Saga` is, which is sync or async as a whole."""
 
     @property
     def is_async(self) -> bool: ...
@@ -32,27 +32,25 @@ class Resumable(Protocol):
     async def aresume(self, *, stop: Callable[[], bool]) -> Any: ...
 
 
-class Upkeep:
-    """A companion of a worker. What fails is tried again the next time: it must not end the handlers, nor keep a worker
-    that stops waiting for all that is left."""
+class RecoveryLoop:
+    """A companion of a worker. What fails is tried again the next time: it must neither end the handlers, nor make a
+    worker that stops wait for everything that is unfinished."""
 
-    def __init__(self, left: Sequence[Recoverable | Resumable], every: float) -> None:
-        self._left = left
+    def __init__(self, unfinished: Sequence[Recoverable | Resumable], every: float) -> None:
+        self._unfinished = unfinished
         self._every = every
         self._over = asyncio.Event()
 
     async def serve(self) -> None:
         self._over.clear()
         while True:
-            for each in self._left:
+            for tool in self._unfinished:
                 try:
-                    await self._go_on(each)
+                    await self._resume(tool)
                 except (Exception, SystemExit, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError) and _cancelled():
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                         raise
-                    log.warning(
-                        "what was left of %r could not be gone on with: %s: %s", each, type(error).__name__, error
-                    )
+                    log.warning("could not resume unfinished work in %r: %s: %s", tool, type(error).__name__, error)
             try:
                 # At random, so that a fleet does not look for the same all at once.
                 await asyncio.wait_for(self._over.wait(), self._every * random.uniform(0.5, 1.5))
@@ -63,18 +61,18 @@ class Upkeep:
     def stop(self) -> None:
         self._over.set()
 
-    async def _go_on(self, left: Recoverable | Resumable) -> None:
+    async def _resume(self, tool: Recoverable | Resumable) -> None:
         stop = self._over.is_set
-        if isinstance(left, Recoverable):
-            await asyncio.to_thread(left.recover, stop=stop)
-            await left.arecover(stop=stop)
-        elif left.is_async:
-            await left.aresume(stop=stop)
+        if isinstance(tool, Recoverable):
+            await asyncio.to_thread(tool.recover, stop=stop)
+            await tool.arecover(stop=stop)
+        elif tool.is_async:
+            await tool.aresume(stop=stop)
         else:
-            await asyncio.to_thread(left.resume, stop=stop)
+            await asyncio.to_thread(tool.resume, stop=stop)
 
 
-def _cancelled() -> bool:
-    """Whether it is we who are cancelled, and not something inside of what was gone on with."""
+def _is_cancelled() -> bool:
+    """Whether this loop is cancelled, and not something inside of what it resumed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

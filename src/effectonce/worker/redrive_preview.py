@@ -1,4 +1,4 @@
-"""What would become of a message if it were delivered now (F51); asked of the records, which stay as they are."""
+"""What would become of a dead letter if it were redriven now (F51): read from the records, which stay as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectonce.store import Store
 
 from .jobs import Job
 from .routes import Route
-from .transaction_runner import Plans
+from .transaction_runner import TransactionRunner
 
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ _FATES: dict[str, Fate] = {
 }
 
 
-class Outlook(Protocol):
+class RedrivePreview(Protocol):
     """Looks into the records of one worker."""
 
-    async def fate(self, job: Job) -> tuple[Fate, int]:
+    async def predict(self, job: Job) -> tuple[Fate, int]:
         """What would become of it, and how many attempts are counted so far."""
         ...
 
@@ -54,16 +54,16 @@ class Outlook(Protocol):
         ...
 
 
-class StoreOutlook:
+class StoreRedrivePreview:
     """Modes L and S."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def fate(self, job: Job) -> tuple[Fate, int]:
-        return await asyncio.to_thread(self._fate, job)
+    async def predict(self, job: Job) -> tuple[Fate, int]:
+        return await asyncio.to_thread(self._predict, job)
 
-    def _fate(self, job: Job) -> tuple[Fate, int]:
+    def _predict(self, job: Job) -> tuple[Fate, int]:
         engine = self._store.engine
         run = flow.prepare(engine, job.route.policy, job.key, job.fingerprints)
         answer = engine.sync_side().claim(Look(run.scope, run.stored_key, run.fingerprints))
@@ -86,13 +86,13 @@ class StoreOutlook:
         """Nothing to do: the redriven message says how many attempts were counted before it."""
 
 
-class InboxOutlook:
+class InboxRedrivePreview:
     """Mode T: asked of the table, in a transaction that is undone."""
 
-    def __init__(self, plans: Mapping[Route, Plans]) -> None:
-        self._plans = plans
+    def __init__(self, runners: Mapping[Route, TransactionRunner]) -> None:
+        self._runners = runners
 
-    async def fate(self, job: Job) -> tuple[Fate, int]:
+    async def predict(self, job: Job) -> tuple[Fate, int]:
         async def look(transaction: Transaction, session: Caller) -> Fate:
             inbox = transaction.plan.inbox
             first = await inbox._first(session, inbox._arrival(job, ...))
@@ -128,10 +128,10 @@ class InboxOutlook:
         await self._within(job, uncount)
 
     async def _within(self, job: Job, work: Callable[[Transaction, Caller], Coroutine[Any, Any, T]]) -> T:
-        plans = self._plans[job.route]
+        runner = self._runners[job.route]
 
         async def run() -> T:
-            transaction = Transaction(plans.plain)
+            transaction = Transaction(runner.plain)
             try:
                 answer = await work(transaction, await transaction.open())
             except Exception as error:

@@ -25,8 +25,8 @@ from effectonce.values.queue_names import require_name
 #: Handlers at once, where none are given: in the loop, in threads, in transactions, in transactions of many.
 ASYNC_CONCURRENCY = 100
 SYNC_CONCURRENCY = 16
-TRANSACTIONS = 10
-BATCHES = 2
+TRANSACTION_CONCURRENCY = 10
+BATCH_CONCURRENCY = 2
 DEFAULT_LEASE: Duration = "30s"
 
 Permanent = tuple[type[BaseException], ...]
@@ -47,101 +47,127 @@ class Route(Struct, kw_only=True, eq=False):
     retry: Retry
     concurrency: int
     batch: bool
-    to: str | None  # where what it returns is sent to
+    to: str | None  # the queue that the messages which it returns are sent to
     fits_lease: bool  # none was given: it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
 
+class HandlerOptions(Struct, kw_only=True, frozen=True):
+    """The options of `Worker.handler`, as they were given."""
+
+    key: KeySpec | None
+    scope: str | None
+    mode: Literal["lease", "seen"]
+    retry: Retry
+    concurrency: int | None
+    batch: bool
+    to: str | None
+    lease: Duration | None
+    retention: Duration
+    max_run: Duration
+    on_error: Literal["release", "doubt"]
+    on_lapse: Literal["rerun", "doubt"]
+    permanent: Permanent
+    fingerprint: FingerprintSpec | Literal[False] | None
+
+
 def make_route(
     function: Callable[..., Any],
-    *,
     queue: str,
     type: str | None,
+    options: HandlerOptions,
+    *,
     consumer: str,
     transactional: bool,
-    scope: str | None,
-    key: KeySpec | None,
-    fingerprint: FingerprintSpec | Literal[False] | None,
-    mode: Literal["lease", "seen"],
-    retry: Retry,
-    concurrency: int | None,
-    batch: bool,
-    to: str | None,
     max_result: int,
-    lease: Duration | None,
-    retention: Duration,
-    max_run: Duration,
-    on_error: Literal["release", "doubt"],
-    on_lapse: Literal["rerun", "doubt"],
-    permanent: Permanent,
 ) -> Route:
-    """The route of a decorated ``function``; `ConfigurationError` for what cannot work."""
+    """Make the route of a decorated ``function``; `ConfigurationError` for what cannot work."""
     refuse_unguardable(function)
     require_name(queue)
-    name = name_of(function)
-    wanted = 2 if transactional else 1
-    given = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-    if len(given) != wanted or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in given):
-        takes = "(connection, message), since the worker has inbox=" if transactional else "(message)"
-        raise ConfigurationError(f"{name} cannot be a handler here: it must take {takes}, not {_signature(function)}")
-    asynchronous = is_async(function)
-    if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
-        raise ConfigurationError(f"concurrency={concurrency!r} of {name} is not a number of handlers; give 1 or more")
-    if batch and not transactional:
-        raise ConfigurationError(
-            f"batch=True of {name} needs inbox=: it means that all effects are in one transaction; claims and "
-            "completions are batched by themselves"
-        )
-    if to is not None and (transactional or mode != "lease"):
-        raise ConfigurationError(
-            f"{name} cannot have to=: what it sends on is kept in a record of mode L; in a transaction write it to an "
-            "Outbox on the same connection"
-        )
-    if transactional and (mode != "lease" or on_error != "release" or on_lapse != "rerun"):
-        raise ConfigurationError(
-            f"{name}: in a transaction nothing is leased and nothing in doubt; mode=, on_error= and on_lapse= are for "
-            "workers with store="
-        )
-    if not isinstance(retry, Retry):
-        raise ConfigurationError(f"retry={retry!r} of {name}: give Retry(…)")
-    scope = f"{queue}/{type or '*'}/{consumer}" if scope is None else scope
+    parameters = _required_parameters(function, transactional)
+    _check_options(name_of(function), options, transactional)
+    scope = f"{queue}/{type or '*'}/{consumer}" if options.scope is None else options.scope
     check_scope(scope)
-    own_lease = DEFAULT_LEASE if lease is None else lease
-    options = policy_options(mode, own_lease, retention, None, None, max_run, on_error, on_lapse, "raise", permanent)
+    settings = policy_options(
+        options.mode,
+        DEFAULT_LEASE if options.lease is None else options.lease,
+        options.retention,
+        None,
+        None,
+        options.max_run,
+        options.on_error,
+        options.on_lapse,
+        "raise",
+        options.permanent,
+    )
+    returns = None if options.to is None else Outgoing
     return Route(
         queue=queue,
         type=type,
         function=function,
-        name=f"{function.__module__}:{name}",
-        is_async=asynchronous,
+        name=f"{function.__module__}:{name_of(function)}",
+        is_async=is_async(function),
         with_connection=transactional,
-        data_type=data_type_of(function, given[-1].name),
-        policy=Policy(scope=scope, codec=Codec(None if to is None else Outgoing, max_result), **options),
-        retry=retry,
-        concurrency=concurrency or _concurrency(asynchronous, transactional, batch),
-        batch=batch,
-        to=None if to is None else require_name(to),
-        fits_lease=lease is None,
-        key=None if key is None else extractor(key, function),
-        fingerprint=_fingerprint(fingerprint, function),
+        data_type=data_type_of(function, parameters[-1].name),
+        policy=Policy(scope=scope, codec=Codec(returns, max_result), **settings),
+        retry=options.retry,
+        concurrency=options.concurrency or _default_concurrency(is_async(function), transactional, options.batch),
+        batch=options.batch,
+        to=None if options.to is None else require_name(options.to),
+        fits_lease=options.lease is None,
+        key=None if options.key is None else extractor(options.key, function),
+        fingerprint=_fingerprint(options.fingerprint, function),
     )
 
 
-def _concurrency(asynchronous: bool, transactional: bool, batch: bool) -> int:
+def _required_parameters(function: Callable[..., Any], transactional: bool) -> list[inspect.Parameter]:
+    """The parameters without a default: ``(message)``, or ``(connection, message)``."""
+    required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    if len(required) != (2 if transactional else 1) or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in required):
+        takes = "(connection, message), since the worker has inbox=" if transactional else "(message)"
+        raise ConfigurationError(
+            f"{name_of(function)} cannot be a handler here: it must take {takes}, not {_signature(function)}"
+        )
+    return required
+
+
+def _check_options(name: str, options: HandlerOptions, transactional: bool) -> None:
+    concurrency = options.concurrency
+    if concurrency is not None and (not isinstance(concurrency, int) or concurrency < 1):
+        raise ConfigurationError(f"concurrency={concurrency!r} of {name} is not a number of handlers; give 1 or more")
+    if options.batch and not transactional:
+        raise ConfigurationError(
+            f"batch=True of {name} needs inbox=: it means that all effects are in one transaction; claims and "
+            "completions are batched by themselves"
+        )
+    if options.to is not None and (transactional or options.mode != "lease"):
+        raise ConfigurationError(
+            f"{name} cannot have to=: what it sends on is kept in a record of mode L; in a transaction write it to an "
+            "Outbox on the same connection"
+        )
+    if transactional and (options.mode != "lease" or options.on_error != "release" or options.on_lapse != "rerun"):
+        raise ConfigurationError(
+            f"{name}: in a transaction nothing is leased and nothing in doubt; mode=, on_error= and on_lapse= are for "
+            "workers with store="
+        )
+    if not isinstance(options.retry, Retry):
+        raise ConfigurationError(f"retry={options.retry!r} of {name}: give Retry(…)")
+
+
+def _default_concurrency(asynchronous: bool, transactional: bool, batch: bool) -> int:
     if transactional:
-        return BATCHES if batch else TRANSACTIONS
+        return BATCH_CONCURRENCY if batch else TRANSACTION_CONCURRENCY
     return ASYNC_CONCURRENCY if asynchronous else SYNC_CONCURRENCY
 
 
 def data_type_of(function: Any, parameter: str) -> Any:
     """The ``T`` of a parameter annotated as ``Message[T]``; ``Any`` where it says less."""
     inner = inspect.unwrap(function)
-    told = {"message": getattr(inner, "__annotations__", {}).get(parameter, Any)}
+    annotation = {"message": getattr(inner, "__annotations__", {}).get(parameter, Any)}
+    names = getattr(inner, "__globals__", {})
     try:
-        hint = typing.get_type_hints(types.SimpleNamespace(__annotations__=told), getattr(inner, "__globals__", {}))[
-            "message"
-        ]
+        hint = typing.get_type_hints(types.SimpleNamespace(__annotations__=annotation), names)["message"]
     except NameError as error:
         raise ConfigurationError(
             f"the annotation of {parameter!r} in {name_of(function)} names something that is not there yet ({error}): "

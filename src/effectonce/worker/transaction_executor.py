@@ -3,16 +3,15 @@
     waiting ──► a transaction each, or up to 50 in one (``batch=True``) ──commit──► ack
                     └─ one of a batch failed: all of it is undone, and redone one by one
 
-What has been delivered before may be what took a process down (F20): it never shares a transaction, only one such
-message runs at a time, and its start is counted and committed before it. A redelivery that ended in good order is
-uncounted, so what the count is left with are starts that ended without a word.
+A message that was delivered before may be what took a process down (F20). It never shares a transaction, only one such
+message runs at a time, and its start is counted and committed before it runs. A redelivery that ends in good order is
+uncounted again, so that only starts which ended without a word stay in the count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -23,183 +22,185 @@ from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, Tr
 from effectonce.record import Answer
 from effectonce.values.backoff import Backoff
 
-from .background_tasks import Fail, either
-from .handler_pool import Slots
-from .jobs import Job, Poison, cause_of, mark
-from .queue_consumer import Line
+from .background_tasks import Fail, wait_for_either
+from .handler_pool import HandlerPool
+from .jobs import Job, Poison, cause_of, mark_redriven
+from .quarantine import SuspectTurns
+from .queue_consumer import QueueConsumer
 from .routes import Route
-from .transaction_runner import FATAL, Plans, Unit
+from .transaction_runner import FATAL, TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
 
-#: The database's own affair, and no attempt of a message.
-_AWAY = (ConnectionLost, TransactionConflict)
+#: The database failed, not the handler: that is not an attempt at the message.
+_DATABASE_ERRORS = (ConnectionLost, TransactionConflict)
 
 
-class Turns:
-    """Whose turn it is among those that came before, on all lines of a worker: one would be counted for what another
-    did to their process."""
+class TransactionExecutor:
+    """Runs the jobs of one queue in transactions of one database; see the module."""
 
-    def __init__(self) -> None:
-        self.alone: Job | None = None
-        self.waiting: deque[tuple[Transactions, Job]] = deque()
-
-    def end(self, jobs: Sequence[Job]) -> None:
-        """These have ended. The next may run."""
-        if self.alone in jobs:
-            self.alone = None
-            if self.waiting:
-                line, job = self.waiting.popleft()
-                line.resume(job)
-
-
-class Transactions:
-    """The discipline of a line whose handlers write into one database; see the module."""
-
-    ending = 0  # a slot ends with the commit
+    finishing = 0  # a job is settled with its commit
 
     def __init__(
         self,
-        line: Line,
-        plans: Sequence[Plans],
-        turns: Turns,
+        consumer: QueueConsumer,
+        runners: Sequence[TransactionRunner],
+        turns: SuspectTurns,
         fail: Fail,
     ) -> None:
-        self._line = line
+        self._consumer = consumer
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._of: dict[Route, Slots[Unit]] = {}
-        for each in plans:
-            run = each.run_async if each.route.is_async else each.run_sync
-            self._of[each.route] = Slots(each.route, run, self._ended, self._raised, self._loop)
-        self.slots = tuple(self._of.values())
+        self._pool_of: dict[Route, HandlerPool[WorkUnit]] = {
+            runner.route: HandlerPool(
+                runner.route,
+                runner.run_async if runner.route.is_async else runner.run_sync,
+                on_success=self._settle,
+                on_error=self._give_back,
+                loop=self._loop,
+            )
+            for runner in runners
+        }
+        self.pools = tuple(self._pool_of.values())
         self._turns = turns
-        self._backoff = Backoff(f"queue {line.queue}, database")
+        self._backoff = Backoff(f"queue {consumer.queue}, database")
         self._paused = False
-        self._quiet = asyncio.Event()
+        self._idle = asyncio.Event()
 
-    def waiting(self, job: Job) -> None:
-        self._of[job.route].waiting.append(job)
+    def enqueue(self, job: Job) -> None:
+        self._pool_of[job.route].waiting.append(job)
 
     def resume(self, job: Job) -> None:
-        """It has waited for its turn, which has come."""
-        self._of[job.route].waiting.appendleft(job)
+        """The turn of a suspect has come."""
+        self._pool_of[job.route].waiting.appendleft(job)
         self.start()
 
     def start(self) -> None:
-        if self._paused or self._line.stopping:
+        if self._paused or self._consumer.stopping:
             return
-        for slots in self.slots:
-            while slots.waiting and slots.room > 0 and (unit := self._unit(slots)) is not None:
-                slots.taken += 1
-                slots.ready.append(unit)
-            if slots.ready:
-                slots.wake()
+        for pool in self.pools:
+            while pool.waiting and pool.room > 0 and (unit := self._next_unit(pool)) is not None:
+                pool.taken += 1
+                pool.ready.append(unit)
+            if pool.ready:
+                pool.wake()
 
-    def _unit(self, slots: Slots[Unit]) -> Unit | None:
-        """What is run next: all that may share a transaction, or one alone."""
+    def _next_unit(self, pool: HandlerPool[WorkUnit]) -> WorkUnit | None:
+        """What runs next: all that may share a transaction, or one suspect alone."""
         jobs: list[Job] = []
-        most = MAX_BATCH if slots.route.batch else 1
-        while slots.waiting and len(jobs) < most:
-            job = slots.waiting.popleft()
+        limit = MAX_BATCH if pool.route.batch else 1
+        while pool.waiting and len(jobs) < limit:
+            job = pool.waiting.popleft()
             if job.stale:
-                self._line.drop(job)
+                self._consumer.drop(job)
             elif self._may_share(job):
-                jobs += self._line.with_those_behind(job, most - len(jobs), self._may_share)
-            elif self._turns.alone is None and not jobs and self._has_attempts(job):
-                self._turns.alone = job
+                jobs += self._consumer.take_joining(job, limit - len(jobs), self._may_share)
+            elif not self._turns.taken and not jobs and self._has_attempts_left(job):
+                self._turns.take(job)
                 jobs.append(job)
                 break
-            elif self._turns.alone is not None:
-                self._turns.waiting.append((self, job))
+            elif self._turns.taken:
+                self._turns.wait(job, self.resume)
             elif jobs:
-                slots.waiting.appendleft(job)
+                pool.waiting.appendleft(job)
                 break
         for job in jobs:
-            job.run, job.began = _run_of(job), 0.0
-        return Unit(jobs, [None] * len(jobs)) if jobs else None
+            job.run, job.started_at = _run_of(job), 0.0
+        return WorkUnit(jobs, [None] * len(jobs)) if jobs else None
 
     def _may_share(self, job: Job) -> bool:
         """Whether it is delivered for the first time."""
-        job.suspect = job.again
-        return not job.again
+        job.suspect = job.redelivered
+        return not job.redelivered
 
-    def _has_attempts(self, job: Job) -> bool:
+    def _has_attempts_left(self, job: Job) -> bool:
+        """Whether ``job`` may be tried again; where not, it goes to the dead letters."""
         limit = job.route.retry.max_attempts
-        if limit is None or job.tries <= limit:
+        if limit is None or job.broker_attempt <= limit:
             return True
         error = AttemptsExhausted("every allowed attempt was used")
-        self._line.dead(job, cause_of(error, attempts=job.tries - 1))
+        self._consumer.dead_letter(job, cause_of(error, attempts=job.broker_attempt - 1))
         return False
 
     # -- ending
 
-    def _ended(self, unit: Unit) -> None:
-        """Commit by commit: what is done is acked, what failed waits, with what is behind it."""
+    def _settle(self, unit: WorkUnit) -> None:
+        """Settle job by job: what is committed is acked, what failed waits, with what is behind it."""
         jobs, errors = unit.jobs, unit.errors
         for at, (job, error) in enumerate(zip(jobs, errors, strict=True)):
-            others = [each for each in jobs[at + 1 :] if each.lane == job.lane]
-            if unit.waits(at):
+            others = [other for other in jobs[at + 1 :] if other.lane == job.lane]
+            if unit.waits_for_failed(at):
                 continue  # it went back with the one that failed
-            if self._line.events.hooks:
-                self._tell(job, error)
+            if self._consumer.events.hooks:
+                self._emit(job, error)
             if error is None:
                 if others:
-                    self._line.done_before_others(job)
+                    self._consumer.ack_joined(job)
                 else:
-                    self._line.done([job])
+                    self._consumer.ack([job])
                 continue
             if others:
-                self._line.put_back(others)
-            self._failed(job, error)
+                self._consumer.put_back(others)
+            self._settle_failed(job, error)
         if not any(errors):
             self._backoff.worked()
-        self._moved(unit)
+        self._make_progress(unit)
 
-    def _tell(self, job: Job, error: BaseException | None) -> None:
-        ran = job.began > 0
-        kind = "released" if error is not None else "completed" if ran else "replayed"
-        if isinstance(error, PayloadMismatch | InProgress):
-            kind = "mismatch" if isinstance(error, PayloadMismatch) else "in_progress"
-        seconds = time.monotonic() - job.began if ran else 0.0
+    def _emit(self, job: Job, error: BaseException | None) -> None:
+        ran = job.started_at > 0
+        if isinstance(error, PayloadMismatch):
+            kind = "mismatch"
+        elif isinstance(error, InProgress):
+            kind = "in_progress"
+        elif error is not None:
+            kind = "released"
+        else:
+            kind = "completed" if ran else "replayed"
+        seconds = time.monotonic() - job.started_at if ran else 0.0
         why = "" if error is None else type(error).__name__
-        self._line.events.emit(kind, job.route.policy.scope, job.key, job.tries, 0, seconds, why)
+        self._consumer.events.emit(kind, job.route.policy.scope, job.key, job.broker_attempt, 0, seconds, why)
 
-    def _raised(self, unit: Unit, error: BaseException) -> None:
-        """It was cancelled, or ended this process: that says nothing about its messages."""
+    def _give_back(self, unit: WorkUnit, error: BaseException) -> None:
+        """``unit`` was cancelled, or ended this process: that says nothing about its messages, which come again."""
         if not isinstance(error, asyncio.CancelledError):
             self._fail(error)
         for at, job in enumerate(unit.jobs):
-            if job in self._line.hand:
-                others = [each for each in unit.jobs[at + 1 :] if each.lane == job.lane and each in self._line.hand]
+            if job in self._consumer.in_flight:
+                others = [
+                    other
+                    for other in unit.jobs[at + 1 :]
+                    if other.lane == job.lane and other in self._consumer.in_flight
+                ]
                 if others:
-                    self._line.put_back(others)
-                self._line.later(job, 0.0)
-        self._moved(unit)
+                    self._consumer.put_back(others)
+                self._consumer.redeliver(job, 0.0)
+        self._make_progress(unit)
 
-    def _failed(self, job: Job, error: BaseException) -> None:
-        line, retry = self._line, job.route.retry
+    def _settle_failed(self, job: Job, error: BaseException) -> None:
+        consumer, retry = self._consumer, job.route.retry
         attempt = job.attempt
         if isinstance(error, FATAL):
             self._fail(error)
-            line.later(job, 0.0)
+            consumer.redeliver(job, 0.0)
         elif isinstance(error, PayloadMismatch):
-            line.dead(job, cause_of(error, attempts=attempt))
+            consumer.dead_letter(job, cause_of(error, attempts=attempt))
         elif isinstance(error, AttemptsExhausted):
             tried = max(attempt - 1, retry.max_crashes)
             text = f"its last attempt ended without a word, and it has been tried {tried} times"
-            line.dead(job, cause_of(Poison(text), attempts=tried))
+            consumer.dead_letter(job, cause_of(Poison(text), attempts=tried))
         elif isinstance(error, InProgress):
-            line.later(job, error.retry_after)
-        elif isinstance(error, _AWAY):
-            self._of[job.route].waiting.appendleft(job)
+            consumer.redeliver(job, error.retry_after)
+        elif isinstance(error, _DATABASE_ERRORS):
+            self._pool_of[job.route].waiting.appendleft(job)
             self._pause(error)
         elif isinstance(error, job.route.policy.permanent) or (delay := retry.after(error, attempt)) is None:
-            permanent = isinstance(error, job.route.policy.permanent)
-            why = "permanent-failure" if permanent else "refused" if retry.refuses(error) else "attempts-exhausted"
-            line.dead(job, cause_of(error, why, attempts=attempt))
+            if isinstance(error, job.route.policy.permanent):
+                why = "permanent-failure"
+            else:
+                why = "refused" if retry.refuses(error) else "attempts-exhausted"
+            consumer.dead_letter(job, cause_of(error, why, attempts=attempt))
         else:
-            line.later(job, delay, tried=True)
+            consumer.redeliver(job, delay, tried=True)
 
     def _pause(self, error: BaseException) -> None:
         if not self._paused:
@@ -210,23 +211,24 @@ class Transactions:
         self._paused = False
         self.start()
 
-    def _moved(self, unit: Unit) -> None:
-        self._turns.end(unit.jobs)
+    def _make_progress(self, unit: WorkUnit) -> None:
+        """``unit`` has ended: the next suspect may run, and there may be room, or nothing left to wait for."""
+        self._turns.release(unit.jobs)
         self.start()
-        if self._line.stopping and not any(slots.taken for slots in self.slots):
-            self._quiet.set()
+        if self._consumer.stopping and not any(pool.taken for pool in self.pools):
+            self._idle.set()
 
     async def stop(self, over: asyncio.Event) -> None:
-        for slots in self.slots:
-            while slots.ready:
-                slots.taken -= 1
-                for job in slots.ready.pop().jobs:
-                    if job in self._line.hand:
-                        self._line.later(job, 0.0)
-        if any(slots.taken for slots in self.slots):
-            await either(self._quiet, over)
-        for slots in self.slots:
-            await slots.close()
+        for pool in self.pools:
+            while pool.ready:
+                pool.taken -= 1
+                for job in pool.ready.pop().jobs:
+                    if job in self._consumer.in_flight:
+                        self._consumer.redeliver(job, 0.0)
+        if any(pool.taken for pool in self.pools):
+            await wait_for_either(self._idle, over)
+        for pool in self.pools:
+            await pool.close()
 
 
 class _NoStore:
@@ -243,8 +245,8 @@ _no_store = cast(Engine, _NoStore())
 
 def _run_of(job: Job) -> Run:
     policy = job.route.policy
-    job.used = 0  # the broker has counted anew since the redrive
-    answer = Answer("claimed", attempts=job.tries)
+    job.attempts_before_redrive = 0  # the broker has counted anew since the redrive
+    answer = Answer("claimed", attempts=job.broker_attempt)
     run = Run(_no_store, policy, job.key, job.key, b"", b"", None, answer=answer, protected=False)
-    mark(job, run)
+    mark_redriven(job, run)
     return run

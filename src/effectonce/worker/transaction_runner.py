@@ -1,4 +1,4 @@
-"""Mode T: how the messages of one handler are run in transactions, one in each, or a batch in one."""
+"""Mode T: the messages of one handler run in transactions, one in each, or a batch in one."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ log = logging.getLogger("effectonce")
 FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
-class Unit(Struct, eq=False):
-    """What runs in one slot: one job, or a batch. ``errors`` are what its jobs raised, in their order."""
+class WorkUnit(Struct, eq=False):
+    """What runs at once: one job, or a batch. ``errors`` are what its jobs raised, in their order."""
 
     jobs: list[Job]
     errors: list[BaseException | None]
@@ -49,23 +49,24 @@ class Unit(Struct, eq=False):
     def run(self) -> Run | None:
         return self.jobs[0].run
 
-    def waits(self, at: int) -> bool:
-        """Whether an earlier one of the lane of job ``at`` has failed: then that has to wait with it."""
+    def waits_for_failed(self, at: int) -> bool:
+        """Whether an earlier job of the lane of job ``at`` has failed: then it has to wait with that."""
         lane = self.jobs[at].lane
         return any(error and job.lane == lane for job, error in zip(self.jobs[:at], self.errors, strict=False))
 
 
-class Plans:
-    """Made once for each handler, used by every line that serves it."""
+class TransactionRunner:
+    """Runs the jobs of one handler. Made once per handler, for as long as the worker lives."""
 
     def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
-        handle = _handle_async if route.is_async else _handle
+        handle = _run_async_handler if route.is_async else _run_handler
         self.plain = Plan(_handling(inbox, connect, None), handle)
-        # Of what may have been tried before: of that which surely was, the first try was not counted.
+        # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         crashes = route.retry.max_crashes
-        self.counted = {known: Plan(_handling(inbox, connect, max(1, crashes - known)), handle) for known in (0, 1)}
-        self._owed: set[str] = set()  # keys with a start that is still counted, though it ended with a word
+        self._maybe_tried = Plan(_handling(inbox, connect, max(1, crashes)), handle)
+        self._surely_tried = Plan(_handling(inbox, connect, max(1, crashes - 1)), handle)
+        self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended in good order
 
     async def check(self) -> None:
         """Whether the database can keep its promise; in a thread where its driver is sync."""
@@ -76,49 +77,51 @@ class Plans:
             await asyncio.to_thread(lambda: drive(_empty(transaction)))
 
     def _plan(self, job: Job) -> Plan:
-        return self.counted[job.delivery.attempt > 1] if job.suspect else self.plain
+        if not job.suspect:
+            return self.plain
+        return self._surely_tried if job.delivery.attempt > 1 else self._maybe_tried
 
-    async def run_async(self, unit: Unit) -> None:
+    async def run_async(self, unit: WorkUnit) -> None:
         jobs, errors = unit.jobs, unit.errors
         if len(jobs) > 1 and await self._batch_async(unit):
             return
         for at, job in enumerate(jobs):
-            if unit.waits(at):
+            if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._owed and not await self._uncount(job):
-                    raise _away()
+                if job.key in self._to_uncount and not await self._uncount(job):
+                    raise _database_away()
                 await self._plan(job).run_async(job)
             except (Exception, asyncio.CancelledError) as error:
-                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
                     await self._uncount(job)
                 if not is_failure(error):
                     raise
                 errors[at] = error
 
-    def run_sync(self, unit: Unit) -> None:
+    def run_sync(self, unit: WorkUnit) -> None:
         jobs, errors = unit.jobs, unit.errors
         if len(jobs) > 1 and self._batch_sync(unit):
             return
         for at, job in enumerate(jobs):
-            if unit.waits(at):
+            if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._owed and not drive(self._uncount(job)):
-                    raise _away()
+                if job.key in self._to_uncount and not drive(self._uncount(job)):
+                    raise _database_away()
                 self._plan(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 errors[at] = error
-                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
                     drive(self._uncount(job))
 
-    async def _batch_async(self, unit: Unit) -> bool:
+    async def _batch_async(self, unit: WorkUnit) -> bool:
         """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
         batch = Batch(self.plain)
         while True:
             try:
                 for job in await batch.begin(unit.jobs):
-                    await _handle_async(batch.session.connection, job)
+                    await _run_async_handler(batch.session.connection, job)
                     await batch.ran(job)
                 await batch.finish()
                 return True
@@ -127,35 +130,35 @@ class Plans:
             except BaseException as error:
                 pause = await batch.abort(error)
                 if pause is None:
-                    return _all_failed(unit, batch, error)
+                    return _fail_all(unit, batch, error)
             await asyncio.sleep(pause)
 
-    def _batch_sync(self, unit: Unit) -> bool:
+    def _batch_sync(self, unit: WorkUnit) -> bool:
         batch = Batch(self.plain)
         while True:
             try:
                 for job in drive(batch.begin(unit.jobs)):
-                    _handle(batch.session.connection, job)
+                    _run_handler(batch.session.connection, job)
                     drive(batch.ran(job))
                 drive(batch.finish())
                 return True
             except BaseException as error:
                 pause = drive(batch.abort(error))
                 if pause is None:
-                    return _all_failed(unit, batch, error)
+                    return _fail_all(unit, batch, error)
             time.sleep(pause)
 
     async def _uncount(self, job: Job) -> bool:
-        """It ended in good order, or the database is why it did not: that start is not one without a word. False: the
-        database has not heard of it yet."""
+        """Take the counted start of ``job`` back: it ended in good order, or the database failed, so it did not end
+        without a word. Returns False where the database could not be told yet."""
         transaction = Transaction(self.plain)
-        self._owed.add(job.key)
+        self._to_uncount.add(job.key)
         try:
             session = await transaction.open()
             inbox = transaction.plan.inbox
             await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
             await transaction.commit()
-            self._owed.discard(job.key)
+            self._to_uncount.discard(job.key)
             return True
         except Exception as error:
             await transaction.abort(error)
@@ -225,26 +228,26 @@ def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int |
     return inbox.handler(connect=connect, max_attempts=max_attempts, returns=None)
 
 
-def _handle(connection: Any, job: Job) -> None:
+def _run_handler(connection: Any, job: Job) -> None:
     running.set(job.run)
-    job.began = time.monotonic()
+    job.started_at = time.monotonic()
     value = job.route.function(connection, job.message)
     if type(value) in LAZY or hasattr(value, "__await__"):
         refuse_lazy(job.route.function, value)
 
 
-async def _handle_async(connection: Any, job: Job) -> None:
+async def _run_async_handler(connection: Any, job: Job) -> None:
     running.set(job.run)
-    job.began = time.monotonic()
+    job.started_at = time.monotonic()
     await job.route.function(connection, job.message)
 
 
-def _away() -> ConnectionLost:
+def _database_away() -> ConnectionLost:
     return ConnectionLost("the database does not answer: a start that it has counted could not be taken back yet")
 
 
-def _all_failed(unit: Unit, batch: Batch, error: BaseException) -> bool:
-    """Of a batch that has failed. True where the database is why: then all of its jobs have, and none is redone."""
+def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
+    """A batch has failed. Returns True where the database is why: then all of its jobs have, and none is redone."""
     if not is_failure(error):
         raise error
     known = batch.surfaces or error

@@ -22,17 +22,17 @@ from effectonce.values.backoff import Backoff
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
 
-from .lease_executor import Leases
-from .message_reader import Intake
-from .quarantine import Isolation
-from .queue_consumer import Line, Unknown
-from .recovery_loop import Recoverable, Resumable, Upkeep
-from .redrive_preview import InboxOutlook, Outlook, StoreOutlook
+from .lease_executor import LeaseExecutor
+from .message_reader import MessageReader
+from .quarantine import Quarantine, SuspectTurns
+from .queue_consumer import QueueConsumer, Unknown
+from .recovery_loop import Recoverable, RecoveryLoop, Resumable
+from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
 from .route_inbox import RouteInbox
-from .routes import Route, make_route
+from .routes import HandlerOptions, Route, make_route
 from .startup_checks import check_spans, fit_lease
-from .transaction_executor import MAX_BATCH, Transactions, Turns
-from .transaction_runner import Plans
+from .transaction_executor import MAX_BATCH, TransactionExecutor
+from .transaction_runner import TransactionRunner
 
 log = logging.getLogger("effectonce")
 
@@ -104,27 +104,27 @@ class Worker:
         self.store = store
         self.inbox = inbox
         self._connect = connect
-        self._plans: dict[Route, Plans] = {}
+        self._runners: dict[Route, TransactionRunner] = {}
         self.name = require_name(name, "worker")
         self.envelope = envelope if envelope is not None else broker.envelope
         self.routes: list[Route] = []
         self._prefetch = prefetch
         self._drain = micros(drain, "drain") / 1e6
         self._unknown: Unknown = unknown
-        self._redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
+        self.redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
         #: Where /metrics, /healthz and /readyz are served.
         self.listen = listen
         self.tracer: HandlerTracer | None = None
         self._events = Events()
         #: The queues as they are consumed, while they are.
-        self.lines: list[Line] = []
+        self.consumers: list[QueueConsumer] = []
         #: Whether SIGINT, Ctrl-C, has ended `run`.
         self.interrupted = False
         self._companions: list[Companion] = []
         if not all(isinstance(each, Recoverable | Resumable) for each in recover):
             raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         if recover:
-            self.add(Upkeep(tuple(recover), micros(recover_every, "recover_every") / 1e6))
+            self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
         self._stopping: asyncio.Event | None = None  # of the loop that serves
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
@@ -168,28 +168,32 @@ class Worker:
         scope ends with the inbox's instead of the worker's name.
         """
 
+        options = HandlerOptions(
+            key=key,
+            scope=scope,
+            mode=mode,
+            retry=Retry() if retry is None else retry,
+            concurrency=concurrency,
+            batch=batch,
+            to=to,
+            lease=lease,
+            retention=self._retention if retention is None else retention,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            permanent=permanent,
+            fingerprint=fingerprint,
+        )
+
         def decorate(function: F) -> F:
             route = make_route(
                 function,
-                queue=queue,
-                type=type,
+                queue,
+                type,
+                options,
                 consumer=self.name if self.inbox is None else self.inbox.scope,
                 transactional=self.inbox is not None,
-                scope=scope,
-                key=key,
-                fingerprint=fingerprint,
-                mode=mode,
-                retry=Retry() if retry is None else retry,
-                concurrency=concurrency,
-                batch=batch,
-                to=to,
                 max_result=MAX_RESULT if self.store is None else self.store.max_result,
-                lease=lease,
-                retention=self._retention if retention is None else retention,
-                max_run=max_run,
-                on_error=on_error,
-                on_lapse=on_lapse,
-                permanent=permanent,
             )
             if any(other.queue == queue and other.type == type for other in self.routes):
                 what = "messages of other types" if type is None else f"type {type!r}"
@@ -198,7 +202,7 @@ class Worker:
                 self.store.take_scope(route.policy.scope, function)
             elif self.inbox is not None and self._connect is not None:
                 inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
-                self._plans[route] = Plans(route, inbox, self._connect)
+                self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.handling(queue, function)
             self.routes.append(route)
@@ -257,7 +261,7 @@ class Worker:
             with self._endpoints():
                 await self._serve(self._loop, self._stopping)
         finally:
-            self.lines = []
+            self.consumers = []
             self._loop = self._stopping = None
         if self._failure is not None:
             raise self._failure
@@ -272,18 +276,18 @@ class Worker:
             return
         stopped.cancel()
         checked.result()
-        self.lines = lines = self._lines(loop)
-        companions = [loop.create_task(self._accompany(each)) for each in self._companions]
-        for line in lines:
-            line.open()
-        log.info("worker %s consumes %s", self.name, ", ".join(line.queue for line in lines))
+        self.consumers = consumers = self._make_consumers(loop)
+        companions = [loop.create_task(self._accompany(companion)) for companion in self._companions]
+        for consumer in consumers:
+            consumer.start()
+        log.info("worker %s consumes %s", self.name, ", ".join(consumer.queue for consumer in consumers))
         try:
             await stopping.wait()
         except asyncio.CancelledError:
-            self._over.set()  # whoever cancels does not want to wait
+            self._over.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            await self._close(lines, companions)
+            await self._close(consumers, companions)
 
     def run_check(self) -> None:
         """`check`, outside of an event loop."""
@@ -294,14 +298,14 @@ class Worker:
         capabilities = self.broker.capabilities
         for route in self.routes:
             fit_lease(route, capabilities)
-            check_spans(route, capabilities, self._redrive_within)
+            check_spans(route, capabilities, self.redrive_within)
         if (store := self.store) is not None:
-            await _patiently(f"store {store!r}", lambda: asyncio.to_thread(store.check))
-        for plans in self._plans.values():
-            await _patiently(f"database of {plans.route.name}", plans.check)
+            await _wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
+        for runner in self._runners.values():
+            await _wait_until_up(f"database of {runner.route.name}", runner.check)
         for queue in self.queues:
-            await _patiently(f"queue {queue}", lambda: self.broker.backend.declare(queue, group=self.name))  # noqa: B023
-            await _patiently(f"queue {queue}", lambda: self.broker.backend.check(queue, group=self.name))  # noqa: B023
+            await _wait_until_up(f"queue {queue}", lambda: self.broker.backend.declare(queue, group=self.name))  # noqa: B023
+            await _wait_until_up(f"queue {queue}", lambda: self.broker.backend.check(queue, group=self.name))  # noqa: B023
 
     @property
     def queues(self) -> list[str]:
@@ -324,7 +328,7 @@ class Worker:
             return "stopped"
         if self._stopping.is_set():
             return "draining"
-        return "running" if self.lines else "starting"
+        return "running" if self.consumers else "starting"
 
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:
@@ -337,17 +341,17 @@ class Worker:
 
     # -- for its dead letters
 
-    def intake(self, queue: str) -> Intake:
-        """What reads the messages of ``queue``."""
-        return Intake([route for route in self.routes if route.queue == queue], self.envelope)
+    def reader(self, queue: str) -> MessageReader:
+        """Make a reader for the messages of ``queue``."""
+        return MessageReader([route for route in self.routes if route.queue == queue], self.envelope)
 
-    def outlook(self) -> Outlook:
-        """What can say what would become of a message."""
-        return InboxOutlook(self._plans) if self.store is None else StoreOutlook(self.store)
+    def redrive_preview(self) -> RedrivePreview:
+        """Make a preview, which says what would become of a message."""
+        return InboxRedrivePreview(self._runners) if self.store is None else StoreRedrivePreview(self.store)
 
-    def tell(self, kind: str, scope: str, key: str, detail: str) -> None:
-        """Emit an event."""
-        self.events.emit(kind, scope, key, detail=detail)
+    def transaction_runner(self, route: Route) -> TransactionRunner | None:
+        """What runs the transactions of ``route``; None where the worker has ``store=``."""
+        return self._runners.get(route)
 
     @property
     def _retention(self) -> Duration:
@@ -355,34 +359,38 @@ class Worker:
 
     # -- how
 
-    def _lines(self, loop: asyncio.AbstractEventLoop) -> list[Line]:
+    def _make_consumers(self, loop: asyncio.AbstractEventLoop) -> list[QueueConsumer]:
+        """One consumer per queue; suspects are kept apart across all of them."""
         capabilities = self.broker.capabilities
-        isolation, turns = Isolation(loop), Turns()
-        lines = []
+        quarantine, turns = Quarantine(loop), SuspectTurns()
+        consumers = []
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
-            at_once = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
-            prefetch = self._prefetch or min(MAX_PREFETCH, 2 * at_once)
-            line = Line(
+            concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
+            prefetch = self._prefetch or min(MAX_PREFETCH, 2 * concurrency)
+            consumer = QueueConsumer(
                 queue,
                 self.name,
                 self.broker.backend.consumer(queue, group=self.name, prefetch=prefetch * 3 // 2),
-                self.intake(queue),
+                self.reader(queue),
                 prefetch=prefetch,
                 batch=capabilities.batch,
                 window=capabilities.ack_window if capabilities.extends else None,
-                counts=capabilities.counts_attempts,
+                broker_counts=capabilities.counts_attempts,
                 unknown=self._unknown,
                 fail=self._fail,
+                events=self.events,
+                tracer=self.tracer,
             )
-            line.tracer, line.events = self.tracer, self.events
             if self.store is not None:
-                line.discipline = Leases(line, routes, self.store, isolation, self.broker.apublish, self._fail)
+                consumer.executor = LeaseExecutor(
+                    consumer, routes, self.store, quarantine, self.broker.apublish, self._fail
+                )
             else:
-                plans = [self._plans[route] for route in routes]
-                line.discipline = Transactions(line, plans, turns, self._fail)
-            lines.append(line)
-        return lines
+                runners = [self._runners[route] for route in routes]
+                consumer.executor = TransactionExecutor(consumer, runners, turns, self._fail)
+            consumers.append(consumer)
+        return consumers
 
     def _fail(self, error: BaseException) -> None:
         """Something that only a restart can mend: drain, then raise it from `serve`."""
@@ -398,15 +406,15 @@ class Worker:
         except Exception as error:
             self._fail(error)
 
-    async def _close(self, lines: list[Line], companions: list[asyncio.Task[None]]) -> None:
+    async def _close(self, consumers: list[QueueConsumer], companions: list[asyncio.Task[None]]) -> None:
         for companion in self._companions:
             try:
-                told = companion.stop()
-                if inspect.isawaitable(told):
-                    await told
+                stopping = companion.stop()
+                if inspect.isawaitable(stopping):
+                    await stopping
             except Exception as error:  # the others are to stop all the same
                 self._fail(error)
-        await asyncio.gather(*(line.close(self._over) for line in lines))
+        await asyncio.gather(*(consumer.close(self._over) for consumer in consumers))
         if companions:
             over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
             while companions and not over.done():
@@ -421,7 +429,8 @@ class Worker:
         return f"<worker {self.name} on {self.broker!r}>"
 
 
-async def _patiently(what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Repeat ``work`` until the server behind it answers."""
     backoff = Backoff(what)
     while True:
         try:

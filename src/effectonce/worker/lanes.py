@@ -1,0 +1,119 @@
+"""The order of messages: of one lane, only the first is ever given out.
+
+A lane is an ordering key, or one key and its duplicates. What comes behind the first of a lane waits until that is
+settled. Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until
+they have come again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from .jobs import Job
+
+DELAY_STEP_S: Final = 0.02
+"""Messages behind a delayed one come this much later than the one before them."""
+
+OVERDUE_S: Final = 2.0
+"""How long after its time the first message of a delayed lane is waited for before another may come first."""
+
+MAX_DELAYED_LANES: Final = 10_000
+
+
+class Lanes:
+    """Which of the received messages may start, and which wait behind another one of their lane."""
+
+    def __init__(self) -> None:
+        # A lane is here while its first message is in flight; the value is what waits behind that.
+        self._behind: dict[str, deque[Job] | None] = {}
+
+    def add(self, job: Job) -> bool:
+        """Queue ``job`` in its lane. Returns whether it is the first there, so that it may start."""
+        if job.lane not in self._behind:
+            self._behind[job.lane] = None
+            return True
+        behind = self._behind[job.lane]
+        if behind is None:
+            self._behind[job.lane] = deque((job,))
+        else:
+            behind.append(job)
+        return False
+
+    def remove_first(self, lane: str) -> Job | None:
+        """The first message of ``lane`` is settled. Returns the next one, which may start now."""
+        behind = self._behind.pop(lane, None)
+        if not behind:
+            return None
+        following = behind.popleft()
+        self._behind[lane] = behind or None
+        return following
+
+    def remove_waiting(self, lane: str) -> list[Job]:
+        """Take out all that waits behind the first message of ``lane``, in its order."""
+        behind = self._behind.get(lane)
+        self._behind[lane] = None
+        return list(behind or ())
+
+    def take_joining(self, job: Job, limit: int, may_join: Callable[[Job], bool]) -> list[Job]:
+        """``job`` and up to ``limit - 1`` messages that wait behind it in its lane, are for the same handler and
+        ``may_join`` it; in their order."""
+        jobs = [job]
+        behind = self._behind.get(job.lane)
+        while behind and len(jobs) < limit and behind[0].route is job.route and may_join(behind[0]):
+            jobs.append(behind.popleft())
+        return jobs
+
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Messages of one lane, which `take_joining` took and which are not done, wait behind its first again."""
+        behind = self._behind.get(jobs[0].lane) or deque()
+        behind.extendleft(reversed(jobs))
+        self._behind[jobs[0].lane] = behind
+
+
+class _DelayedLane(Struct):
+    """The ids of messages that were given back, in their order, and when the first of them is due again."""
+
+    due_at: float
+    ids: deque[str]
+
+
+class DelayedLanes:
+    """The messages of ordering keys that were given back for a while: none may overtake another one."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lanes: dict[str, _DelayedLane] = {}
+
+    def delay(self, lane: str, delay: float, ids: Iterable[str]) -> None:
+        """Messages ``ids`` come again after ``delay`` seconds, in this order, before all of their lane that were given
+        back earlier and have not come again yet."""
+        now = self._now()
+        order = deque(ids)
+        earlier = self._lanes.get(lane)
+        if earlier is not None and earlier.due_at >= now - OVERDUE_S:
+            first = frozenset(order)
+            order.extend(id for id in earlier.ids if id not in first)
+        if len(self._lanes) >= MAX_DELAYED_LANES:
+            self._lanes = {name: lane for name, lane in self._lanes.items() if lane.due_at > now - OVERDUE_S}
+        self._lanes[lane] = _DelayedLane(now + delay, order)
+
+    def delay_for(self, job: Job) -> float | None:
+        """For how many seconds ``job`` has to wait, because a message before it in its lane is delayed; None: it may
+        come now."""
+        delayed = self._lanes.get(job.lane)
+        if delayed is None:
+            return None
+        left = delayed.due_at - self._now()
+        overdue = left < -OVERDUE_S  # another consumer has got the first one
+        if overdue or delayed.ids[0] == job.message.id:
+            delayed.ids.popleft()
+            if overdue or not delayed.ids:
+                del self._lanes[job.lane]
+            return None
+        if job.message.id not in delayed.ids:
+            delayed.ids.append(job.message.id)
+        return max(left, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S

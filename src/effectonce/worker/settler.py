@@ -1,0 +1,141 @@
+"""Settling deliveries with the broker: acks, redeliveries and dead letters, sent in batches.
+
+Others decide what becomes of a delivery; the settler sends it. What could not be sent stays queued for the next time:
+settling a delivery twice does no harm, and one that is never settled is delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.core.events import Events
+from effectonce.errors import BrokerUnavailable, ConfigurationError
+
+from .jobs import Cause
+
+log = logging.getLogger("effectonce")
+
+RETRY_PAUSE_S: Final = 1.0
+"""How long settlements wait after the broker was away; receiving says so in the log, and reconnects."""
+
+UNMOVABLE_DELAY_S: Final = 300.0
+"""After how many seconds a message comes again that the dead letters have refused."""
+
+
+class Settler:
+    """The settlements of one queue. Everything here runs on one event loop."""
+
+    def __init__(
+        self, queue: str, worker: str, consumer: Consumer, *, events: Events, tracer: HandlerTracer | None
+    ) -> None:
+        self.queue = queue
+        self.settled = {"acked": 0, "delayed": 0, "dead": 0}  # by what the broker was asked, for metrics
+        #: Whether a fetch is under way: acks then ride with it, and need no flush of their own.
+        self.fetching = False
+        #: Held while a batch is being sent.
+        self.sending = asyncio.Lock()
+        self._worker = worker
+        self._consumer = consumer
+        self._events = events
+        self._tracer = tracer
+        self._loop = asyncio.get_running_loop()
+        self._acks: list[Delivery] = []
+        self._redeliveries: list[tuple[float, Delivery]] = []  # delay in seconds, delivery
+        self._dead: list[tuple[Delivery, Cause]] = []
+        self._pending = asyncio.Event()
+
+    # -- what is decided
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._acks += deliveries
+        self._pending.set()
+
+    def redeliver(self, delivery: Delivery, delay: float) -> None:
+        """Let the broker deliver it again, not before ``delay`` seconds. Equal delays go out together."""
+        self._redeliveries.append((round(delay, 2), delivery))
+        self._pending.set()
+
+    def dead_letter(self, delivery: Delivery, cause: Cause) -> None:
+        """Move it to the dead letters, with ``cause`` on it."""
+        cause.worker, cause.queue = self._worker, self.queue
+        cause.first = cause.first or cause.last
+        log.warning("queue %s: a message goes to the dead letters, %s: %s", self.queue, cause.why, cause.text)
+        self._dead.append((delivery, cause))
+        if self._events.hooks:
+            self._events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
+        self._pending.set()
+
+    def hurry(self) -> None:
+        """Send what waits now: no fetch will take it along."""
+        self._pending.set()
+
+    # -- sending it
+
+    async def run(self) -> None:
+        """Send settlements as they are decided, until cancelled."""
+        while True:
+            await self._pending.wait()
+            try:
+                await self.send()
+                if not self.fetching:
+                    await self._consumer.flush()
+            except BrokerUnavailable as error:
+                log.info("queue %s: settlements wait: %s", self.queue, error)
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def send(self) -> None:
+        """Send all that is decided. On an error, what was not sent is queued again."""
+        async with self.sending:
+            self._pending.clear()
+            acks, self._acks = self._acks, []
+            redeliveries, self._redeliveries = self._redeliveries, []
+            dead, self._dead = self._dead, []
+            try:
+                if acks:
+                    began = self._loop.time()
+                    await self._consumer.ack(acks)
+                    self._count("acked", acks, began)
+                    acks = []
+                while redeliveries:
+                    delay = redeliveries[0][0]
+                    together = [delivery for wanted, delivery in redeliveries if wanted == delay]
+                    began = self._loop.time()
+                    await self._consumer.nack(together, delay)
+                    self._count("delayed", together, began)
+                    redeliveries = [entry for entry in redeliveries if entry[0] != delay]
+                for _ in range(len(dead)):
+                    dead.append(dead.pop(0))  # one that cannot be moved does not hold up the others
+                    await self._move(*dead[-1])
+                    del dead[-1]
+            except BaseException:
+                self._acks = acks + self._acks
+                self._redeliveries = redeliveries + self._redeliveries
+                self._dead = dead + self._dead
+                self._pending.set()
+                raise
+
+    async def _move(self, delivery: Delivery, cause: Cause) -> None:
+        """Move one message to the dead letters.
+
+        They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
+        refuse that as well it stays in its queue and comes again later: that loses nothing, and ends no worker.
+        """
+        for header in (cause, cause.brief()):
+            began = self._loop.time()
+            try:
+                await self._consumer.dead_letter(delivery, header.header())
+                self._count("dead", [delivery], began)
+                return
+            except ConfigurationError as error:
+                refusal = error
+        log.error("queue %s: a message that is given up stays here, %s: %s", self.queue, cause.why, refusal)
+        await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)
+
+    def _count(self, outcome: str, deliveries: Sequence[Delivery], began: float) -> None:
+        self.settled[outcome] += len(deliveries)
+        if self._tracer is not None:
+            self._tracer.settled(self.queue, outcome, deliveries, self._loop.time() - began)
