@@ -3,8 +3,8 @@
 The list is data. A mutant names its number in the failure catalogue and where to look for it, and is put in place by
 swapping an attribute or two for as long as the search runs. One that survives fails the build.
 
-The mutants of the worker (`worker`, `worker_transactions`) swap nothing inside it. They stand at its seams: what the
-explorer's store port, consumer, publisher, database session and handler say to it, or do with what it says.
+The mutants of the worker (`worker`, `worker_transactions`) swap nothing of its inside. They stand at its seams: what
+the explorer's store port, consumer, publisher, database session and handler say to it, or do with what it says.
 """
 
 from . import (
