@@ -30,9 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.mark_long_tests(items)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collecting makes little but what stays: nothing to look for in the meantime."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: a `gc.collect()` in a test, and every one that Python does by itself, need not look
-    through twelve thousand tests and their modules."""
+    through fourteen thousand tests and their modules."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
