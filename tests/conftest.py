@@ -107,6 +107,16 @@ def shared_server(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return config.stash[REGISTRY].url
 
 
+@pytest.fixture
+def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For tests whose programs use the same names in a shared server: none of them runs beside another."""
+    if not hasattr(request.config, "workerinput"):
+        yield
+        return
+    with shared.one_at_a_time(request.config.workerinput["servers"]):
+        yield
+
+
 SharedServer = Callable[[str], str]
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # gw0, gw1, ...: the name of this test process, if it is one of several
 
