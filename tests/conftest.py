@@ -30,9 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.mark_long_tests(items)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collecting makes little but what stays: nothing to look for in the meantime."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: a `gc.collect()` in a test, and every one that Python does by itself, need not look
-    through twelve thousand tests and their modules."""
+    through fourteen thousand tests and their modules."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -98,6 +105,16 @@ def shared_server(request: pytest.FixtureRequest) -> Callable[[str], str]:
     if hasattr(config, "workerinput"):
         return partial(shared.ask, config.workerinput["servers"])
     return config.stash[REGISTRY].url
+
+
+@pytest.fixture
+def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For tests whose programs use the same names in a shared server: none of them runs beside another."""
+    if not hasattr(request.config, "workerinput"):
+        yield
+        return
+    with shared.one_at_a_time(request.config.workerinput["servers"]):
+        yield
 
 
 SharedServer = Callable[[str], str]

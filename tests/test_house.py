@@ -206,18 +206,23 @@ PUBLIC = [
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
+def module_files() -> dict[str, Path]:
     """Every module of the package, by its name inside it; a package goes by its own name, ours by "__init__".
 
     Those of the checker go by their full names.
     """
-    trees = {}
+    files = {}
     for root, top in ((ROOT, ROOT), (CHECKER, CHECKER.parent)):
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(top).with_suffix("").parts
-            name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-            trees[name] = ast.parse(path.read_text(), str(path))
-    return trees
+            files[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module, parsed; not while the tests are collected, which every test process does."""
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in module_files().items()}
 
 
 def is_checker(name: str) -> bool:
@@ -275,7 +280,7 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
 
-@pytest.mark.parametrize("module", modules())
+@pytest.mark.parametrize("module", module_files())
 def test_it_imports_what_its_row_allows(module: str) -> None:
     part = part_of(module)
     assert part is not None
@@ -365,7 +370,7 @@ def test_importing_effectonce_imports_no_driver() -> None:
 CODE_FROM_DATA = {"pickle", "marshal", "shelve", "dbm", "dill", "cloudpickle", "jsonpickle", "eval", "exec", "compile"}
 
 
-@pytest.mark.parametrize("module", modules())
+@pytest.mark.parametrize("module", module_files())
 def test_nothing_turns_stored_data_into_code(module: str) -> None:
     """F60: a poisoned row is an error, never code."""
     tops = {name.partition(".")[0] for name, _, _ in imports(module)}

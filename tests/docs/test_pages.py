@@ -18,6 +18,8 @@ from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings
 
 PAGES = pages()
 SITE = (ROOT / "mkdocs.yml").read_text()
+#: In these servers a test process has no database of its own; pages use the names that stand in them.
+WITHOUT_DATABASES = {"rabbitmq_url", "nats_url", "kafka_url", "one_sqs_url", "dynamodb_url"}
 
 
 def name(page: Path) -> str:
@@ -45,6 +47,8 @@ def test_every_block_is_of_a_kind_that_is_run_or_a_picture(page: Path) -> None:
 def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     found = blocks(page.read_text())
     addresses = {written: request.getfixturevalue(fixture) for written, fixture in servers_of(found).items()}
+    if WITHOUT_DATABASES.intersection(servers_of(found).values()):
+        request.getfixturevalue("one_at_a_time")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "120"}
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", "tests.docs.session", str(page)],

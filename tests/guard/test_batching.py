@@ -188,7 +188,8 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
         return await group.submit(claim(key))  # type: ignore[no-any-return]
 
     first = asyncio.create_task(caller("a"))
-    await asyncio.sleep(0.01)  # "a" is on its way
+    while not backend.batches:  # noqa: ASYNC110  # until "a" is on its way; no timer is looked at in between
+        await asyncio.sleep(0)
     queued = [asyncio.create_task(caller(key)) for key in ("b", "c")]
     await asyncio.sleep(0)
     first.cancel()

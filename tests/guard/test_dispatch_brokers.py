@@ -154,6 +154,7 @@ def test_confluent_kafka(till: Till, kafka_url: str, unique_name: str) -> None:
     till.assert_each_once(dead)
 
 
+@pytest.mark.quick_on("ministack")
 def test_boto3(till: Till, sqs_url: str, unique_name: str) -> None:
     options = dict(parse_qsl(urlsplit(sqs_url).query))
     sqs = boto3.client("sqs", region_name=options["region"], endpoint_url=options.get("endpoint"))

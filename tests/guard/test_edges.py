@@ -700,6 +700,29 @@ def test_a_child_forked_in_a_handler_settles_nothing_of_its_parents(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_store_that_cannot_be_renewed_leaves_no_other_with_its_parents_leases(tmp_path: Path) -> None:
+    class Stubborn(MemoryBackend):
+        def after_fork(self) -> None:
+            raise RuntimeError("not here")
+
+    stores = [eo.Store(Stubborn(), sweep_every=None) for _ in range(20)]
+    stores.append(eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None))
+    children = []
+
+    @eo.once(stores[-1], scope="s", key="k")
+    def handler(k: str) -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if not eo.current().protected else 1)
+        children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    handler("k")
+    assert children == [0]
+    for store in stores:
+        store.close()
+
+
 async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
     store = eo.Store(GroupedBackend(latency=0.01), sweep_every=None)
     stop = asyncio.Event()

@@ -8,10 +8,12 @@ controlling process runs the tests itself and asks nobody.
     address = servers.listen(); ask(address, "redis")       # in a test process
 """
 
+import fcntl
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -114,6 +116,14 @@ class ServerRegistry:
                 connection.send(answer)
             except (EOFError, OSError):  # the test process is gone
                 return
+
+
+@contextmanager
+def one_at_a_time(address: str) -> Iterator[None]:
+    """Of all test processes of the registry at ``address`` one at a time is in here."""
+    with (Path(address).parent / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def ask(address: str, name: str) -> str:

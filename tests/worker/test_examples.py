@@ -96,6 +96,7 @@ def test_sqs_fifo(tmp_path: Path, sqs_url: str, unique_name: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_kafka_inbox(tmp_path: Path, kafka_url: str, unique_name: str) -> None:
     for _ in range(2):
         done = run(tmp_path, "kafka_inbox/kafka_inbox.py", kafka_url, QUEUE=unique_name, GROUP=unique_name)

@@ -330,8 +330,12 @@ _inherited: list[Any] = []
 
 
 def _after_fork() -> None:
+    """Every store lets go of what is its parent's, also where another one cannot."""
     for engine in list(_engines):
-        engine.after_fork()
+        try:
+            engine.after_fork()
+        except Exception:
+            log.warning("a store could not be renewed in a forked process; open another one there", exc_info=True)
 
 
 if hasattr(os, "register_at_fork"):

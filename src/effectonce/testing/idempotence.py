@@ -372,20 +372,54 @@ _TWO_STEPS = (
 )
 
 
+class _Lockstep:
+    """Keeps threads abreast: each waits at every line until all that still run are at one, however busy the machine.
+
+    A thread that waits for something else (a lock, another's result) arrives nowhere: for such, all of them together
+    wait no longer than ``patience`` seconds.
+    """
+
+    def __init__(self, threads: int, patience: float = 1.0) -> None:
+        self._changed = threading.Condition()
+        self._running = threads
+        self._arrived = self._line = 0
+        self._patience = patience
+
+    def step(self) -> None:
+        with self._changed:
+            self._arrived += 1
+            line, began = self._line, time.monotonic()
+            self._go_on_if_all_are_there()
+            if not self._changed.wait_for(lambda: self._line != line, max(self._patience, 0.001)):
+                self._arrived -= 1
+                self._patience -= time.monotonic() - began
+
+    def leave(self) -> None:
+        with self._changed:
+            self._running -= 1
+            self._go_on_if_all_are_there()
+
+    def _go_on_if_all_are_there(self) -> None:
+        if self._arrived >= self._running:
+            self._arrived = 0
+            self._line += 1
+            self._changed.notify_all()
+
+
 def _in_threads(call: Callable[[], Any], is_step: Callable[[FrameType], bool]) -> list[BaseException | None]:
     """Call it in several threads. Each stops at every line of the user's code, so that they really are abreast."""
     errors: list[BaseException | None] = [None] * AT_ONCE
-    together = threading.Barrier(AT_ONCE)
+    together = _Lockstep(AT_ONCE)
 
     def tread(frame: FrameType, event: str, argument: Any) -> Any:
         if not is_step(frame):
             return None
         if event == "line":
-            time.sleep(0.001)
+            together.step()
         return tread
 
     def deliver(at: int) -> None:
-        together.wait()
+        together.step()
         sys.settrace(tread)
         try:
             call()
@@ -393,6 +427,7 @@ def _in_threads(call: Callable[[], Any], is_step: Callable[[FrameType], bool]) -
             errors[at] = error
         finally:
             sys.settrace(None)
+            together.leave()
 
     threads = [threading.Thread(target=deliver, args=(at,)) for at in range(AT_ONCE)]
     for thread in threads:

@@ -420,7 +420,7 @@ async def test_a_sweep_waits_for_nobody(make: PortMaker, mariadb_url: str, uniqu
     with locked(mariadb_url, unique_name, "k1", "d1"):
         began = time.monotonic()
         swept = await port.sweep(100)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2.5
         assert (swept.deleted, swept.lapsed) == (2, 2)
     swept = await port.sweep(100)
     assert (swept.deleted, swept.lapsed) == (1, 1)

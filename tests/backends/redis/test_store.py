@@ -497,7 +497,7 @@ def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisBackend, proxy: Fau
     try:
         with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.5 s"):
             one(port, a_claim())
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 3
     finally:
         over.set()
         thread.join()
@@ -1080,7 +1080,7 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, colour: str) -> None:
     with servers.redis_cluster() as cluster:
-        backend = backend_at(cluster.url, namespace=unique_name, timeout="0.5")
+        backend = backend_at(cluster.url, namespace=unique_name, timeout="1.5")
         port = backend.sync_port() if colour == "sync" else backend.async_port()
         claims = [a_claim(f"{n}") for n in range(60)]
 
@@ -1100,7 +1100,7 @@ def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, c
             for claim, kind in zip(claims, kinds, strict=True):
                 here = _owns(cluster.nodes[0], slot_of(backend.layout.key("scope", claim.key)))
                 assert kind == ("claimed" if here else StoreUnavailable)
-            assert took < 0.9  # one timeout for both
+            assert took < 2.9  # one timeout for both
             await port.close()
 
         drive(story()) if colour == "sync" else asyncio.run(story())
