@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from effectonce_lint import designs
+from effectonce_lint.python.checks import judged
+from effectonce_lint.python.consumer_trace import walked
 from effectonce_lint.python.consumers import Scanner
-from effectonce_lint.python.entry import walked
-from effectonce_lint.python.judge import judged
 from effectonce_lint.python.project import Project
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import engine, explain, fixes, suppress
+from . import engine, explain, fixes, suppressions
 from .config import Config, load
 from .findings import Finding, LintError
 from .output import FORMATS
-from .output.paths import shown
+from .output.printable import shown
 from .output.text import statistics
 from .rules import RULES
 
@@ -116,13 +116,13 @@ def _conclude(report: engine.Report, options: argparse.Namespace, config: Config
     pairs = [(shown(each.place.path), each) for each in report.findings]
     known = [pair for pair in pairs if pair[1].rule != "EO900"]
     if options.write_baseline:
-        suppress.write_baseline(options.write_baseline, known)
+        suppressions.write_baseline(options.write_baseline, known)
         print(f"{len(known)} finding{'s' if len(known) != 1 else ''} written to {options.write_baseline}")
         return 2 if report.unreadable else 0
     baseline = options.baseline or config.baseline
     if baseline:
         unread = [each for each in report.findings if each.rule == "EO900"]
-        report.findings = [*unread, *suppress.beyond(suppress.read_baseline(baseline), known)]
+        report.findings = [*unread, *suppressions.beyond(suppressions.read_baseline(baseline), known)]
         report.findings.sort(key=lambda each: (*each.place.at, each.rule))
     _print(report, options)
     if report.unreadable:

@@ -21,7 +21,7 @@ from .python.analysis import analysed, may_consume
 from .python.modules import LARGEST, Module, Unreadable, digest, parse
 from .python.project import Project
 from .rules import RULES, selected
-from .suppress import hidden, ignores_in
+from .suppressions import hidden, ignores_in
 
 _PAYS = 600_000
 """Bytes that one process looks through in the time that a second one needs to start."""

@@ -9,7 +9,7 @@ import re
 import tokenize
 
 from .findings import Edit, Finding, LintError
-from .output.paths import shown
+from .output.printable import shown
 
 
 def fixed(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:

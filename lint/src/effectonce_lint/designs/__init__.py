@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from effectonce_lint.findings import Finding
 from effectonce_lint.python.modules import Unreadable
 
-from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tables, tree
-from .judge import judged
+from . import asyncapi, consumer_lists, deployment_files, markdown, mermaid, sql_schemas, terraform, yaml_tree
+from .checks import judged
 from .model import Design
 
 _TREES = (".yaml", ".yml", ".json")
@@ -29,7 +29,7 @@ def analysed(
     content: bytes,
     *,
     asked_for: bool = True,
-    others: Callable[[], Iterable[str]] = tables.nothing_else,
+    others: Callable[[], Iterable[str]] = sql_schemas.nothing_else,
 ) -> list[Finding]:
     """All findings of a design.
 
@@ -46,9 +46,9 @@ def analysed(
             raise Unreadable("not text in UTF-8") from None
         return []
     if low.endswith(".tf"):
-        return judged(hcl.read(path, text))
+        return judged(terraform.read(path, text))
     if low.endswith(".sql"):
-        return judged(tables.read(path, text, others))
+        return judged(sql_schemas.read(path, text, others))
     if low.endswith((".mmd", ".mermaid")):
         return judged(mermaid.read(path, text.splitlines(), 1))
     return judged(markdown.read(path, text))
@@ -56,10 +56,10 @@ def analysed(
 
 def _tree(path: str, content: bytes, asked_for: bool) -> Design:
     marked = _MARKED.search(content)
-    if not asked_for and (len(content) > tree.LARGEST or not (marked or plain.looks_like_one(content))):
+    if not asked_for and (len(content) > yaml_tree.LARGEST or not (marked or consumer_lists.looks_like_one(content))):
         return Design()
     try:
-        roots = tree.documents(path, content)
+        roots = yaml_tree.documents(path, content)
     except Unreadable:
         if asked_for or (marked and b"asyncapi" in marked.group()):
             raise
@@ -75,14 +75,14 @@ def _tree(path: str, content: bytes, asked_for: bool) -> Design:
     return out
 
 
-def _read(root: tree.Node) -> Design:
+def _read(root: yaml_tree.Node) -> Design:
     if asyncapi.is_asyncapi(root):
         return asyncapi.read(root)
-    if infrastructure.is_serverless(root):
-        return infrastructure.serverless(root)
-    if infrastructure.is_template(root):
+    if deployment_files.is_serverless(root):
+        return deployment_files.serverless(root)
+    if deployment_files.is_template(root):
         shared = root.get("Globals")
-        return infrastructure.template(root.get("Resources"), shared=shared.get("Function") if shared else None)
-    if infrastructure.is_compose(root):
-        return infrastructure.compose(root)
-    return plain.read(root)
+        return deployment_files.template(root.get("Resources"), shared=shared.get("Function") if shared else None)
+    if deployment_files.is_compose(root):
+        return deployment_files.compose(root)
+    return consumer_lists.read(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce_lint.python.modules import Unreadable
 
 from .model import Consumer, Design, Said, doubles, harmless
-from .tree import Node
+from .yaml_tree import Node
 
 _GUARDS = ("x-idempotency", "x-idempotent", "x-dedup", "x-deduplication", "x-idempotency-key", "x-idempotent-consumer")
 _EFFECTS = ("x-effects", "x-side-effects", "x-effect", "x-sideeffects")

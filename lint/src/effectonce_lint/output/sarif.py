@@ -11,9 +11,9 @@ import msgspec
 from effectonce_lint.engine import Report
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES, Rule
-from effectonce_lint.suppress import fingerprint
+from effectonce_lint.suppressions import fingerprint
 
-from .paths import shown
+from .printable import shown
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

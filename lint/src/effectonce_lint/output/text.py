@@ -9,7 +9,7 @@ from effectonce_lint.engine import Report
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import MODES, RULES
 
-from .paths import plain, shown
+from .printable import plain, shown
 
 _CODES = {"red": "31;1", "yellow": "33;1", "blue": "34;1", "cyan": "36", "bold": "1", "dim": "2", "green": "32"}
 _COLOURS = {"error": "red", "warning": "yellow"}

@@ -7,9 +7,9 @@ import sys
 
 from effectonce_lint.findings import Finding
 
+from .checks import judged
+from .consumer_trace import walked
 from .consumers import Scanner
-from .entry import walked
-from .judge import judged
 from .modules import Module
 from .project import Project
 

@@ -8,28 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from .expressions import Expressions, one_of
-from .library import (
+from .libraries import (
+    background_work,
     brokers,
-    documents,
+    callbacks,
+    decorators,
     effects,
+    error_handling,
     guards,
-    habits,
-    handover,
-    higher,
-    layers,
+    nosql,
     orm,
-    plain,
+    record_services,
     redis,
     registrations,
-    services,
-    stores,
+    sql_drivers,
+    standard_library,
 )
-from .library.messages import BODIES, MESSAGE, PAYLOAD, delivered
-from .library.names import ATTRIBUTES, FLUENT, tag_of
+from .libraries.message_parts import BODIES, MESSAGE, PAYLOAD, delivered
+from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
 from .modules import Module
 from .project import OUTSIDE, Project
 from .values import Function, Op, Scope, Val
-from .walk import Held, Transaction, joined, origins, taints
+from .walk_state import Held, Transaction, joined, origins, taints
 
 DEEPEST = 14
 """Calls inside calls that are followed."""
@@ -37,7 +37,20 @@ DEEPEST = 14
 
 _AWS_READS = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
 
-_LIBRARY = (handover, plain, higher, guards, brokers, registrations, orm, redis, documents, stores, services, effects)
+_LIBRARY = (
+    background_work,
+    standard_library,
+    callbacks,
+    guards,
+    brokers,
+    registrations,
+    orm,
+    redis,
+    nosql,
+    sql_drivers,
+    record_services,
+    effects,
+)
 """Asked in this order: the first that knows a call says what it does."""
 
 
@@ -179,7 +192,7 @@ class Calls(Expressions):
         known = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
         if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READS):
             known = ""
-        if not known and not habits.is_log(call):
+        if not known and not error_handling.is_log(call):
             self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
         taint = taints(call.receiver, *call.all()) - {PAYLOAD}
         return Val(text=text, base=call.target, taint=taint, origin=origins(call.receiver))
@@ -206,13 +219,13 @@ class Calls(Expressions):
     def _through_layers(
         self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST
     ) -> Val:
-        decorators = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
-        if function.layer >= len(decorators):
+        applied = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
+        if function.layer >= len(applied):
             return self._run(function, args, keywords, node)
         inner = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
-        decorator = decorators[function.layer]
+        decorator = applied[function.layer]
         with self.quietly(), self.within(function.scope or Scope(function.module, owner=function.owner)):
-            layer = layers.of(self, decorator)
+            layer = decorators.of(self, decorator)
         if layer.kind == "guard" and layer.guard is not None:
             with Guarded(self, layer.guard):
                 return self._through_layers(inner, args, keywords, node)
@@ -236,7 +249,7 @@ class Calls(Expressions):
             if method is not None and method.function is not None:
                 return self.invoke(method.function, args, keywords, node)
         if layer.kind == "dispatch":
-            found = [self.invoke(each, args, keywords, node) for each in layers.dispatched(inner)]
+            found = [self.invoke(each, args, keywords, node) for each in decorators.dispatched(inner)]
             return joined([*found, self._through_layers(inner, args, keywords, node)], function.qualname)
         return self._through_layers(inner, args, keywords, node)
 

@@ -10,15 +10,15 @@ from typing import Any
 from effectonce_lint.findings import Place
 
 from .calls import Call
-from .library import brokers, guards
-from .library.frameworks import SIGNED, WEBHOOK, by_ancestry, by_decorator, is_django_webhook, is_lambda, is_route
-from .library.names import snake
+from .handler_tables import imported
+from .libraries import brokers, guards
+from .libraries.frameworks import SIGNED, WEBHOOK, by_ancestry, by_decorator, is_django_webhook, is_lambda, is_route
+from .libraries.object_types import snake
 from .modules import Class, Module
 from .project import RECEIVES, Project
-from .registries import imported
 from .statements import Walker
 from .values import NOTHING, Consumer, Function, Op, Scope, Trace, Val
-from .walk import Exhausted
+from .walk_state import Exhausted
 
 FUEL = 8_000
 """Expressions that are looked at in one function, in search of consumers."""

@@ -6,9 +6,9 @@ import ast
 from abc import abstractmethod
 from dataclasses import replace
 
-from .resolve import Names
+from .name_resolution import Names
 from .values import UNKNOWN, Function, Op, Val
-from .walk import Exhausted, origins, taints
+from .walk_state import Exhausted, origins, taints
 
 _CONTAINERS = {ast.List: "list", ast.Tuple: "tuple", ast.Set: "set"}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from effectonce_lint.findings import Place
 
 from . import sql
-from .buffers import Taker, takers
+from .in_process_queues import Taker, takers
 
 if TYPE_CHECKING:
     from .values import Val

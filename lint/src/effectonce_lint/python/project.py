@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.config import SKIPPED
 
-from .library.names import LIBRARIES
+from .libraries.object_types import LIBRARIES
 from .modules import LARGEST, Binding, Module, Unreadable, digest, parse
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import ast
 from dataclasses import replace
 
 from .calls import Frame
-from .contexts import NEXT, Contexts, worst
-from .library import brokers, documents, habits, handover, orm, registrations
+from .handler_tables import registered
+from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, Class, imports_of
-from .registries import registered
+from .try_and_with import NEXT, Contexts, worst
 from .values import UNKNOWN, Function, Op, Val
-from .walk import Held, joined, origins, taints
+from .walk_state import Held, joined, origins, taints
 
 _UNROLLED = 40
 
@@ -33,8 +33,8 @@ class Walker(Contexts):
             case ast.Assign():
                 before = len(self.trace.ops)
                 value = self.value(node.value)
-                if len(self.trace.ops) > before and handover.forgotten(self, node):
-                    handover.mark(self, before, node.value)
+                if len(self.trace.ops) > before and background_work.forgotten(self, node):
+                    background_work.mark(self, before, node.value)
                 for target in node.targets:
                     self.assign(target, value)
             case ast.AugAssign():
@@ -71,7 +71,7 @@ class Walker(Contexts):
                 self.hold(test.origin, "raise")
             case ast.Delete():
                 for target in node.targets:
-                    documents.item_deleted(self, target)
+                    nosql.item_deleted(self, target)
             case _:
                 pass
         return NEXT
@@ -88,8 +88,8 @@ class Walker(Contexts):
             self.discarded = inner
             before = len(self.trace.ops)
             self.value(node)
-            if inner is node and len(self.trace.ops) > before and handover.spawns(self, inner):
-                handover.mark(self, before, inner)
+            if inner is node and len(self.trace.ops) > before and background_work.spawns(self, inner):
+                background_work.mark(self, before, inner)
 
     def _yield(self, node: ast.Yield) -> None:
         self._give(self.value(node.value) if node.value is not None else Val(literal=None))
@@ -168,7 +168,7 @@ class Walker(Contexts):
                         self.project.changes(container)
                         container.fields = dict(container.fields)
                     container.fields[key.literal] = value
-                documents.item_set(self, target, container, key, value)
+                nosql.item_set(self, target, container, key, value)
             case ast.Starred():
                 self.assign(target.value, value)
             case _:
@@ -333,7 +333,7 @@ class Walker(Contexts):
                 self.assign(node.target, each)
                 self._loop(node.body, [], False)
             return NEXT
-        retry = habits.is_retry_loop(node, iterable)
+        retry = error_handling.is_retry_loop(node, iterable)
         item = self.element(iterable, node.iter)
         if retry:
             item = replace(item, taint=item.taint | {"attempt:the attempt's number"})
@@ -365,7 +365,7 @@ class Walker(Contexts):
 
     def _while(self, node: ast.While) -> str:
         test = self.value(node.test)
-        retry = habits.is_retry_loop(node, test)
+        retry = error_handling.is_retry_loop(node, test)
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
         how = self._loop(node.body, node.orelse, retry)
         breaks = any(isinstance(each, ast.Break) for each in ast.walk(node))
