@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effectonce_lint.findings import Finding
-from effectonce_lint.python.analysis import analysed
+from effectonce_lint.python.analysis import check_module
 from effectonce_lint.python.project import Project
 
 QUEUED = """\
@@ -58,7 +58,7 @@ async def paid(event: dict, background: BackgroundTasks):
 
 def found(text: str) -> list[Finding]:
     project = Project()
-    return analysed(project, project.add("/consumer.py", text.encode()))
+    return check_module(project, project.add("/consumer.py", text.encode()))
 
 
 def line(text: str, part: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from effectonce_lint import engine
 from effectonce_lint.config import Config
-from effectonce_lint.python.modules import LARGEST
+from effectonce_lint.python.modules import MAX_FILE_BYTES
 
 LOOSE = "CREATE TABLE processed_messages (id BIGSERIAL PRIMARY KEY, message_id TEXT NOT NULL);\n"
 
@@ -75,7 +75,7 @@ def test_a_comment_hides_it(folder: Path) -> None:
 
 
 def test_the_dump_of_a_database_is_no_file_of_the_project(folder: Path) -> None:
-    put(folder, "dump.sql", LOOSE + "-- data\n" * (LARGEST // 8))
+    put(folder, "dump.sql", LOOSE + "-- data\n" * (MAX_FILE_BYTES // 8))
     assert found() == []
     assert found("dump.sql") == ["EO900 "], "unless it is asked for"
 

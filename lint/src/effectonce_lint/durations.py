@@ -27,7 +27,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)?", re.IGNORECASE)
 _ISO = re.compile(r"^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")
 
 
-def seconds(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """A duration as people write it: `30d`, `7 days`, `PT1H`, `86400`."""
     text = text.strip()
     if (found := _ISO.match(text)) and any(found.groups()):
@@ -41,7 +41,7 @@ def seconds(text: str) -> float | None:
     return float(found.group(1)) * size if size else None
 
 
-def span(value: float) -> str:
+def format_duration(value: float) -> str:
     """A number of seconds, for a person."""
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if value >= size and value % size == 0:

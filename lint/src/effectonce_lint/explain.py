@@ -8,15 +8,15 @@ import sys
 from .rules import MODES, RULES, Rule
 
 
-def listed() -> str:
+def list_rules() -> str:
     """All rules, one line each."""
     return "\n".join(f"{rule.id:<6} {rule.name:<26} {rule.severity:<8} {rule.summary}" for rule in RULES.values())
 
 
-def told(rule: Rule) -> str:
+def explain_rule(rule: Rule) -> str:
     """For the terminal."""
     parts = [f"{rule.id}: {rule.name} ({rule.severity})", rule.summary, rule.why]
-    parts.append("Instead of\n\n" + _indented(rule.bad) + "\n\nwrite\n\n" + _indented(rule.good))
+    parts.append("Instead of\n\n" + _indent(rule.bad) + "\n\nwrite\n\n" + _indent(rule.good))
     if rule.modes != "None.":
         parts.append("Which mode fits: " + " ".join(rule.modes.split()))
     if rule.fix:
@@ -25,11 +25,11 @@ def told(rule: Rule) -> str:
     return "\n\n".join(parts)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" if line else "" for line in text.rstrip().splitlines())
 
 
-def page(rule: Rule) -> str:
+def rule_page(rule: Rule) -> str:
     """For the documentation, in Markdown."""
     language = {"terraform": "hcl"}.get(rule.language, rule.language)
     parts = [
@@ -95,7 +95,7 @@ idempotency key, effectonce, powertools and their like). What it cannot see it d
 """
 
 
-def index() -> str:
+def index_page() -> str:
     """The page that lists the rules."""
     rows = [
         f"| [{rule.id}]({rule.id}.md) | {rule.name} | {rule.severity} | {rule.summary} |" for rule in RULES.values()
@@ -112,17 +112,17 @@ def index() -> str:
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def pages() -> dict[str, str]:
+def all_pages() -> dict[str, str]:
     """Every page, by the name of its file."""
-    return {"index.md": index(), **{f"{rule.id}.md": page(rule) for rule in RULES.values()}}
+    return {"index.md": index_page(), **{f"{rule.id}.md": rule_page(rule) for rule in RULES.values()}}
 
 
-def write(folder: str) -> None:
+def write_pages(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
-    for name, text in pages().items():
+    for name, text in all_pages().items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
 if __name__ == "__main__":
-    write(sys.argv[1])
+    write_pages(sys.argv[1])

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from .designs import is_design
-from .findings import Edit, Finding, Fix, Ignore, LintError, Place
-from .rules import RULES, selected
+from .findings import Edit, Finding, Fix, IgnoreComment, LintError, Place
+from .rules import RULES, is_selected
 
 _IGNORE = r"\s*effectonce:\s*ignore(?:\[([^\]]*)\])?[ \t]*(.*?)\s*(?:-->)?\s*$"
 _COMMENT = re.compile(rf"(?:#|//|%%|--){_IGNORE}")
@@ -20,23 +20,23 @@ _IN_MARKDOWN = re.compile(rf"(?:<!--|^\s*%%){_IGNORE}")
 """There a `#` begins a headline, or stands in an example; a Mermaid diagram has comments of its own."""
 
 
-def ignores_in(content: bytes, path: str) -> tuple[Ignore, ...]:
+def find_ignores(content: bytes, path: str) -> tuple[IgnoreComment, ...]:
     """The comments of a file that hide findings."""
     if b"effectonce:" not in content:
         return ()
     out = []
     comment = _IN_MARKDOWN if path.lower().endswith((".md", ".markdown")) else _COMMENT
-    for number, before, text in _comments(content, not is_design(path)):
+    for number, before, text in _comments_of(content, not is_design(path)):
         found = comment.search(text)
         if found:
             rules = tuple(each.strip() for each in (found.group(1) or "").split(",") if each.strip())
             start = len(before) + found.start() + 1
             alone = not (before + text[: found.start()]).strip()
-            out.append(Ignore(number, start, len(before) + len(text.rstrip()) + 1, rules, alone))
+            out.append(IgnoreComment(number, start, len(before) + len(text.rstrip()) + 1, rules, alone))
     return tuple(out)
 
 
-def _comments(content: bytes, python: bool) -> Iterable[tuple[int, str, str]]:
+def _comments_of(content: bytes, python: bool) -> Iterable[tuple[int, str, str]]:
     """Each comment: its line, what stands before it there, and itself."""
     if python:
         try:
@@ -51,26 +51,29 @@ def _comments(content: bytes, python: bool) -> Iterable[tuple[int, str, str]]:
             yield number, "", line
 
 
-def hidden(
-    findings: list[Finding], ignores: dict[str, tuple[Ignore, ...]], select: tuple[str, ...], ignore: tuple[str, ...]
+def apply_ignores(
+    findings: list[Finding],
+    ignores: dict[str, tuple[IgnoreComment, ...]],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
 ) -> list[Finding]:
     """What is left after the comments, with a finding for each comment that hid nothing."""
-    used: set[tuple[str, Ignore]] = set()
+    used: set[tuple[str, IgnoreComment]] = set()
     left = []
     for finding in findings:
-        comment = _hides(finding, ignores)
+        comment = _ignore_for(finding, ignores)
         if comment is None:
             left.append(finding)
         else:
             used.add(comment)
     idle = [(path, each) for path, comments in ignores.items() for each in comments if (path, each) not in used]
     for path, each in idle:
-        if all(selected(rule, select, ignore) for rule in each.rules if rule in RULES):
-            left.append(_unused(path, each))
+        if all(is_selected(rule, select, ignore) for rule in each.rules if rule in RULES):
+            left.append(_unused_finding(path, each))
     return left
 
 
-def _hides(finding: Finding, ignores: dict[str, tuple[Ignore, ...]]) -> tuple[str, Ignore] | None:
+def _ignore_for(finding: Finding, ignores: dict[str, tuple[IgnoreComment, ...]]) -> tuple[str, IgnoreComment] | None:
     """The comment that hides a finding: on the lines that it points to, or on a line of its own above them."""
     for place in (finding.place, *(label.place for label in finding.labels)):
         for each in ignores.get(place.path, ()):
@@ -81,7 +84,7 @@ def _hides(finding: Finding, ignores: dict[str, tuple[Ignore, ...]]) -> tuple[st
     return None
 
 
-def _unused(path: str, comment: Ignore) -> Finding:
+def _unused_finding(path: str, comment: IgnoreComment) -> Finding:
     place = Place(path, comment.line, comment.column, comment.line, comment.end_column)
     named = ", ".join(comment.rules)
     unknown = [rule for rule in comment.rules if rule not in RULES]
@@ -139,7 +142,7 @@ def write_baseline(path: str, findings: list[tuple[str, Finding]]) -> None:
         raise LintError(f"cannot write the baseline {path}: {error.strerror}") from None
 
 
-def beyond(baseline: Counter[str], findings: list[tuple[str, Finding]]) -> list[Finding]:
+def new_findings(baseline: Counter[str], findings: list[tuple[str, Finding]]) -> list[Finding]:
     """What the baseline does not know yet."""
     left = Counter(baseline)
     new = []

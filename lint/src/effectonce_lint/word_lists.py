@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     """The words of ``text``."""
     return frozenset(text.split())
 
 
-def pairs(text: str) -> frozenset[tuple[str, str]]:
+def tagged_pairs(text: str) -> frozenset[tuple[str, str]]:
     """Of ``tag:name,name tag:name``: every tag with each of its names."""
     return frozenset(
         (tag, name) for each in text.split() for tag, _, names in [each.partition(":")] for name in names.split(",")

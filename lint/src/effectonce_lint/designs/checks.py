@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from effectonce_lint.durations import seconds, span
+from effectonce_lint.durations import format_duration, parse_duration
 from effectonce_lint.findings import Finding, Label, Place
 from effectonce_lint.rules import RULES
 
 from . import model
-from .model import Consumer, Design, Queue
+from .model import DescribedConsumer, DescribedQueue, Design
 
 _HELP = {
     "T": "say that the consumer claims in the same transaction (eo.Inbox), and publishes through an outbox",
@@ -17,15 +17,15 @@ _HELP = {
 }
 
 
-def judged(design: Design) -> list[Finding]:
+def check(design: Design) -> list[Finding]:
     out: list[Finding] = []
     for consumer in design.consumers:
-        out += _consumer(consumer)
+        out += _check_consumer(consumer)
     for queue in design.queues:
-        out += _queue(queue)
+        out += _check_queue(queue)
     for setting in design.early_acks:
         out.append(
-            _found(
+            _make_finding(
                 "EO201",
                 setting.at,
                 setting.owner,
@@ -35,7 +35,7 @@ def judged(design: Design) -> list[Finding]:
         )
     for setting in design.short:
         out.append(
-            _found(
+            _make_finding(
                 "EO106",
                 setting.at,
                 setting.owner,
@@ -45,7 +45,7 @@ def judged(design: Design) -> list[Finding]:
         )
     for table in design.tables:
         out.append(
-            _found(
+            _make_finding(
                 "EO101",
                 table.at,
                 table.name,
@@ -58,7 +58,7 @@ def judged(design: Design) -> list[Finding]:
     return out
 
 
-def _found(
+def _make_finding(
     rule: str,
     at: Place,
     symbol: str,
@@ -75,13 +75,13 @@ def _found(
     )
 
 
-def _consumer(consumer: Consumer) -> list[Finding]:
+def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
     out: list[Finding] = []
-    doubling = [effect for effect in consumer.effects if model.doubles(effect.text)]
-    told = consumer.dedup is not None and not model.says_nothing(consumer.dedup.text)
+    doubling = [effect for effect in consumer.effects if model.doubles_when_repeated(effect.text)]
+    told = consumer.dedup is not None and not model.says_none(consumer.dedup.text)
     from_queue = f" from `{consumer.queue}`" if consumer.queue else ""
     labels = tuple(
-        Label(effect.at, f"`{_short(effect.text)}` would happen twice")
+        Label(effect.at, f"`{_shorten(effect.text)}` would happen twice")
         for effect in doubling[:4]
         if effect.at != consumer.at
     )
@@ -89,12 +89,12 @@ def _consumer(consumer: Consumer) -> list[Finding]:
         effect = doubling[0].text
         mode = model.mode_for(effect)
         out.append(
-            _found(
+            _make_finding(
                 "P11",
                 consumer.at,
                 consumer.name,
-                f"consumer `{consumer.name}` does `{_short(effect)}` again whenever a message{from_queue} is delivered "
-                "again: no dedup is described",
+                f"consumer `{consumer.name}` does `{_shorten(effect)}` again whenever a message{from_queue} is "
+                "delivered again: no dedup is described",
                 labels=labels,
                 help=_HELP[mode],
                 mode=mode,
@@ -102,7 +102,7 @@ def _consumer(consumer: Consumer) -> list[Finding]:
         )
     elif not told and consumer.silent and not consumer.effects:
         out.append(
-            _found(
+            _make_finding(
                 "P11",
                 consumer.at,
                 consumer.name,
@@ -113,58 +113,58 @@ def _consumer(consumer: Consumer) -> list[Finding]:
             )
         )
     if told and consumer.dedup is not None:
-        out += _guard(consumer, consumer.dedup.text, consumer.dedup.at, bool(doubling) or not consumer.effects)
+        out += _check_guard(consumer, consumer.dedup.text, consumer.dedup.at, bool(doubling) or not consumer.effects)
     if consumer.key is not None:
-        out += _key(consumer, consumer.key.text, consumer.key.at)
+        out += _check_key(consumer, consumer.key.text, consumer.key.at)
     if consumer.ack is not None and model.acks_early(consumer.ack.text):
         out.append(
-            _found(
+            _make_finding(
                 "EO201",
                 consumer.ack.at,
                 consumer.name,
-                f"consumer `{consumer.name}` acks before its work is done ({_short(consumer.ack.text)}), so a crash "
+                f"consumer `{consumer.name}` acks before its work is done ({_shorten(consumer.ack.text)}), so a crash "
                 "loses the message",
                 help="ack when the work is done",
             )
         )
-    out += _retention(consumer)
+    out += _check_retention(consumer)
     return out
 
 
-def _guard(consumer: Consumer, text: str, at: Place, matters: bool) -> list[Finding]:
+def _check_guard(consumer: DescribedConsumer, text: str, at: Place, matters: bool) -> list[Finding]:
     if not matters:
         return []
-    if model.broker_only(text):
+    if model.relies_on_broker_only(text):
         return [
-            _found(
+            _make_finding(
                 "EO503",
                 at,
                 consumer.name,
-                f"consumer `{consumer.name}` relies on the broker's own dedup (`{_short(text)}`), which does not cover "
-                "a redelivery",
+                f"consumer `{consumer.name}` relies on the broker's own dedup (`{_shorten(text)}`), which does not "
+                "cover a redelivery",
                 help="dedup in the consumer as well",
                 mode="L",
             )
         ]
-    if model.checks_first(text):
+    if model.is_check_then_act(text):
         return [
-            _found(
+            _make_finding(
                 "EO101",
                 at,
                 consumer.name,
-                f"consumer `{consumer.name}` looks first and records later (`{_short(text)}`): two deliveries can "
+                f"consumer `{consumer.name}` looks first and records later (`{_shorten(text)}`): two deliveries can "
                 "both pass",
                 help="claim in one atomic step: a unique insert, SET NX",
                 mode="T",
             )
         ]
-    return _key(consumer, text, at)
+    return _check_key(consumer, text, at)
 
 
-def _key(consumer: Consumer, text: str, at: Place) -> list[Finding]:
-    if what := model.unstable(text):
+def _check_key(consumer: DescribedConsumer, text: str, at: Place) -> list[Finding]:
+    if what := model.unstable_key_in(text):
         return [
-            _found(
+            _make_finding(
                 "EO301",
                 at,
                 consumer.name,
@@ -172,9 +172,9 @@ def _key(consumer: Consumer, text: str, at: Place) -> list[Finding]:
                 help="take the producer's message id, or a business key",
             )
         ]
-    if model.of_content(text):
+    if model.is_content_key(text):
         return [
-            _found(
+            _make_finding(
                 "EO302",
                 at,
                 consumer.name,
@@ -186,19 +186,19 @@ def _key(consumer: Consumer, text: str, at: Place) -> list[Finding]:
     return []
 
 
-def _retention(consumer: Consumer) -> list[Finding]:
+def _check_retention(consumer: DescribedConsumer) -> list[Finding]:
     if consumer.retention is None or consumer.window is None:
         return []
-    kept, needed = seconds(consumer.retention.text), seconds(consumer.window.text)
+    kept, needed = parse_duration(consumer.retention.text), parse_duration(consumer.window.text)
     if kept is None or needed is None or kept >= needed:
         return []
     return [
-        _found(
+        _make_finding(
             "EO106",
             consumer.retention.at,
             consumer.name,
-            f"consumer `{consumer.name}` remembers messages for {span(kept)}, but they can come back for "
-            f"{span(needed)}",
+            f"consumer `{consumer.name}` remembers messages for {format_duration(kept)}, but they can come back for "
+            f"{format_duration(needed)}",
             labels=(Label(consumer.window.at, "so long"),),
             help="keep the record longer than the message can live",
             mode="L",
@@ -206,19 +206,19 @@ def _retention(consumer: Consumer) -> list[Finding]:
     ]
 
 
-def _queue(queue: Queue) -> list[Finding]:
+def _check_queue(queue: DescribedQueue) -> list[Finding]:
     out: list[Finding] = []
     if queue.is_dead_letter or not queue.consumers:
         return out
     for name, at, timeout in queue.consumers:
         if timeout is not None and queue.visibility is not None and queue.visibility < timeout:
             out.append(
-                _found(
+                _make_finding(
                     "EO501",
                     queue.visibility_at or queue.at,
                     queue.name,
-                    f"queue `{queue.name}` delivers again after {span(queue.visibility)}, while `{name}` may run "
-                    f"for {span(timeout)}",
+                    f"queue `{queue.name}` delivers again after {format_duration(queue.visibility)}, "
+                    f"while `{name}` may run for {format_duration(timeout)}",
                     labels=(Label(at, "still running then"),),
                     help="visibility timeout above the consumer's timeout; AWS asks for six times",
                     mode="L",
@@ -228,7 +228,7 @@ def _queue(queue: Queue) -> list[Finding]:
     if not queue.dead_letter and queue.known_dead_letter:
         who = queue.consumers[0][0]
         out.append(
-            _found(
+            _make_finding(
                 "EO502",
                 queue.at,
                 queue.name,
@@ -239,7 +239,7 @@ def _queue(queue: Queue) -> list[Finding]:
         )
     if queue.content_dedup is not None:
         out.append(
-            _found(
+            _make_finding(
                 "EO302",
                 queue.content_dedup,
                 queue.name,
@@ -251,6 +251,6 @@ def _queue(queue: Queue) -> list[Finding]:
     return out
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

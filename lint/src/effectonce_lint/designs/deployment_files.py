@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from effectonce_lint.durations import seconds, span
+from effectonce_lint.durations import format_duration, parse_duration
 from effectonce_lint.findings import Place
 
-from .model import Design, Queue, Setting
-from .yaml_tree import Node
+from .model import DescribedQueue, Design, Setting
+from .yaml_tree import YamlNode
 
 _EARLY = re.compile(r"^(?:\w*_)?(?:TASK_ACKS_LATE|ACKS_LATE)$", re.IGNORECASE)
 _AUTO = re.compile(r"^(?:\w*_)?(?:ENABLE_AUTO_COMMIT|AUTO_COMMIT_ENABLE|AUTO_ACK|AUTOACK|NO_ACK)$", re.IGNORECASE)
@@ -23,23 +23,23 @@ _WINDOW = re.compile(
 )
 
 
-def is_template(root: Node) -> bool:
+def is_template(root: YamlNode) -> bool:
     """CloudFormation or SAM."""
     return (
         root.kind == "map"
         and root.get("Resources") is not None
         and (
             "AWSTemplateFormatVersion" in root.fields
-            or any("AWS::" in each.flat()[:200] for each in (root.get("Resources") or root).fields.values())
+            or any("AWS::" in each.flat_text()[:200] for each in (root.get("Resources") or root).fields.values())
         )
     )
 
 
-def is_serverless(root: Node) -> bool:
+def is_serverless(root: YamlNode) -> bool:
     return root.kind == "map" and "functions" in root.fields and "provider" in root.fields and "service" in root.fields
 
 
-def is_compose(root: Node) -> bool:
+def is_compose(root: YamlNode) -> bool:
     services = root.get("services") if root.kind == "map" else None
     return (
         services is not None
@@ -51,10 +51,10 @@ def is_compose(root: Node) -> bool:
 # -- CloudFormation and SAM
 
 
-def template(
-    resources: Node | None,
-    functions: list[tuple[str, Node, Node | None]] | None = None,
-    shared: Node | None = None,
+def read_template(
+    resources: YamlNode | None,
+    functions: list[tuple[str, YamlNode, YamlNode | None]] | None = None,
+    shared: YamlNode | None = None,
 ) -> Design:
     """Queues of a template, with the functions that read them: of the template, and those given.
 
@@ -62,17 +62,17 @@ def template(
     """
     design = Design()
     if resources is None:
-        resources = Node("map", functions[0][1].at) if functions else None
+        resources = YamlNode("map", functions[0][1].at) if functions else None
     if resources is None:
         return design
-    queues: dict[str, Queue] = {}
+    queues: dict[str, DescribedQueue] = {}
     for name, resource in resources.fields.items():
         kind = resource.get("Type")
         if kind is not None and kind.text == "AWS::SQS::Queue":
-            queues[name] = _queue(name, resource, resources.keys.get(name, resource.at))
+            queues[name] = _make_queue(name, resource, resources.keys.get(name, resource.at))
     for name, resource in resources.fields.items():
         redrive = resource.get("Properties") and (resource.get("Properties") or resource).get("RedrivePolicy")
-        for target in _names_in(redrive, queues) if redrive is not None else ():
+        for target in _referenced_names(redrive, queues) if redrive is not None else ():
             if target != name:
                 queues[target].is_dead_letter = True
     for name, resource in resources.fields.items():
@@ -81,32 +81,32 @@ def template(
         if kind is None or properties is None:
             continue
         if kind.text == "AWS::Lambda::EventSourceMapping":
-            for target in _names_in(properties.get("EventSourceArn"), queues):
-                function = next(iter(_names_in(properties.get("FunctionName"), resources.fields)), "")
+            for target in _referenced_names(properties.get("EventSourceArn"), queues):
+                function = next(iter(_referenced_names(properties.get("FunctionName"), resources.fields)), "")
                 known = resources.fields.get(function)
                 queues[target].consumers.append(
-                    (function or name, resource.at, _timeout(known.get("Properties") if known else None))
+                    (function or name, resource.at, _function_timeout(known.get("Properties") if known else None))
                 )
         elif kind.text == "AWS::Serverless::Function":
             events = properties.get("Events")
             for event in events.fields.values() if events is not None else ():
                 if (event.get("Type") or event).text == "SQS":
-                    for target in _names_in(event.get("Properties"), queues):
+                    for target in _referenced_names(event.get("Properties"), queues):
                         queues[target].consumers.append(
-                            (name, resources.keys.get(name, resource.at), _timeout(properties, shared))
+                            (name, resources.keys.get(name, resource.at), _function_timeout(properties, shared))
                         )
     for function, at, source in functions or ():
-        for target in _names_in(source, queues):
-            queues[target].consumers.append((function, at.at, _timeout(at, shared, 6.0)))
+        for target in _referenced_names(source, queues):
+            queues[target].consumers.append((function, at.at, _function_timeout(at, shared, 6.0)))
     design.queues = list(queues.values())
     return design
 
 
-def _queue(name: str, resource: Node, at: Place) -> Queue:
-    properties = resource.get("Properties") or Node("map", resource.at)
+def _make_queue(name: str, resource: YamlNode, at: Place) -> DescribedQueue:
+    properties = resource.get("Properties") or YamlNode("map", resource.at)
     visibility = properties.get("VisibilityTimeout")
     content = properties.get("ContentBasedDeduplication")
-    return Queue(
+    return DescribedQueue(
         name,
         at,
         visibility=properties.number("VisibilityTimeout") if visibility is not None else 30.0,
@@ -118,7 +118,9 @@ def _queue(name: str, resource: Node, at: Place) -> Queue:
     )
 
 
-def _timeout(properties: Node | None, shared: Node | None = None, default: float = 3.0) -> float | None:
+def _function_timeout(
+    properties: YamlNode | None, shared: YamlNode | None = None, default: float = 3.0
+) -> float | None:
     if properties is None:
         return None
     for each in (properties, shared):
@@ -127,19 +129,19 @@ def _timeout(properties: Node | None, shared: Node | None = None, default: float
     return default
 
 
-def _names_in(node: Node | None, known: Mapping[str, object]) -> list[str]:
+def _referenced_names(node: YamlNode | None, known: Mapping[str, object]) -> list[str]:
     """Which of the known names a reference (`!GetAtt Orders.Arn`, `Fn::GetAtt`, `!Ref`) means."""
     if node is None:
         return []
-    words = re.findall(r"[A-Za-z0-9]+", node.flat()[:2000])
+    words = re.findall(r"[A-Za-z0-9]+", node.flat_text()[:2000])
     return [name for name in dict.fromkeys(words) if name in known]
 
 
 # -- Serverless
 
 
-def serverless(root: Node) -> Design:
-    functions: list[tuple[str, Node, Node | None]] = []
+def read_serverless(root: YamlNode) -> Design:
+    functions: list[tuple[str, YamlNode, YamlNode | None]] = []
     listed = root.get("functions")
     for name, function in listed.fields.items() if listed is not None else ():
         events = function.get("events")
@@ -149,17 +151,17 @@ def serverless(root: Node) -> Design:
                 functions.append((name, function, source))
     resources = root.get("resources")
     inner = resources.get("Resources") if resources is not None else None
-    return template(inner, functions, root.get("provider"))
+    return read_template(inner, functions, root.get("provider"))
 
 
 # -- docker-compose
 
 
-def compose(root: Node) -> Design:
+def read_compose(root: YamlNode) -> Design:
     design = Design()
     services = root.get("services")
     for name, service in services.fields.items() if services is not None else ():
-        variables = _environment(service)
+        variables = _environment_of(service)
         for key, (text, node) in variables.items():
             value = text.strip().lower()
             if (_EARLY.match(key) and value in ("false", "0", "no")) or (
@@ -170,20 +172,21 @@ def compose(root: Node) -> Design:
         windows = [(text, node) for key, (text, node) in variables.items() if _WINDOW.search(key)]
         for text, node in kept:
             for other, _ in windows:
-                have, need = seconds(text), seconds(other)
+                have, need = parse_duration(text), parse_duration(other)
                 if have is not None and need is not None and have < need:
-                    text_ = (
-                        f"service `{name}` remembers messages for {span(have)}, but they can come back for {span(need)}"
+                    fault = (
+                        f"service `{name}` remembers messages for {format_duration(have)}, "
+                        f"but they can come back for {format_duration(need)}"
                     )
-                    design.short.append(Setting(text_, node.at, name))
+                    design.short.append(Setting(fault, node.at, name))
     return design
 
 
-def _environment(service: Node) -> dict[str, tuple[str, Node]]:
+def _environment_of(service: YamlNode) -> dict[str, tuple[str, YamlNode]]:
     node = service.get("environment")
     if node is None:
         return {}
     if node.kind == "list":
         pairs = [(each.text.partition("="), each) for each in node.items]
         return {key.strip(): (value, each) for (key, _, value), each in pairs}
-    return {key: (value.flat(), value) for key, value in node.fields.items()}
+    return {key: (value.flat_text(), value) for key, value in node.fields.items()}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from effectonce_lint.python import sql
-from effectonce_lint.word_lists import words
+from effectonce_lint.word_lists import word_set
 
-from .model import Design, Table, line_place
+from .model import Design, UnkeyedTable, place_of_line
 
 _NAME = (
     r"(?:\w+_)?(?:processed|handled|consumed|seen)_?(?:messages?|msgs?|events?|webhooks?|commands?)(?:_?ids?|_?keys?)?"
@@ -42,13 +42,15 @@ _BESIDE = re.compile(
 )
 """Columns that a record of a message has beside its key. One more, and it may be anything."""
 _CONTENT = re.compile(r"payload|body|headers|data|content|metadata|(?:correlation|causation)_?id|last_?sequence\w*")
-_CONSTRAINTS = words("primary unique constraint index foreign check exclude period like fulltext spatial")
-_TYPES = words("varchar char text uuid nvarchar bigint int integer string bytea binary varbinary character blob citext")
-_MADE_UP = words(
+_CONSTRAINTS = word_set("primary unique constraint index foreign check exclude period like fulltext spatial")
+_TYPES = word_set(
+    "varchar char text uuid nvarchar bigint int integer string bytea binary varbinary character blob citext"
+)
+_MADE_UP = word_set(
     "now current_timestamp clock_timestamp localtimestamp getdate getutcdate sysdatetime sysutcdatetime sysdate"
     " datetime gen_random_uuid uuid_generate_v4 uuid_generate_v1 uuidv7 uuid newid newsequentialid nextval"
 )
-_NUMBERED = words("autoincrement auto_increment identity")
+_NUMBERED = word_set("autoincrement auto_increment identity")
 _UNENFORCED = re.compile(r"mergetree|distkey|diststyle|sortkey|stored as|using (?:delta|parquet|iceberg)|not enforced")
 _HIDDEN = re.compile(r"--[^\n]*|/\*(?:.*?\*/|.*\Z)|'(?:[^']|'')*'?", re.DOTALL)
 _ENDS = re.compile(r";|^\s*go\s*$", re.IGNORECASE | re.MULTILINE)
@@ -57,23 +59,23 @@ _MOST = 20
 _UNIQUE = re.compile(r"\bunique\b|\bprimary\s+key\b", re.IGNORECASE)
 
 
-def nothing_else() -> Iterator[str]:
+def no_other_files() -> Iterator[str]:
     """For a file that stands alone."""
     return iter(())
 
 
-def read(path: str, text: str, others: Callable[[], Iterable[str]] = nothing_else) -> Design:
+def read(path: str, text: str, others: Callable[[], Iterable[str]] = no_other_files) -> Design:
     """The tables of a file with a key that nothing keeps unique, not even a file of ``others``."""
     design = Design()
-    for name, start, statement in _tables(text):
-        key = _loose_key(name, statement)
-        if key and not _made_unique(name, text) and not any(_made_again(name, each) for each in others()):
+    for name, start, statement in _dedup_tables(text):
+        key = _unconstrained_key(name, statement)
+        if key and not _has_unique_index(name, text) and not any(_is_unique_elsewhere(name, each) for each in others()):
             line = text[text.rfind("\n", 0, start) + 1 :].partition("\n")[0]
-            design.tables.append(Table(name, line_place(path, text.count("\n", 0, start) + 1, line), key))
+            design.tables.append(UnkeyedTable(name, place_of_line(path, text.count("\n", 0, start) + 1, line), key))
     return design
 
 
-def _tables(text: str) -> Iterator[tuple[str, int, str]]:
+def _dedup_tables(text: str) -> Iterator[tuple[str, int, str]]:
     """Tables by the right name: that, where it stands, and the statement from its columns on."""
     if not _TABLE.search(text):
         return
@@ -85,54 +87,54 @@ def _tables(text: str) -> Iterator[tuple[str, int, str]]:
             yield name, found.start(1), visible[found.end() - 1 : end.start() if end else len(visible)]
 
 
-def _loose_key(name: str, statement: str) -> str:
+def _unconstrained_key(name: str, statement: str) -> str:
     """The column that a table of messages is asked by, if a second row with the same is let in."""
     if _UNENFORCED.search(statement.lower()):
         return ""
-    tokens = sql.words(statement)
-    parts = [part for part in sql.split(tokens[1 : sql.closing(tokens, 0)]) if part]
-    columns = {part[0]: part for part in parts if not _constrains(part)}
+    tokens = sql.tokenize(statement)
+    parts = [part for part in sql.split_by_commas(tokens[1 : sql.closing_parenthesis(tokens, 0)]) if part]
+    columns = {part[0]: part for part in parts if not _is_constraint(part)}
     known = re.compile(rf"(?:{_KEY.pattern}|key)") if "idempot" in name or "dedup" in name else _KEY
     keys = [each for each in columns if known.fullmatch(each)]
-    others = [each for each in columns if each not in keys and not _beside(name, each)]
+    others = [each for each in columns if each not in keys and not _is_side_column(name, each)]
     refers = any("references" in part or part[0] == "foreign" or "foreign" in part for part in parts)
     if not keys or (("idempot" not in name) and (others or refers)):
         return ""
-    made_up = {each for each, part in columns.items() if _made_up(part)}
-    unique = [set(found) for part in parts for found in _unique(part)]
-    unique += [set(found) for found in _unique(["constraint", *tokens[sql.closing(tokens, 0) :]])]
+    made_up = {each for each, part in columns.items() if _is_generated(part)}
+    unique = [set(found) for part in parts for found in _unique_columns(part)]
+    unique += [set(found) for found in _unique_columns(["constraint", *tokens[sql.closing_parenthesis(tokens, 0) :]])]
     return "" if any(each and not each & made_up for each in unique) else keys[0]
 
 
-def _constrains(part: list[str]) -> bool:
+def _is_constraint(part: list[str]) -> bool:
     """Whether a part of a table is no column: `PRIMARY KEY (id)`, MySQL's `KEY by_id (id)`."""
     return part[0] in _CONSTRAINTS or (part[0] == "key" and part[1:2] != [] and part[1] not in _TYPES)
 
 
-def _beside(name: str, column: str) -> bool:
+def _is_side_column(name: str, column: str) -> bool:
     return bool(_BESIDE.fullmatch(column) or ("inbox" in name and _CONTENT.fullmatch(column)))
 
 
-def _made_up(part: list[str]) -> bool:
+def _is_generated(part: list[str]) -> bool:
     """Whether a column is another one for each row: a number, the time, a random id."""
     if any("serial" in each or each in _NUMBERED for each in part):
         return True
     return "default" in part and any(each in _MADE_UP for each in part[part.index("default") :])
 
 
-def _unique(part: list[str]) -> Iterator[list[str]]:
+def _unique_columns(part: list[str]) -> Iterator[list[str]]:
     """The columns that a part of a table keeps unique together."""
     word = next((each for each in part if each in ("unique", "primary")), "")
     if not word:
         return
-    if not _constrains(part):
+    if not _is_constraint(part):
         yield [part[0]]
     elif "(" in (rest := part[part.index(word) :]):
         at = rest.index("(")
-        yield [each for each in rest[at + 1 : sql.closing(rest, at)] if re.match(r"[a-z_]", each)]
+        yield [each for each in rest[at + 1 : sql.closing_parenthesis(rest, at)] if re.match(r"[a-z_]", each)]
 
 
-def _made_unique(name: str, text: str) -> bool:
+def _has_unique_index(name: str, text: str) -> bool:
     """Whether a statement beside the one that makes the table says of it that something is unique."""
     if name not in (low := text.lower()):
         return False
@@ -142,10 +144,10 @@ def _made_unique(name: str, text: str) -> bool:
     )
 
 
-def _made_again(name: str, text: str) -> bool:
+def _is_unique_elsewhere(name: str, text: str) -> bool:
     """Whether another file makes the table's key unique, or makes the table anew with one that is."""
     if name not in text.lower():
         return False
-    return _made_unique(name, text) or any(
-        other == name and not _loose_key(name, statement) for other, _, statement in _tables(text)
+    return _has_unique_index(name, text) or any(
+        other == name and not _unconstrained_key(name, statement) for other, _, statement in _dedup_tables(text)
     )

@@ -7,36 +7,36 @@ from dataclasses import dataclass, field
 
 from effectonce_lint.findings import Place
 
-from .model import Design, Queue, line_place
+from .model import DescribedQueue, Design, place_of_line
 
 _TOKEN = re.compile(
     r"#[^\n]*|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|<<-?\s*(\w+)\n.*?\n\s*\1\b|[A-Za-z_][\w-]*|[{}\[\]()=,\n]|[^\s]",
     re.DOTALL,
 )
-_MOST = 200_000
+_MAX_TOKENS = 200_000
 
 
 @dataclass(slots=True)
-class Block:
+class TerraformBlock:
     kind: str
     labels: tuple[str, ...]
     line: int
     attributes: dict[str, tuple[str, int]] = field(default_factory=dict)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[TerraformBlock] = field(default_factory=list)
 
     @property
     def address(self) -> str:
         return ".".join(self.labels)
 
 
-def blocks(text: str) -> list[Block]:
+def parse_blocks(text: str) -> list[TerraformBlock]:
     """All blocks, tolerant of what is not understood."""
-    root = Block("", (), 1)
+    root = TerraformBlock("", (), 1)
     stack = [root]
     words: list[tuple[str, int]] = []
     line, last = 1, 0
     tokens = []
-    for found in _TOKEN.finditer(text[:_MOST]):
+    for found in _TOKEN.finditer(text[:_MAX_TOKENS]):
         line += text.count("\n", last, found.start())
         last = found.start()
         token = found.group()
@@ -48,18 +48,18 @@ def blocks(text: str) -> list[Block]:
         if token == "\n":
             words = []
         elif token == "=" and words:
-            value, at = _expression(tokens, at + 1)
+            value, at = _parse_expression(tokens, at + 1)
             stack[-1].attributes[words[-1][0].strip('"')] = (value, words[-1][1])
             words = []
             continue
         elif token == "{":
             if words:
                 name, *labels = [word.strip('"') for word, _ in words]
-                block = Block(name, tuple(labels), words[0][1])
+                block = TerraformBlock(name, tuple(labels), words[0][1])
                 stack[-1].blocks.append(block)
                 stack.append(block)
             else:
-                stack.append(Block("", (), number))
+                stack.append(TerraformBlock("", (), number))
             words = []
         elif token == "}":
             if len(stack) > 1:
@@ -71,7 +71,7 @@ def blocks(text: str) -> list[Block]:
     return root.blocks
 
 
-def _expression(tokens: list[tuple[str, int]], at: int) -> tuple[str, int]:
+def _parse_expression(tokens: list[tuple[str, int]], at: int) -> tuple[str, int]:
     parts: list[str] = []
     depth = 0
     while at < len(tokens):
@@ -87,7 +87,7 @@ def _expression(tokens: list[tuple[str, int]], at: int) -> tuple[str, int]:
     return " ".join(parts), at
 
 
-def _constants(found: list[Block]) -> dict[str, str]:
+def _collect_constants(found: list[TerraformBlock]) -> dict[str, str]:
     """What `local.x` and `var.x` stand for, as far as the file says."""
     out = {}
     for block in found:
@@ -98,13 +98,13 @@ def _constants(found: list[Block]) -> dict[str, str]:
     return out
 
 
-def _with_constants(block: Block, constants: dict[str, str]) -> Block:
+def _substitute_constants(block: TerraformBlock, constants: dict[str, str]) -> TerraformBlock:
     for name, (value, line) in block.attributes.items():
         block.attributes[name] = (constants.get(value.replace(" ", ""), value), line)
     return block
 
 
-def _number(block: Block, name: str) -> float | None:
+def _number_attribute(block: TerraformBlock, name: str) -> float | None:
     value = block.attributes.get(name)
     if value is None:
         return None
@@ -122,10 +122,12 @@ def _number(block: Block, name: str) -> float | None:
 def read(path: str, text: str) -> Design:
     """The queues of a Terraform file that somebody reads in the same file."""
     design = Design()
-    found = blocks(text)
-    constants = _constants(found)
+    found = parse_blocks(text)
+    constants = _collect_constants(found)
     resources = [
-        _with_constants(block, constants) for block in found if block.kind == "resource" and len(block.labels) == 2
+        _substitute_constants(block, constants)
+        for block in found
+        if block.kind == "resource" and len(block.labels) == 2
     ]
     queues = {block.address: block for block in resources if block.labels[0] == "aws_sqs_queue"}
     functions = {block.address: block for block in resources if block.labels[0] == "aws_lambda_function"}
@@ -139,54 +141,54 @@ def read(path: str, text: str) -> Design:
     lines = text.splitlines()
 
     def place(line: int) -> Place:
-        return line_place(path, line, lines[line - 1])
+        return place_of_line(path, line, lines[line - 1])
 
-    made: dict[str, Queue] = {}
+    made: dict[str, DescribedQueue] = {}
     for address, block in queues.items():
         visibility = block.attributes.get("visibility_timeout_seconds")
         content = block.attributes.get("content_based_deduplication")
-        made[address] = Queue(
+        made[address] = DescribedQueue(
             block.labels[1],
             place(block.line),
-            visibility=_number(block, "visibility_timeout_seconds") if visibility else 30.0,
+            visibility=_number_attribute(block, "visibility_timeout_seconds") if visibility else 30.0,
             visibility_at=place(visibility[1]) if visibility else None,
-            retention=_number(block, "message_retention_seconds"),
-            dead_letter="redrive_policy" in block.attributes or _squeezed(address) in _squeezed(policies),
+            retention=_number_attribute(block, "message_retention_seconds"),
+            dead_letter="redrive_policy" in block.attributes or _join_references(address) in _join_references(policies),
             is_dead_letter=address in dead or bool(re.search(r"dlq|dead", block.labels[1], re.IGNORECASE)),
             content_dedup=place(content[1]) if content and content[0].strip() == "true" else None,
         )
     for block in resources:
         if block.labels[0] != "aws_lambda_event_source_mapping":
             continue
-        source = _squeezed(block.attributes.get("event_source_arn", ("", 0))[0])
-        target = _squeezed(block.attributes.get("function_name", ("", 0))[0])
+        source = _join_references(block.attributes.get("event_source_arn", ("", 0))[0])
+        target = _join_references(block.attributes.get("function_name", ("", 0))[0])
         for address, queue in made.items():
             if re.search(rf"\b{re.escape(address)}\b", source):
                 function = next((each for name, each in functions.items() if name in target), None)
-                timeout = (_number(function, "timeout") or 3.0) if function is not None else None
+                timeout = (_number_attribute(function, "timeout") or 3.0) if function is not None else None
                 name = function.labels[1] if function is not None else target.strip('"') or block.labels[1]
                 queue.consumers.append((name, place(function.line if function is not None else block.line), timeout))
     design.queues = list(made.values())
     for block in resources:
-        design.queues += _elsewhere(block, place(block.line))
+        design.queues += _other_subscriptions(block, place(block.line))
     return design
 
 
-def _elsewhere(block: Block, at: Place) -> list[Queue]:
+def _other_subscriptions(block: TerraformBlock, at: Place) -> list[DescribedQueue]:
     """Subscriptions of other clouds: they are read by definition."""
     kind, name = block.labels
     inner = {each.kind for each in block.blocks}
     if kind == "google_pubsub_subscription":
-        return [Queue(name, at, dead_letter="dead_letter_policy" in inner, consumers=[(name, at, None)])]
+        return [DescribedQueue(name, at, dead_letter="dead_letter_policy" in inner, consumers=[(name, at, None)])]
     if kind in ("azurerm_servicebus_queue", "azurerm_servicebus_subscription"):
         # Service Bus has a dead-letter queue of its own, unless deliveries are endless
-        most = _number(block, "max_delivery_count")
-        return [Queue(name, at, dead_letter=most is None or most < 1000, consumers=[(name, at, None)])]
+        most = _number_attribute(block, "max_delivery_count")
+        return [DescribedQueue(name, at, dead_letter=most is None or most < 1000, consumers=[(name, at, None)])]
     return []
 
 
-def _dead_letter_targets(resources: list[Block]) -> set[str]:
-    text = _squeezed(
+def _dead_letter_targets(resources: list[TerraformBlock]) -> set[str]:
+    text = _join_references(
         " ".join(
             value
             for block in resources
@@ -197,5 +199,5 @@ def _dead_letter_targets(resources: list[Block]) -> set[str]:
     return {f"aws_sqs_queue.{found}" for found in re.findall(r"aws_sqs_queue\.([\w-]+)", text)}
 
 
-def _squeezed(text: str) -> str:
+def _join_references(text: str) -> str:
     return re.sub(r"\s*\.\s*", ".", text)

@@ -9,49 +9,49 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from effectonce_lint.findings import Place
-from effectonce_lint.python.modules import Unreadable
+from effectonce_lint.python.modules import UnreadableFile
 
-from .model import Said
+from .model import Phrase
 
-LARGEST = 1024 * 1024
-_MOST_NODES = 60_000
-_MOST_EXPANDED = 300_000
-_DEEPEST = 100
+MAX_DESIGN_BYTES = 1024 * 1024
+_MAX_NODES = 60_000
+_MAX_EXPANDED_NODES = 300_000
+_MAX_DEPTH = 100
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """A scalar, a list or a mapping. ``text`` is a scalar's; ``tag`` what stands before it (`!GetAtt`)."""
 
     kind: str
     at: Place
     text: str = ""
     tag: str = ""
-    items: list[Node] = field(default_factory=list)
-    fields: dict[str, Node] = field(default_factory=dict)
+    items: list[YamlNode] = field(default_factory=list)
+    fields: dict[str, YamlNode] = field(default_factory=dict)
     keys: dict[str, Place] = field(default_factory=dict)
 
-    def get(self, *names: str) -> Node | None:
+    def get(self, *names: str) -> YamlNode | None:
         """The first field of one of these names, whatever their case and joiners."""
         if self.kind != "map":
             return None
-        wanted = {_plain(name) for name in names}
+        wanted = {_normalize(name) for name in names}
         for name, node in self.fields.items():
-            if _plain(name) in wanted:
+            if _normalize(name) in wanted:
                 return node
         return None
 
-    def said(self, *names: str) -> Said | None:
+    def phrase(self, *names: str) -> Phrase | None:
         """A field's text, whatever it is made of."""
         node = self.get(*names)
-        return Said(node.flat(), node.at) if node is not None else None
+        return Phrase(node.flat_text(), node.at) if node is not None else None
 
-    def flat(self) -> str:
+    def flat_text(self) -> str:
         """All text below, in one line; what YAML calls true is "true"."""
         if self.kind == "scalar":
             return self.text
         parts: list[str] = []
-        for depth, node in enumerate(_below(self)):
+        for depth, node in enumerate(_descendants(self)):
             if node.kind == "scalar":
                 parts.append(node.text)
             if depth > 200:
@@ -68,11 +68,11 @@ class Node:
             return None
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[\s_\-.]", "", name).lower()
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _descendants(node: YamlNode) -> Iterator[YamlNode]:
     todo = [node]
     seen = 0
     while todo and seen < 400:
@@ -82,40 +82,40 @@ def _below(node: Node) -> Iterator[Node]:
         todo[:0] = [*each.items, *each.fields.values()]
 
 
-def documents(path: str, content: bytes) -> list[Node]:
-    """The documents of a file; `Unreadable` where it is not YAML, or is a bomb."""
-    if len(content) > LARGEST:
-        raise Unreadable(f"larger than {LARGEST // 1024} KiB, so not looked at")
+def load_documents(path: str, content: bytes) -> list[YamlNode]:
+    """The documents of a file; `UnreadableFile` where it is not YAML, or is a bomb."""
+    if len(content) > MAX_DESIGN_BYTES:
+        raise UnreadableFile(f"larger than {MAX_DESIGN_BYTES // 1024} KiB, so not looked at")
     import yaml  # here, because most runs meet no YAML
 
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Unreadable("not text in UTF-8") from None
+        raise UnreadableFile("not text in UTF-8") from None
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        roots = _composed(path, yaml.parse(text, Loader=loader), yaml)
+        roots = _compose(path, yaml.parse(text, Loader=loader), yaml)
         if path.lower().endswith(".json"):
             json.loads(text)  # YAML takes more than JSON does
         return roots
     except json.JSONDecodeError as error:
-        raise Unreadable(f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
+        raise UnreadableFile(f"not valid JSON: {error.msg}", error.lineno, error.colno) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise Unreadable(f"not valid YAML: {problem}", line, column) from None
+        raise UnreadableFile(f"not valid YAML: {problem}", line, column) from None
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not valid YAML: {error}") from None
+        raise UnreadableFile(f"not valid YAML: {error}") from None
 
 
-def _composed(path: str, events: Any, yaml: Any) -> list[Node]:
-    roots: list[Node] = []
-    open_: list[tuple[Node, list[Node | None]]] = []
-    anchors: dict[str, Node] = {}
+def _compose(path: str, events: Any, yaml: Any) -> list[YamlNode]:
+    roots: list[YamlNode] = []
+    open_: list[tuple[YamlNode, list[YamlNode | None]]] = []
+    anchors: dict[str, YamlNode] = {}
     sizes: dict[int, int] = {}
 
-    def put(node: Node) -> None:
+    def put(node: YamlNode) -> None:
         if not open_:
             roots.append(node)
             return
@@ -135,28 +135,28 @@ def _composed(path: str, events: Any, yaml: Any) -> list[Node]:
             else:
                 parent.fields[name] = node
         total = sizes.get(id(parent), 1) + sizes.get(id(node), 1)
-        if total > _MOST_EXPANDED:
-            raise Unreadable(f"its aliases expand to more than {_MOST_EXPANDED} nodes", node.at.line)
+        if total > _MAX_EXPANDED_NODES:
+            raise UnreadableFile(f"its aliases expand to more than {_MAX_EXPANDED_NODES} nodes", node.at.line)
         sizes[id(parent)] = total
 
     for count, event in enumerate(events):
-        if count > _MOST_NODES:
-            raise Unreadable(f"more than {_MOST_NODES} nodes, so not looked at")
+        if count > _MAX_NODES:
+            raise UnreadableFile(f"more than {_MAX_NODES} nodes, so not looked at")
         if isinstance(event, yaml.AliasEvent):
             known = anchors.get(event.anchor)
             if known is None:
-                raise Unreadable(f"not valid YAML: there is no anchor {event.anchor!r}", event.start_mark.line + 1)
+                raise UnreadableFile(f"not valid YAML: there is no anchor {event.anchor!r}", event.start_mark.line + 1)
             put(known)
         elif isinstance(event, yaml.ScalarEvent):
-            node = Node("scalar", _place(path, event), text=event.value, tag=event.tag or "")
+            node = YamlNode("scalar", _place_of_event(path, event), text=event.value, tag=event.tag or "")
             if event.anchor:
                 anchors[event.anchor] = node
             put(node)
         elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
             kind = "list" if isinstance(event, yaml.SequenceStartEvent) else "map"
-            node = Node(kind, _place(path, event), tag=event.tag or "")
-            if len(open_) >= _DEEPEST:
-                raise Unreadable(f"nested more than {_DEEPEST} deep", event.start_mark.line + 1)
+            node = YamlNode(kind, _place_of_event(path, event), tag=event.tag or "")
+            if len(open_) >= _MAX_DEPTH:
+                raise UnreadableFile(f"nested more than {_MAX_DEPTH} deep", event.start_mark.line + 1)
             open_.append((node, []))
             if event.anchor:
                 anchors[event.anchor] = node
@@ -166,16 +166,16 @@ def _composed(path: str, events: Any, yaml: Any) -> list[Node]:
     return roots
 
 
-def _place(path: str, event: Any) -> Place:
+def _place_of_event(path: str, event: Any) -> Place:
     start, end = event.start_mark, event.end_mark
     if end.line != start.line or end.column <= start.column:
         return Place(path, start.line + 1, start.column + 1, start.line + 1, start.column + 2)
     return Place(path, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
 
-def walk(node: Node, most: int = 20_000) -> Iterator[tuple[str, Place, Node]]:
+def walk_fields(node: YamlNode, most: int = 20_000) -> Iterator[tuple[str, Place, YamlNode]]:
     """Every field below: its name, where that stands, and its value. Shared parts once."""
-    todo: list[Node] = [node]
+    todo: list[YamlNode] = [node]
     seen: set[int] = set()
     while todo and most > 0:
         each = todo.pop()

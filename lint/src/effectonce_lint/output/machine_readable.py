@@ -10,23 +10,25 @@ from effectonce_lint.engine import Report
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES
 
-from .printable import plain, shown
+from .printable import display_path, strip_control_characters
 
 
 def as_json(report: Report, colours: bool) -> str:
     """A list of findings."""
-    return msgspec.json.format(msgspec.json.encode([_object(each) for each in report.findings]), indent=1).decode()
+    return msgspec.json.format(
+        msgspec.json.encode([_finding_object(each) for each in report.findings]), indent=1
+    ).decode()
 
 
-def _object(finding: Finding) -> dict[str, object]:
+def _finding_object(finding: Finding) -> dict[str, object]:
     return {
         "rule": finding.rule,
         "name": RULES[finding.rule].name,
         "severity": finding.severity,
         "message": finding.message,
         "symbol": finding.symbol,
-        "location": _span(finding.place),
-        "related": [{"message": label.text, "location": _span(label.place)} for label in finding.labels],
+        "location": _location_object(finding.place),
+        "related": [{"message": label.text, "location": _location_object(label.place)} for label in finding.labels],
         "path": list(finding.trail),
         "note": finding.note,
         "help": finding.help,
@@ -35,14 +37,14 @@ def _object(finding: Finding) -> dict[str, object]:
         if finding.fix is None
         else {
             "message": finding.fix.text,
-            "edits": [{"location": _span(edit.place), "content": edit.text} for edit in finding.fix.edits],
+            "edits": [{"location": _location_object(edit.place), "content": edit.text} for edit in finding.fix.edits],
         },
     }
 
 
-def _span(place: Place) -> dict[str, object]:
+def _location_object(place: Place) -> dict[str, object]:
     return {
-        "file": shown(place.path),
+        "file": display_path(place.path),
         "line": place.line,
         "column": place.column,
         "end_line": place.end_line or place.line,
@@ -50,40 +52,44 @@ def _span(place: Place) -> dict[str, object]:
     }
 
 
-def github(report: Report, colours: bool) -> str:
+def as_github(report: Report, colours: bool) -> str:
     """Annotations on a pull request."""
     out = []
     for each in report.findings:
         place = each.place
         span = f"line={place.line},col={place.column},endLine={place.end_line or place.line}"
-        where = f"file={_property(shown(place.path))},{span}"
-        title = _property(f"effectonce {each.rule} ({RULES[each.rule].name})")
-        message = _data(f"{each.message}" + (f"\nhelp: {each.help}" if each.help else ""))
+        where = f"file={_escape_property(display_path(place.path))},{span}"
+        title = _escape_property(f"effectonce {each.rule} ({RULES[each.rule].name})")
+        message = _escape_data(f"{each.message}" + (f"\nhelp: {each.help}" if each.help else ""))
         out.append(f"::{each.severity} {where},title={title}::{message}")
     return "\n".join(out)
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def junit(report: Report, colours: bool) -> str:
+def as_junit(report: Report, colours: bool) -> str:
     """A test case a finding."""
     cases = []
     for each in report.findings:
         place = each.place
-        name = quoteattr(plain(f"{each.rule} {shown(place.path)}:{place.line}:{place.column}"))
-        text = escape(
-            plain(f"line {place.line}, column {place.column}: {each.message}")
-            + (f"\nhelp: {plain(each.help)}" if each.help else "")
+        name = quoteattr(
+            strip_control_characters(f"{each.rule} {display_path(place.path)}:{place.line}:{place.column}")
         )
+        text = escape(
+            strip_control_characters(f"line {place.line}, column {place.column}: {each.message}")
+            + (f"\nhelp: {strip_control_characters(each.help)}" if each.help else "")
+        )
+        path = quoteattr(strip_control_characters(display_path(place.path)))
+        message = quoteattr(strip_control_characters(each.message))
         cases.append(
-            f'  <testcase name={name} classname={quoteattr(plain(shown(place.path)))} line="{place.line}">\n'
-            f"    <failure type={quoteattr(each.rule)} message={quoteattr(plain(each.message))}>{text}</failure>\n"
+            f'  <testcase name={name} classname={path} line="{place.line}">\n'
+            f"    <failure type={quoteattr(each.rule)} message={message}>{text}</failure>\n"
             "  </testcase>"
         )
     count = len(cases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """A path as people write it: from here if it is below, with forward slashes."""
     try:
         relative = os.path.relpath(path)
@@ -14,6 +14,6 @@ def shown(path: str) -> str:
     return (path if relative.startswith("..") else relative).replace(os.sep, "/")
 
 
-def plain(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """Without anything that a terminal would obey: names in a source file are not ours."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import ast
 
-from .libraries.message_parts import BODIES, MESSAGE, delivered
+from .libraries.message_parts import BODIES, MESSAGE, message_parameter
 from .project import Project
-from .statements import Walker
-from .values import Consumer, Trace, Val
-from .walk_state import Exhausted
+from .statements import StatementWalker
+from .values import Consumer, Trace, Value
+from .walk_state import FuelExhausted
 
-FUEL = 120_000
+CONSUMER_FUEL = 120_000
 """Expressions that are looked at on the way; what was seen up to there counts."""
 
 
-def walked(project: Project, consumer: Consumer) -> Trace:
+def trace_consumer(project: Project, consumer: Consumer) -> Trace:
     """Everything that ``consumer`` does, in its own code and in what it calls."""
-    walker = Walker(project, consumer.module, FUEL)
+    walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
     if consumer.guard is not None:
         walker.hold((consumer.guard,), "walk")
     try:
         if consumer.function is None:
             walker.block(consumer.module.tree.body)
         else:
-            walker.invoke(consumer.function, _arguments(consumer), {}, consumer.function.node)
-    except Exhausted:
+            walker.invoke(consumer.function, _delivered_arguments(consumer), {}, consumer.function.node)
+    except FuelExhausted:
         pass
     return walker.trace
 
 
-def _arguments(consumer: Consumer) -> tuple[Val, ...]:
+def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
     """What the framework hands over: the message, its fields, its channel. Of a loop: nothing."""
     function = consumer.function
     assert function is not None
@@ -41,24 +41,24 @@ def _arguments(consumer: Consumer) -> tuple[Val, ...]:
         parameters = parameters[1:]
     parameters = parameters[len(function.bound) :]
     tags = dict(consumer.tags)
-    values: list[Val] = []
+    values: list[Value] = []
     for position, parameter in enumerate(parameters):
         if position < len(consumer.given):
             values.append(consumer.given[position])
             continue
         tag = tags.get(position, "")
-        if parameter.arg in function.bound_names or (not tag and _injected(node.args, parameter)):
+        if parameter.arg in function.bound_names or (not tag and _is_injected(node.args, parameter)):
             break
         if tag == "celery.self":
-            values.append(Val(text="self", tag=tag, taint=frozenset({MESSAGE})))
+            values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
             alone = len(parameters) == 1 and not consumer.tags
             whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or alone
-            values.append(delivered(parameter.arg, "" if tag == "body" else tag, whole=whole))
+            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, whole=whole))
     return tuple(values)
 
 
-def _injected(arguments: ast.arguments, parameter: ast.arg) -> bool:
+def _is_injected(arguments: ast.arguments, parameter: ast.arg) -> bool:
     """Whether a parameter is no part of the message: `session=Depends(get_session)`."""
     names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))

@@ -7,68 +7,71 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .modules import Class, Module
-from .values import Function, Scope, Val
+from .modules import ClassDefinition, Module
+from .values import Function, Scope, Value
 
 if TYPE_CHECKING:
-    from .name_resolution import Names
+    from .name_resolution import NameResolver
 
 
-def registered(walk: Names, table: Val) -> tuple[Val, ...]:
+def registered_handlers(walk: NameResolver, table: Value) -> tuple[Value, ...]:
     """What decorators and base classes put into ``table``, in its own file and in those that the consumer's imports."""
     if table.home is None or table.tag not in ("dict", "list"):
         return ()
     known = walk.registries.get((table.home.path, table.text))
     if known is None:
-        known = walk.registries[table.home.path, table.text] = _found(walk, table.home, table.text)
+        known = walk.registries[table.home.path, table.text] = _collect_handlers(walk, table.home, table.text)
     return known
 
 
-def _found(walk: Names, home: Module, name: str) -> tuple[Val, ...]:
-    fills = {id(function) for function in _functions(home) if _stores_in(function, name)}
+def _collect_handlers(walk: NameResolver, home: Module, name: str) -> tuple[Value, ...]:
+    fills = {id(function) for function in _functions_of(home) if _fills_table(function, name)}
     fills |= {
         id(method)
         for cls in home.classes.values()
         for method in cls.methods.values()
-        if method.name == "__init_subclass__" and _stores_in(method, name)
+        if method.name == "__init_subclass__" and _fills_table(method, name)
     }
     if not fills:
         return ()
-    modules = dict.fromkeys([home, walk.start, *imported(walk, walk.start)])
+    modules = dict.fromkeys([home, walk.start, *imported_modules(walk, walk.start)])
     found = [
-        Val(text=function.name, function=Function(function, module))
+        Value(text=function.name, function=Function(function, module))
         for module in modules
-        for function in _functions(module)
-        if any(_fills(walk, module, each, fills) for each in function.decorator_list)
+        for function in _functions_of(module)
+        if any(_is_filling_decorator(walk, module, each, fills) for each in function.decorator_list)
     ]
     found += [
-        Val(text=cls.name, cls=cls)
+        Value(text=cls.name, cls=cls)
         for module in modules
         for cls in module.classes.values()
-        if any(_fills(walk, module, each, fills) for each in cls.node.decorator_list)
+        if any(_is_filling_decorator(walk, module, each, fills) for each in cls.node.decorator_list)
     ]
-    return (*found, *_derived(walk, home, name))
+    return (*found, *_derived_classes(walk, home, name))
 
 
-def _derived(walk: Names, home: Module, name: str) -> Iterator[Val]:
+def _derived_classes(walk: NameResolver, home: Module, name: str) -> Iterator[Value]:
     """The classes that a base class puts into the table as they are defined, by its `__init_subclass__`."""
     for base in home.classes.values():
         define = base.methods.get("__init_subclass__")
-        if define is None or not _stores_in(define, name):
+        if define is None or not _fills_table(define, name):
             continue
-        makes = any(isinstance(each, ast.Call) and _named_cls(each.func) for each in ast.walk(define))
-        modules = [home, *(walk.project.load(path) for path in walk.project.deriving(home.directory, base.name))]
+        makes = any(isinstance(each, ast.Call) and _is_cls(each.func) for each in ast.walk(define))
+        modules = [
+            home,
+            *(walk.project.load(path) for path in walk.project.files_deriving_from(home.directory, base.name)),
+        ]
         for module in dict.fromkeys(each for each in modules if each is not None):
             for cls in module.classes.values():
-                if _derives(walk, cls, base):
-                    yield walk.instance_of(cls, (), {}, cls.name) if makes else Val(text=cls.name, cls=cls)
+                if _derives_from(walk, cls, base):
+                    yield walk.instance_of(cls, (), {}, cls.name) if makes else Value(text=cls.name, cls=cls)
 
 
-def _named_cls(node: ast.expr) -> bool:
+def _is_cls(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "cls"
 
 
-def _functions(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _functions_of(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [
         binding.node
         for bindings in module.bindings.values()
@@ -77,7 +80,7 @@ def _functions(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     ]
 
 
-def _stores_in(function: ast.AST, name: str) -> bool:
+def _fills_table(function: ast.AST, name: str) -> bool:
     """Whether a function puts something into the table: `TABLE[…] = fn`, `TABLE[…].append(fn)`."""
     for each in ast.walk(function):
         match each:
@@ -89,16 +92,16 @@ def _stores_in(function: ast.AST, name: str) -> bool:
     return False
 
 
-def _fills(walk: Names, module: Module, decorator: ast.expr, fills: set[int]) -> bool:
+def _is_filling_decorator(walk: NameResolver, module: Module, decorator: ast.expr, fills: set[int]) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     if not isinstance(target, ast.Name | ast.Attribute):
         return False
-    with walk.quietly(), walk.within(Scope(module)):
+    with walk.quietly(), walk.in_scope(Scope(module)):
         function = walk.value(target).function
     return function is not None and id(function.node) in fills
 
 
-def imported(walk: Names, module: Module) -> Iterator[Module]:
+def imported_modules(walk: NameResolver, module: Module) -> Iterator[Module]:
     """The project's own modules that ``module`` imports."""
     for _, binding in module.imports:
         for path in walk.project.sources(module, binding):
@@ -107,22 +110,22 @@ def imported(walk: Names, module: Module) -> Iterator[Module]:
                 yield found
 
 
-def filled_in(walk: Names, cls: Class, attr: str) -> tuple[Val, ...]:
+def implementations_of(walk: NameResolver, cls: ClassDefinition, attr: str) -> tuple[Value, ...]:
     """What other classes make of the method of an abstract one, or of a protocol: those beside it, else those that
     derive from it in other files of the project."""
     protocol = any((base.ref or base.text).endswith("Protocol") for base in walk.bases(cls))
     beside = [
         other
         for other in cls.module.classes.values()
-        if _derives(walk, other, cls)
-        or (protocol and other is not cls and not other.abstract and cls.abstract <= set(other.methods))
+        if _derives_from(walk, other, cls)
+        or (protocol and other is not cls and not other.abstract_methods and cls.abstract_methods <= set(other.methods))
     ]
     if walk.scope.owner is not cls and not any(attr in other.methods for other in beside):
-        for path in walk.project.deriving(cls.module.directory, cls.name):
+        for path in walk.project.files_deriving_from(cls.module.directory, cls.name):
             module = walk.project.load(path)
-            beside += [each for each in module.classes.values() if _derives(walk, each, cls)] if module else []
+            beside += [each for each in module.classes.values() if _derives_from(walk, each, cls)] if module else []
     return tuple(
-        Val(
+        Value(
             text=attr,
             function=Function(
                 other.methods[attr], other.module, owner=other, receiver=walk.instance_of(other, (), {}, "self")
@@ -133,5 +136,5 @@ def filled_in(walk: Names, cls: Class, attr: str) -> tuple[Val, ...]:
     )
 
 
-def _derives(walk: Names, cls: Class, base: Class) -> bool:
+def _derives_from(walk: NameResolver, cls: ClassDefinition, base: ClassDefinition) -> bool:
     return any(each.cls is base for each in walk.bases(cls))

@@ -8,57 +8,57 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from effectonce_lint.word_lists import words
+from effectonce_lint.word_lists import word_set
 
 if TYPE_CHECKING:
     from .modules import Module
 
-_KINDS = words(
+_QUEUE_CLASSES = word_set(
     "queue.Queue queue.LifoQueue queue.PriorityQueue queue.SimpleQueue asyncio.Queue asyncio.LifoQueue"
     " asyncio.PriorityQueue multiprocessing.Queue multiprocessing.JoinableQueue multiprocessing.SimpleQueue"
     " collections.deque"
 )
-_MAY = re.compile(
+_MAY_MAKE_QUEUE = re.compile(
     rb"\bfrom (?:queue|asyncio|multiprocessing|collections) import\b[^\n]*(?:Queue|deque|\()"
     rb"|\b\w+\.(?:\w*Queue|deque)\b"
 )
-TAKES = words("get get_nowait popleft pop")
+TAKE_METHODS = word_set("get get_nowait popleft pop")
 
 
 @dataclass(slots=True)
-class Taker:
+class QueueReader:
     """A function that takes from a queue, and the class whose method it is."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
     owner: ast.ClassDef | None
 
 
-def last(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     """The name that a queue goes by wherever it is handed to: ``jobs`` of `jobs`, `self.jobs` and `worker.jobs`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def takers(module: Module) -> dict[str, list[Taker]]:
+def find_readers(module: Module) -> dict[str, list[QueueReader]]:
     """Of every queue that ``module`` makes, or says by an annotation to be one: who takes from it."""
-    if not _MAY.search(module.content):
+    if not _MAY_MAKE_QUEUE.search(module.content):
         return {}
-    out: dict[str, list[Taker]] = {name: [] for name in _made(module)}
-    for taker in _functions(module.tree, None) if out else ():
-        for name in {last(each.value) for each in _own(taker.node) if isinstance(each, ast.Attribute)}:
-            if name in out and any(_takes(each, name) for each in _own(taker.node)):
+    out: dict[str, list[QueueReader]] = {name: [] for name in _queue_names(module)}
+    for taker in _walk_functions(module.tree, None) if out else ():
+        for name in {last_name(each.value) for each in _own_nodes(taker.node) if isinstance(each, ast.Attribute)}:
+            if name in out and any(_is_take(each, name) for each in _own_nodes(taker.node)):
                 out[name].append(taker)
     return out
 
 
-def _made(module: Module) -> Iterator[str]:
+def _queue_names(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         match node:
             case ast.Assign(value=ast.Call(func=made, keywords=keywords)):
                 if _is_queue(module, made) and not any(each.arg == "maxlen" for each in keywords):  # a ring forgets
-                    yield from map(last, node.targets)
+                    yield from map(last_name, node.targets)
             case ast.AnnAssign(target=target, annotation=said):
                 if _is_queue(module, said):
-                    yield last(target)
+                    yield last_name(target)
             case ast.arg(arg=name, annotation=ast.expr() as said):
                 if _is_queue(module, said):
                     yield name
@@ -69,9 +69,9 @@ def _is_queue(module: Module, node: ast.expr) -> bool:
         node = node.value
     top, _, rest = _dotted(node).partition(".")
     for binding in module.bindings.get(top, ()):
-        if binding.kind == "import" and f"{binding.source}.{rest}" in _KINDS:
+        if binding.kind == "import" and f"{binding.source}.{rest}" in _QUEUE_CLASSES:
             return True
-        if binding.kind == "from" and not rest and f"{binding.source}.{binding.name}" in _KINDS:
+        if binding.kind == "from" and not rest and f"{binding.source}.{binding.name}" in _QUEUE_CLASSES:
             return True
     return False
 
@@ -87,16 +87,16 @@ def _dotted(node: ast.expr) -> str:
     return ""
 
 
-def _functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[Taker]:
+def _walk_functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[QueueReader]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Taker(child, owner)
-            yield from _functions(child, None)
+            yield QueueReader(child, owner)
+            yield from _walk_functions(child, None)
         else:
-            yield from _functions(child, child if isinstance(child, ast.ClassDef) else owner)
+            yield from _walk_functions(child, child if isinstance(child, ast.ClassDef) else owner)
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """What a function does itself, without the functions inside it."""
     todo = list(ast.iter_child_nodes(function))
     while todo:
@@ -106,5 +106,5 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def _takes(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in TAKES and last(node.value) == name
+def _is_take(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in TAKE_METHODS and last_name(node.value) == name

@@ -6,14 +6,14 @@ import ast
 from abc import abstractmethod
 from dataclasses import replace
 
-from .handler_tables import filled_in, registered
+from .handler_tables import implementations_of, registered_handlers
 from .libraries import orm_rows
-from .libraries.message_parts import MESSAGE, PAYLOAD, part_of_message
+from .libraries.message_parts import MESSAGE, PAYLOAD, mark_message_part
 from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
 from .libraries.record_services import SERVICES
-from .modules import Binding, Class, Module
-from .values import NOTHING, Function, Instance, Op, Scope, Val
-from .walk_state import BUILTINS, Walk, origins, taints
+from .modules import Binding, ClassDefinition, Module
+from .values import NOTHING, Function, Instance, Operation, Scope, Value
+from .walk_state import BUILTINS, WalkState, origins_of, taints_of
 
 _WRAPPERS = (
     "Optional",
@@ -33,12 +33,12 @@ _WRAPPERS = (
 )
 
 
-class Names(Walk):
+class NameResolver(WalkState):
     """Finds out what a name, an attribute or an annotation means."""
 
     # -- names
 
-    def name(self, name: str) -> Val:
+    def name(self, name: str) -> Value:
         found = self.scope.find(name)
         if found is not None:
             return found
@@ -46,58 +46,58 @@ class Names(Walk):
         if name in module.bindings:
             return self.global_value(module, name)
         if name in BUILTINS:
-            return Val(text=name, ref=f"builtins.{name}")
-        return self._starred(module, name) if "*" in module.bindings else Val(text=name)
+            return Value(text=name, ref=f"builtins.{name}")
+        return self._value_of_star_import(module, name) if "*" in module.bindings else Value(text=name)
 
-    def _starred(self, module: Module, name: str) -> Val:
+    def _value_of_star_import(self, module: Module, name: str) -> Value:
         """A name that `from … import *` may bring, where the project's own file has it."""
         for binding in module.bindings["*"]:
             for path in self.project.sources(module, replace(binding, name="")):
                 source = self.project.load(path)
                 if source is not None and name in source.bindings:
                     return self.global_value(source, name)
-        return Val(text=name)
+        return Value(text=name)
 
-    def global_value(self, module: Module, name: str) -> Val:
+    def global_value(self, module: Module, name: str) -> Value:
         """What a name of a module stands for, found out when it is first asked for."""
         known = module.values.get(name)
         if known is not None:
             return known
-        module.values[name] = Val(text=name)  # for those that are defined by way of themselves
-        with self.quietly(), self.within(Scope(module)):
+        module.values[name] = Value(text=name)  # for those that are defined by way of themselves
+        with self.quietly(), self.in_scope(Scope(module)):
             values = []
             for binding in module.bindings.get(name, ()):
-                value = self._bound(module, name, binding)
+                value = self._value_of_binding(module, name, binding)
                 if value.literal is None and len(module.bindings[name]) > 1:
                     continue  # `producer = None`, and the real one elsewhere
                 values.append(value)
             found = next((each for each in reversed(values) if each.function or each.cls), None)
-            found = found or next((each for each in values if each.known()), None)
-            found = found or (values[0] if values else Val(text=name))
+            found = found or next((each for each in values if each.is_known()), None)
+            found = found or (values[0] if values else Value(text=name))
             if found.tag in ("dict", "list") and found.home is None:
                 found = replace(found, home=module)
             module.values[name] = replace(found, origin=()) if found.origin else found
         return module.values[name]
 
-    def _bound(self, module: Module, name: str, binding: Binding) -> Val:
+    def _value_of_binding(self, module: Module, name: str, binding: Binding) -> Value:
         if binding.kind in ("import", "from"):
-            return self.imported(module, binding)
+            return self.value_of_import(module, binding)
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return Val(text=name, function=Function(binding.node, module))
+            return Value(text=name, function=Function(binding.node, module))
         if isinstance(binding.node, ast.ClassDef):
-            return Val(text=name, cls=module.classes[name])
-        value = Val(text=name)
+            return Value(text=name, cls=module.classes[name])
+        value = Value(text=name)
         if binding.value is not None:
             value = replace(self.value(binding.value), text=name)
             if binding.kind == "element":
-                value = value.items[binding.index] if binding.index < len(value.items) else Val(text=name)
+                value = value.items[binding.index] if binding.index < len(value.items) else Value(text=name)
             elif binding.kind == "with":
-                value = replace(self.entered(value), text=name)
-        if not value.known() and binding.annotation is not None:
-            value = replace(self.annotated(binding.annotation), text=name)
+                value = replace(self.value_of_enter(value), text=name)
+        if not value.is_known() and binding.annotation is not None:
+            value = replace(self.value_of_annotation(binding.annotation), text=name)
         return value
 
-    def imported(self, module: Module, binding: Binding) -> Val:
+    def value_of_import(self, module: Module, binding: Binding) -> Value:
         """What an import binds: a module of the project, something in one, or a name outside."""
         if binding.kind == "import":
             return self._module(module, binding.source)
@@ -115,46 +115,48 @@ class Names(Walk):
             return self.global_value(source, binding.name)
         target = self.project.load(submodule) if submodule else None
         if target is not None:
-            return Val(text=binding.name, module=target, ref=dotted)
+            return Value(text=binding.name, module=target, ref=dotted)
         if source is not None and "*" in source.bindings:
             for star in source.bindings["*"]:
-                found = self.imported(source, replace(star, name=binding.name))
-                if found.known():
+                found = self.value_of_import(source, replace(star, name=binding.name))
+                if found.is_known():
                     return found
-        return self._handed_out(dotted, binding.name)
+        return self._value_outside(dotted, binding.name)
 
     @staticmethod
-    def _handed_out(dotted: str, name: str) -> Val:
+    def _value_outside(dotted: str, name: str) -> Value:
         """A name outside the project. Some libraries hand out objects: `from flask import request`."""
         last = dotted.rpartition(".")[2]
         tag = tag_of(dotted) if last in ("request", "current_app", "async_shared_broker") else ""
-        return Val(
+        return Value(
             text=name, ref=dotted, tag=tag, taint=frozenset({MESSAGE, PAYLOAD}) if tag == "web.request" else NOTHING
         )
 
-    def _module(self, module: Module, dotted: str) -> Val:
+    def _module(self, module: Module, dotted: str) -> Value:
         path = self.project.find(module.directory, dotted)
         found = self.project.load(path) if path else None
-        return Val(text=dotted, module=found, ref=dotted)
+        return Value(text=dotted, module=found, ref=dotted)
 
-    def by_path(self, dotted: str) -> Val:
+    def value_of_dotted_name(self, dotted: str) -> Value:
         """What a string names: `"jobs.reports.send"`."""
         where, _, name = dotted.replace(":", ".").rpartition(".")
         path = self.project.find(self.module.directory, where) if where else ""
         found = self.project.load(path) if path else None
-        return self.global_value(found, name) if found is not None and name in found.bindings else Val(text=dotted)
+        return self.global_value(found, name) if found is not None and name in found.bindings else Value(text=dotted)
 
     # -- attributes and items
 
-    def attribute(self, base: Val, attr: str) -> Val:
+    def attribute(self, base: Value, attr: str) -> Value:
         text = self.text(base.text, ".", attr)
         if base.module is not None:
             if attr in base.module.bindings:
                 return self.global_value(base.module, attr)
-            return self._module(base.module, f"{base.ref}.{attr}") if base.ref else Val(text=text)
+            return self._module(base.module, f"{base.ref}.{attr}") if base.ref else Value(text=text)
         if base.tag == "one of":
             parts = tuple(self.attribute(each, attr) for each in base.items)
-            return Val(text=text, tag="one of", items=parts, base=base, attr=attr, taint=base.taint, origin=base.origin)
+            return Value(
+                text=text, tag="one of", items=parts, base=base, attr=attr, taint=base.taint, origin=base.origin
+            )
         if base.instance is not None and (found := self.member(base, base.instance.cls, attr)):
             return found
         if base.cls is not None and attr not in orm_rows.MANAGERS and (found := self._class_member(base, attr)):
@@ -169,10 +171,10 @@ class Names(Walk):
             found = self._module(self.module, f"{base.ref}.{attr}")
             if found.module is not None:
                 return found
-            return Val(text=text, ref=f"{base.ref}.{attr}", base=base, attr=attr, taint=base.taint)
+            return Value(text=text, ref=f"{base.ref}.{attr}", base=base, attr=attr, taint=base.taint)
         if base.fields is not None and attr in base.fields:
             return base.fields[attr]
-        value = Val(
+        value = Value(
             text=text,
             base=base,
             attr=attr,
@@ -185,15 +187,15 @@ class Names(Walk):
         elif base.tag in ("mongo.client", "mongo.db") and not value.tag:
             value.tag = "mongo.db" if base.tag == "mongo.client" else "mongo.collection"
         if base.taint:
-            part_of_message(value, base, attr)
-        return self.of_entity(value, base, attr)
+            mark_message_part(value, base, attr)
+        return self.entity_attribute(value, base, attr)
 
-    def of_entity(self, value: Val, base: Val, attr: str) -> Val:
+    def entity_attribute(self, value: Value, base: Value, attr: str) -> Value:
         """An attribute of a row that was read: testing it later is a check on that row's state."""
         rows = [op for op in base.origin if op.kind == "read" and op.store in ("orm", "entity")]
         if rows and base.tag == "orm.entity":
             row = rows[0]
-            check = Op(
+            check = Operation(
                 "read",
                 row.at,
                 text=f"{base.text}.{attr}",
@@ -211,13 +213,13 @@ class Names(Walk):
             value.origin = (last,)
         return value
 
-    def member(self, base: Val, cls: Class, attr: str) -> Val | None:
+    def member(self, base: Value, cls: ClassDefinition, attr: str) -> Value | None:
         """An attribute of an object of the project's: a method, or what was put on ``self``."""
         assert base.instance is not None
         known = base.instance.attributes.get(attr)
         if known is not None:
             return known
-        base.instance.attributes[attr] = Val(text=self.text(base.text, ".", attr), base=base, attr=attr)
+        base.instance.attributes[attr] = Value(text=self.text(base.text, ".", attr), base=base, attr=attr)
         found = self._find_member(base, cls, attr)
         if found is None:
             del base.instance.attributes[attr]
@@ -225,23 +227,27 @@ class Names(Walk):
             base.instance.attributes[attr] = found
         return found
 
-    def _find_member(self, base: Val, cls: Class, attr: str) -> Val | None:
+    def _find_member(self, base: Value, cls: ClassDefinition, attr: str) -> Value | None:
         assert base.instance is not None
         text = self.text(base.text, ".", attr)
-        if attr in cls.abstract and cls is base.instance.cls and (filled := filled_in(self, cls, attr)):
-            return Val(text=text, items=filled, tag="one of")
+        if (
+            attr in cls.abstract_methods
+            and cls is base.instance.cls
+            and (filled := implementations_of(self, cls, attr))
+        ):
+            return Value(text=text, items=filled, tag="one of")
         if attr in cls.methods:
             function = Function(cls.methods[attr], cls.module, owner=cls, receiver=base)
-            if any(_named(each, "property", "cached_property") for each in cls.methods[attr].decorator_list):
+            if any(_is_named(each, "property", "cached_property") for each in cls.methods[attr].decorator_list):
                 with self.quietly():
                     return replace(self.invoke(function, (), {}, cls.methods[attr]), text=text)
-            return Val(text=text, base=base, attr=attr, function=function)
-        for value, annotation, method in cls.assigned.get(attr, ()):
-            with self.quietly(), self.within(Scope(cls.module, owner=cls)):
+            return Value(text=text, base=base, attr=attr, function=function)
+        for value, annotation, method in cls.self_assignments.get(attr, ()):
+            with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
                 self.parameters(
-                    Function(method, cls.module, owner=cls, receiver=base), *self._made_with(base.instance, method)
+                    Function(method, cls.module, owner=cls, receiver=base), *self._init_arguments(base.instance, method)
                 )
-                found = self._typed(value, annotation)
+                found = self._typed_value(value, annotation)
             if found is not None and found.literal is not None:
                 made_by = found.base if found.base is not None and not found.tag else base
                 return replace(found, text=text, base=made_by, attr=attr)
@@ -250,8 +256,8 @@ class Names(Walk):
             given = base.instance.keywords.get(attr)
             if given is None and position < len(base.instance.arguments) and "__init__" not in cls.methods:
                 given = base.instance.arguments[position]
-            with self.quietly(), self.within(Scope(cls.module, owner=cls)):
-                found = given if given is not None and given.known() else self._typed(*cls.attributes[attr])
+            with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
+                found = given if given is not None and given.is_known() else self._typed_value(*cls.attributes[attr])
             if found is not None:
                 return replace(found, text=text, base=base, attr=attr)
         for parent in self.bases(cls):
@@ -260,38 +266,38 @@ class Names(Walk):
         return None
 
     @staticmethod
-    def _made_with(instance: Instance, method: ast.AST) -> tuple[tuple[Val, ...], dict[str, Val]]:
+    def _init_arguments(instance: Instance, method: ast.AST) -> tuple[tuple[Value, ...], dict[str, Value]]:
         if getattr(method, "name", "") == "__init__":
             return instance.arguments, instance.keywords
         return (), {}
 
-    def _typed(self, value: ast.expr | None, annotation: ast.expr | None) -> Val | None:
-        found = self.value(_made_by_default(value)) if value is not None else None
-        if (found is None or not found.known()) and annotation is not None:
-            typed = self.annotated(annotation)
-            if typed.known():
+    def _typed_value(self, value: ast.expr | None, annotation: ast.expr | None) -> Value | None:
+        found = self.value(_default_factory_call(value)) if value is not None else None
+        if (found is None or not found.is_known()) and annotation is not None:
+            typed = self.value_of_annotation(annotation)
+            if typed.is_known():
                 return typed
         return found
 
-    def _class_member(self, base: Val, attr: str) -> Val | None:
+    def _class_member(self, base: Value, attr: str) -> Value | None:
         assert base.cls is not None
         if attr in base.cls.methods:
-            return Val(
+            return Value(
                 text=self.text(base.text, ".", attr),
                 function=Function(base.cls.methods[attr], base.cls.module, owner=base.cls),
             )
         if attr in base.cls.attributes and (value := base.cls.attributes[attr][0]) is not None:
-            with self.quietly(), self.within(Scope(base.cls.module, owner=base.cls)):
+            with self.quietly(), self.in_scope(Scope(base.cls.module, owner=base.cls)):
                 found = self.value(value)
-            if found.known():
+            if found.is_known():
                 return replace(found, text=self.text(base.text, ".", attr), base=base, attr=attr)
         return None
 
-    def bases(self, cls: Class) -> list[Val]:
+    def bases(self, cls: ClassDefinition) -> list[Value]:
         """What a class derives from."""
         if cls.bases is None:
             cls.bases = []  # for one that derives from itself
-            with self.quietly(), self.within(Scope(cls.module)):
+            with self.quietly(), self.in_scope(Scope(cls.module)):
                 cls.bases = [
                     self.value(each.value if isinstance(each, ast.Subscript) else each)  # `Repository[Order]`
                     for each in cls.node.bases
@@ -299,7 +305,7 @@ class Names(Walk):
                 ]
         return cls.bases
 
-    def ancestry(self, cls: Class, depth: int = 6) -> list[str]:
+    def ancestry(self, cls: ClassDefinition, depth: int = 6) -> list[str]:
         """The names of all that a class derives from: dotted where they are outside the project."""
         out: list[str] = []
         for base in self.bases(cls):
@@ -309,22 +315,22 @@ class Names(Walk):
                 out.append(base.ref or base.text)
         return out
 
-    def item(self, base: Val, index: Val) -> Val:
-        if base.home is not None and not base.fields and not base.items and (filled := registered(self, base)):
-            return Val(text=self.text(base.text, "[", index.text, "]"), items=filled, tag="one of")
+    def item(self, base: Value, index: Value) -> Value:
+        if base.home is not None and not base.fields and not base.items and (filled := registered_handlers(self, base)):
+            return Value(text=self.text(base.text, "[", index.text, "]"), items=filled, tag="one of")
         if base.fields is not None:
             if isinstance(index.literal, str) and index.literal in base.fields:
                 return base.fields[index.literal]
             functions = tuple(each for each in base.fields.values() if each.function or each.cls or each.instance)
             if functions and not isinstance(index.literal, str):
-                return Val(text=self.text(base.text, "[", index.text, "]"), items=functions, tag="one of")
+                return Value(text=self.text(base.text, "[", index.text, "]"), items=functions, tag="one of")
         if base.items and isinstance(index.literal, int) and -len(base.items) <= index.literal < len(base.items):
             return base.items[index.literal]
-        value = Val(
+        value = Value(
             text=self.text(base.text, "[", index.text, "]"),
             base=base,
             taint=base.taint,
-            origin=origins(base, index),
+            origin=origins_of(base, index),
             attr=index.literal if isinstance(index.literal, str) else "",
         )
         if base.tag in ("mongo.client", "mongo.db"):
@@ -334,50 +340,52 @@ class Names(Walk):
         elif base.tag == "django.connections":
             value.tag = "sql.conn"
         if base.taint or base.tag:
-            part_of_message(value, base, value.attr)
+            mark_message_part(value, base, value.attr)
         return value
 
     # -- types
 
-    def annotated(self, node: ast.expr) -> Val:
+    def value_of_annotation(self, node: ast.expr) -> Value:
         """A value of the type that an annotation names."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
                 node = ast.parse(node.value, mode="eval").body
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                return Val()
+                return Value()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            left = self.annotated(node.left)
-            return left if left.known() else self.annotated(node.right)
+            left = self.value_of_annotation(node.left)
+            return left if left.is_known() else self.value_of_annotation(node.right)
         if isinstance(node, ast.Subscript):
             outer = self.value(node.value)
             last = (outer.ref or outer.text).rpartition(".")[2]
             inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if last in _WRAPPERS:
                 for each in inner:
-                    found = self._depends(each) if isinstance(each, ast.Call) else self.annotated(each)
-                    if found.known():
+                    found = (
+                        self._resolve_dependency(each) if isinstance(each, ast.Call) else self.value_of_annotation(each)
+                    )
+                    if found.is_known():
                         return found
-                return Val()
+                return Value()
             node = node.value
         if not isinstance(node, ast.Name | ast.Attribute):
-            return Val()
-        if isinstance(node, ast.Name) and (alias := self._alias(self.module, node.id)) is not None:
+            return Value()
+        if isinstance(node, ast.Name) and (alias := self._find_alias(self.module, node.id)) is not None:
             module, aliased = alias
-            with self.within(Scope(module)):
-                return self.annotated(aliased)
+            with self.in_scope(Scope(module)):
+                return self.value_of_annotation(aliased)
         found = self.value(node)
         if found.cls is not None:
             return self.instance_of(found.cls, (), {}, found.text)
         if found.ref and (tag := tag_of(found.ref)):
-            return Val(text=found.text, tag=tag)
+            return Value(text=found.text, tag=tag)
         if found.ref in ("builtins.set", "builtins.dict", "builtins.list"):
-            return Val(text=found.text, tag=found.ref[9:])
+            return Value(text=found.text, tag=found.ref[9:])
         if found.ref.startswith(SERVICES):
-            return Val(text=found.text, tag="service", base=found)
-        return Val(tag=found.tag)
+            return Value(text=found.text, tag="service", base=found)
+        return Value(tag=found.tag)
 
-    def _alias(self, module: Module, name: str, depth: int = 3) -> tuple[Module, ast.expr] | None:
+    def _find_alias(self, module: Module, name: str, depth: int = 3) -> tuple[Module, ast.expr] | None:
         """`SessionDep = Annotated[Session, Depends(…)]`, here or where it is imported from."""
         for binding in module.bindings.get(name, ()):
             if binding.kind == "value" and isinstance(binding.value, ast.Subscript):
@@ -389,14 +397,14 @@ class Names(Walk):
                     path = self.project.find(module.directory, binding.source)
                 source = self.project.load(path) if path else None
                 if source is not None:
-                    return self._alias(source, binding.name, depth - 1)
+                    return self._find_alias(source, binding.name, depth - 1)
         return None
 
-    def _depends(self, node: ast.Call) -> Val:
+    def _resolve_dependency(self, node: ast.Call) -> Value:
         """`Depends(get_session)`: what the dependency gives."""
         function = self.value(node.func)
         if not (function.ref or function.text).endswith("Depends") or not node.args:
-            return Val()
+            return Value()
         with self.quietly():
             provider = self.value(node.args[0])
             if provider.function is not None:
@@ -404,44 +412,48 @@ class Names(Walk):
                 return given.items[0] if given.tag == "generator" and given.items else given
             if provider.cls is not None:
                 return self.instance_of(provider.cls, (), {}, provider.text)
-        return Val()
+        return Value()
 
-    def instance_of(self, cls: Class, args: tuple[Val, ...], keywords: dict[str, Val], text: str) -> Val:
+    def instance_of(
+        self, cls: ClassDefinition, args: tuple[Value, ...], keywords: dict[str, Value], text: str
+    ) -> Value:
         tag = ""
         for ancestor in self.ancestry(cls):
             tag = tag or tag_of(ancestor)
-        return Val(
+        return Value(
             text=text,
             tag=tag,
             instance=Instance(cls, args, keywords),
-            taint=taints(*args, *keywords.values()),
+            taint=taints_of(*args, *keywords.values()),
             origin=(),
         )
 
     # -- in the other parts of the walk
 
     @abstractmethod
-    def value(self, node: ast.expr) -> Val: ...
+    def value(self, node: ast.expr) -> Value: ...
 
     @abstractmethod
-    def invoke(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST) -> Val: ...
+    def invoke(
+        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST
+    ) -> Value: ...
 
     @abstractmethod
-    def parameters(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val]) -> None: ...
+    def parameters(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> None: ...
 
     @abstractmethod
-    def entered(self, value: Val) -> Val: ...
+    def value_of_enter(self, value: Value) -> Value: ...
 
 
-def _made_by_default(node: ast.expr) -> ast.expr:
+def _default_factory_call(node: ast.expr) -> ast.expr:
     """Of a dataclass's `field(default_factory=new_key)`: the call that makes the default."""
-    if isinstance(node, ast.Call) and _named(node.func, "field", "Field", "ib"):
+    if isinstance(node, ast.Call) and _is_named(node.func, "field", "Field", "ib"):
         for each in node.keywords:
             if each.arg in ("default_factory", "factory"):
                 return ast.copy_location(ast.Call(func=each.value, args=[], keywords=[]), node)
     return node
 
 
-def _named(node: ast.expr, *names: str) -> bool:
+def _is_named(node: ast.expr, *names: str) -> bool:
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return last in names

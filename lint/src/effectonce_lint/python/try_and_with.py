@@ -7,22 +7,22 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
-from effectonce_lint.word_lists import words
+from effectonce_lint.word_lists import word_set
 
-from .calls import Calls, Frame, Guarded, InTransaction
+from .calls import CallFrame, CallWalker, InTransaction, UnderGuard
 from .libraries import error_handling, guards
-from .values import UNKNOWN, Function, Handler, Op, Scope, Val
-from .walk_state import joined, origins, taints
+from .values import UNKNOWN, ExceptBlock, Function, Operation, Scope, Value
+from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
-_VIOLATIONS = words(
+_VIOLATIONS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
     " ConditionalCheckFailedException ClientError AlreadyExists AlreadyExistsError FileExistsError Conflict"
     " DuplicateEntry ConstraintError NotUniqueError UniqueConstraintError ItemAlreadyExists BulkWriteError"
     " TransactionCanceledException"
 )
 """Errors that say: it was there already."""
-_BROAD = words(
+_BROAD = word_set(
     "Exception BaseException builtins.Exception builtins.BaseException requests.RequestException httpx.HTTPError"
     " requests.exceptions.RequestException httpx.RequestError aiohttp.ClientError stripe.StripeError"
     " stripe.error.StripeError smtplib.SMTPException psycopg.Error psycopg2.Error pymysql.Error pymysql.MySQLError"
@@ -32,14 +32,14 @@ _BROAD = words(
 """Errors that mean "whatever goes wrong": of everything, or of one library."""
 
 
-class Contexts(Calls):
+class TryWithWalker(CallWalker):
     """Walks through `try` and `with`. Each gives how it ends: "next", or how it leaves ("return", "raise", "loop")."""
 
     # -- errors
 
-    def tried(self, node: ast.Try | ast.TryStar) -> str:
+    def walk_try(self, node: ast.Try | ast.TryStar) -> str:
         number = self.number()
-        names = [self._caught(handler) for handler in node.handlers]
+        names = [self._caught_names(handler) for handler in node.handlers]
         catches = any(each.rpartition(".")[2] in _VIOLATIONS for caught in names for each in caught)
         before = dict(self.scope.names)
         outer, held, ops = self.tries, len(self.held), len(self.trace.ops)
@@ -69,7 +69,7 @@ class Contexts(Calls):
             del self.held[held:]
             self.scope.names = {**before, **{k: v for k, v in body_names.items() if k not in before}}
             self.epoch = epoch
-            end = self._handler(handler, caught, number, tuple(claims))
+            end = self._walk_except(handler, caught, number, tuple(claims))
             ends.append(end)
             if end == NEXT:
                 states.append(self.scope.names)
@@ -82,30 +82,32 @@ class Contexts(Calls):
             self.held.extend(inside)
         else:
             self.held.extend(each for each in inside if each.op not in claims)
-        control = Val(origin=tuple(claims))
-        self.scope.names = self.merged(before, states, control) if states else body_names
+        control = Value(origin=tuple(claims))
+        self.scope.names = self.merge_names(before, states, control) if states else body_names
         if node.finalbody:
             final, self.final = self.final, True
             last = self.block(node.finalbody)
             self.final = final
             if last != NEXT:
                 return last
-        return NEXT if NEXT in ends else worst(ends)
+        return NEXT if NEXT in ends else worst_ending(ends)
 
-    def _caught(self, handler: ast.ExceptHandler) -> tuple[str, ...]:
+    def _caught_names(self, handler: ast.ExceptHandler) -> tuple[str, ...]:
         if handler.type is None:
             return ("BaseException",)
         value = self.value(handler.type)
         parts = value.items or (value,)
         return tuple(each.ref or (each.cls.name if each.cls else each.text) for each in parts)
 
-    def _handler(self, handler: ast.ExceptHandler, caught: tuple[str, ...], body: int, claims: tuple[Op, ...]) -> str:
+    def _walk_except(
+        self, handler: ast.ExceptHandler, caught: tuple[str, ...], body: int, claims: tuple[Operation, ...]
+    ) -> str:
         number = self.number()
         outer, arms = self.handlers, self.arms
         self.handlers = (*outer, number)
         self.arms = (*arms, (number, 0))
         if handler.name:
-            self.scope.names[handler.name] = Val(text=handler.name)
+            self.scope.names[handler.name] = Value(text=handler.name)
         violated = any(each.rpartition(".")[2] in _VIOLATIONS for each in caught)
         self.conditions.append(claims if violated else ())
         start = len(self.trace.ops)
@@ -117,7 +119,7 @@ class Contexts(Calls):
         if not self.muted:
             done = self.trace.ops[start:]
             self.trace.handlers.append(
-                Handler(
+                ExceptBlock(
                     number,
                     body,
                     self.place(handler.type or handler),
@@ -126,33 +128,33 @@ class Contexts(Calls):
                     how=how,
                     raises=how == "raise" or any(op.kind in ("raise", "retry", "nack") for op in done),
                     returns_failure=error_handling.returns_failure(handler.body),
-                    says_false=error_handling.says_false(handler.body),
+                    says_false=error_handling.returns_false(handler.body),
                     depth=len(self.frames),
                     trivial=all(op.kind in ("ack", "commit", "rollback", "wait") for op in done)
-                    and error_handling.only_tells(handler.body),
+                    and error_handling.only_reports(handler.body),
                 )
             )
         return how
 
     # -- contexts
 
-    def under(self, items: list[ast.withitem], body: list[ast.stmt]) -> str:
+    def walk_with(self, items: list[ast.withitem], body: list[ast.stmt]) -> str:
         if not items:
             return self.block(body)
         item, *rest = items
         call = item.context_expr.value if isinstance(item.context_expr, ast.Await) else item.context_expr
         if isinstance(call, ast.Call) and (function := self.generator(call)) is not None:
-            return self._managed(item, function, lambda: self.under(rest, body))
+            return self._enter_generator_manager(item, function, lambda: self.walk_with(rest, body))
         value = self.value(item.context_expr)
         if value.instance is not None and not value.tag:
-            return self._through_object(item, value, lambda: self.under(rest, body))
-        return self._through_library(item, value, lambda: self.under(rest, body))
+            return self._enter_object_manager(item, value, lambda: self.walk_with(rest, body))
+        return self._enter_library_manager(item, value, lambda: self.walk_with(rest, body))
 
-    def _managed(self, item: ast.withitem, function: Function, inner: Callable[[], str]) -> str:
+    def _enter_generator_manager(self, item: ast.withitem, function: Function, inner: Callable[[], str]) -> str:
         """A context manager of the project: its code up to the yield, then the body, then the rest."""
         ends: list[str] = []
 
-        def body(yielded: Val) -> bool:
+        def body(yielded: Value) -> bool:
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, yielded)
             elif yielded.origin:
@@ -160,7 +162,7 @@ class Contexts(Calls):
             ends.append(inner())
             return True
 
-        self.through_generator(function, body)
+        self.walk_generator(function, body)
         return ends[0] if ends else NEXT
 
     def generator(self, node: ast.expr) -> Function | None:
@@ -168,55 +170,55 @@ class Contexts(Calls):
         for what it yields. Also that of an object that can be looped over."""
         if not isinstance(node, ast.Call):
             with self.quietly():
-                return self._iterates(self.value(node)) if isinstance(node, ast.Name | ast.Attribute) else None
+                return self._iterator_of(self.value(node)) if isinstance(node, ast.Name | ast.Attribute) else None
         with self.quietly():
             target = self.value(node.func)
         if target.cls is not None:
-            return self._iterates(self.value(node))
-        if target.function is None or not self._runs(target.function):
+            return self._iterator_of(self.value(node))
+        if target.function is None or not self._is_enterable_generator(target.function):
             return None
         args = tuple(self.value(each) for each in node.args)
         keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
         given = target.function
         return replace(given, bound=(*given.bound, *args), bound_names={**given.bound_names, **keywords})
 
-    def _iterates(self, value: Val) -> Function | None:
+    def _iterator_of(self, value: Value) -> Function | None:
         for name in ("__iter__", "__aiter__") if value.instance is not None and not value.tag else ():
             assert value.instance is not None
             method = self.member(value, value.instance.cls, name)
-            if method is not None and method.function is not None and self._runs(method.function):
+            if method is not None and method.function is not None and self._is_enterable_generator(method.function):
                 return method.function
         return None
 
-    def _runs(self, function: Function) -> bool:
+    def _is_enterable_generator(self, function: Function) -> bool:
         """Whether it is a generator that can be entered here."""
-        return _yields(function.node) and function.node not in self.active and len(self.active) < self.deepest
+        return _is_generator(function.node) and function.node not in self.active and len(self.active) < self.deepest
 
-    def through_generator(self, function: Function, body: Callable[[Val], bool]) -> Val:
+    def walk_generator(self, function: Function, body: Callable[[Value], bool]) -> Value:
         """Walk through a generator, and at a yield through ``body``, which is its caller's code; once it says that it
         has been through, no more. Gives what was yielded."""
         caller = self.scope
         outer = self.stack[-1] if self.stack else None
 
-        def back_at_caller(yielded: Val) -> bool:
-            with self.within(caller):
-                self.stack.append(outer or Frame(0, 0))
+        def back_at_caller(yielded: Value) -> bool:
+            with self.in_scope(caller):
+                self.stack.append(outer or CallFrame(0, 0))
                 done = body(yielded)
                 self.stack.pop()
             return done
 
-        frame = Frame(len(self.held), len(self.conditions), body=back_at_caller)
+        frame = CallFrame(len(self.held), len(self.conditions), body=back_at_caller)
         self.active.append(function.node)
         self.stack.append(frame)
-        with self.within(Scope(function.module, function.scope, function.owner)):
+        with self.in_scope(Scope(function.module, function.scope, function.owner)):
             self.parameters(function, function.bound, function.bound_names)
             assert not isinstance(function.node, ast.Lambda)
             self.block(function.node.body)
         self.stack.pop()
         self.active.pop()
-        return Val(tag="generator", items=tuple(frame.yielded), taint=taints(*frame.yielded))
+        return Value(tag="generator", items=tuple(frame.yielded), taint=taints_of(*frame.yielded))
 
-    def _through_object(self, item: ast.withitem, value: Val, inner: Callable[[], str]) -> str:
+    def _enter_object_manager(self, item: ast.withitem, value: Value, inner: Callable[[], str]) -> str:
         """An object of the project as a context manager."""
         assert value.instance is not None
         for enter, leave in (("__enter__", "__exit__"), ("__aenter__", "__aexit__")):
@@ -225,7 +227,7 @@ class Contexts(Calls):
                 continue
             entered = self.invoke(method.function, (), {}, item.context_expr)
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, entered if entered.known() or entered.origin else value)
+                self.assign(item.optional_vars, entered if entered.is_known() or entered.origin else value)
             elif entered.origin:
                 self.hold(entered.origin, "function")
             how = inner()
@@ -233,23 +235,23 @@ class Contexts(Calls):
             if closing is not None and closing.function is not None:
                 self.invoke(closing.function, (), {}, item.context_expr)
             return how
-        return self._through_library(item, value, inner)
+        return self._enter_library_manager(item, value, inner)
 
-    def _through_library(self, item: ast.withitem, value: Val, inner: Callable[[], str]) -> str:
-        entered = self.entered(value)
-        guard = guards.context(self, item, value)
+    def _enter_library_manager(self, item: ast.withitem, value: Value, inner: Callable[[], str]) -> str:
+        entered = self.value_of_enter(value)
+        guard = guards.guard_of_context(self, item, value)
         if item.optional_vars is not None:
             self.assign(item.optional_vars, replace(entered, origin=(guard,)) if guard is not None else entered)
         if guard is not None and item.optional_vars is None:
-            with Guarded(self, guard):
+            with UnderGuard(self, guard):
                 return inner()
-        if value.tag.startswith("tx") or (not value.tag and guards.transacts_by_name(value)):
+        if value.tag.startswith("tx") or (not value.tag and guards.is_transaction_by_name(value)):
             with self.in_transaction("block"):
                 return inner()
         if value.tag in ("sql.conn", "sql.session"):
             with self.in_transaction("connection"):
                 return inner()
-        if value.tag in ("lock", "process.lock") or guards.locks_by_name(value):
+        if value.tag in ("lock", "process.lock") or guards.is_lock_by_name(value):
             self.locks += 1
             try:
                 return inner()
@@ -262,14 +264,14 @@ class Contexts(Calls):
             finally:
                 self.retrying -= 1
         if value.tag == "suppress":
-            return self._suppressed(item, inner)
+            return self._walk_suppress(item, inner)
         if value.tag in ("message.process", "executor", "task.group"):
             how = inner()
             self.emit("ack" if value.tag == "message.process" else "wait", item.context_expr, text=value.tag)
             return how
         return inner()
 
-    def _suppressed(self, item: ast.withitem, inner: Callable[[], str]) -> str:
+    def _walk_suppress(self, item: ast.withitem, inner: Callable[[], str]) -> str:
         number = self.number()
         self.tries = (*self.tries, number)
         inner()
@@ -279,11 +281,11 @@ class Contexts(Calls):
         if not self.muted:
             broad = any(each in _BROAD for each in caught)
             self.trace.handlers.append(
-                Handler(self.number(), number, self.place(call), broad, caught, NEXT, False, False, False, 0, True)
+                ExceptBlock(self.number(), number, self.place(call), broad, caught, NEXT, False, False, False, 0, True)
             )
         return NEXT
 
-    def entered(self, value: Val) -> Val:
+    def value_of_enter(self, value: Value) -> Value:
         """What `as` names: as a rule the manager itself."""
         if value.tag in ("tx.conn", "tx.session"):
             return replace(value, tag="sql.conn" if value.tag == "tx.conn" else "sql.session")
@@ -297,7 +299,7 @@ class Contexts(Calls):
         return InTransaction(self, kind)
 
     @staticmethod
-    def merged(before: dict[str, Val], states: list[dict[str, Val]], condition: Val) -> dict[str, Val]:
+    def merge_names(before: dict[str, Value], states: list[dict[str, Value]], condition: Value) -> dict[str, Value]:
         if not states:
             return before
         if len(states) == 1:
@@ -308,24 +310,24 @@ class Contexts(Calls):
                 if name not in names:
                     names[name] = value
                 elif names[name] is not value:
-                    merged = joined([names[name], value], name)
+                    merged = join_values([names[name], value], name)
                     if merged.literal is not UNKNOWN and names[name].literal != value.literal:
-                        merged = replace(merged, literal=UNKNOWN, origin=origins(merged, condition))
+                        merged = replace(merged, literal=UNKNOWN, origin=origins_of(merged, condition))
                     names[name] = merged
         return names
 
     # -- in the last part of the walk
 
     @abstractmethod
-    def assign(self, target: ast.expr, value: Val) -> None: ...
+    def assign(self, target: ast.expr, value: Value) -> None: ...
 
 
-def worst(ends: list[str]) -> str:
+def worst_ending(ends: list[str]) -> str:
     """How a statement leaves of which no way goes on."""
     return next((how for how in ends if how != "raise"), "raise")
 
 
-def _yields(node: ast.AST) -> bool:
+def _is_generator(node: ast.AST) -> bool:
     """Whether a function is a generator."""
     todo = list(getattr(node, "body", ())) if not isinstance(node, ast.Lambda) else []
     while todo:

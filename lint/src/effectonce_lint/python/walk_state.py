@@ -13,32 +13,32 @@ from effectonce_lint.findings import Place
 
 from .modules import Module
 from .project import Project
-from .values import NOTHING, Op, Scope, Trace, Val
+from .values import NOTHING, Operation, Scope, Trace, Value
 
 BUILTINS = frozenset(dir(builtins))
-_LONGEST_TEXT = 160
+_MAX_TEXT_LENGTH = 160
 
 
-class Exhausted(Exception):
+class FuelExhausted(Exception):
     """The code is too large or too tangled to be followed to its end; what was seen so far counts."""
 
 
 @dataclass(slots=True)
-class Held:
+class HeldGuard:
     """A guard that holds from here on: until the loop's round, the function or the walk ends."""
 
-    op: Op
+    op: Operation
     until: str
 
 
 @dataclass(slots=True)
-class Transaction:
+class OpenTransaction:
     name: str
     kind: str
     """block: ends in a commit of its own; connection: a connection's life, committed in between or at its end."""
 
 
-class Walk:
+class WalkState:
     """What every part of the walk shares. One instance walks one consumer, or scans one module for consumers."""
 
     def __init__(self, project: Project, start: Module, fuel: int) -> None:
@@ -51,9 +51,9 @@ class Walk:
         self.frames: tuple[int, ...] = (0,)
         self.trail: tuple[str, ...] = ()
         self.arms: tuple[tuple[int, int], ...] = ()
-        self.held: list[Held] = []
-        self.conditions: list[tuple[Op, ...]] = []
-        self.transactions: list[Transaction] = []
+        self.held: list[HeldGuard] = []
+        self.conditions: list[tuple[Operation, ...]] = []
+        self.transactions: list[OpenTransaction] = []
         self.epoch = 0
         self.begun = False
         """Between an SQL `BEGIN` and its `COMMIT`: statements do not commit by themselves there."""
@@ -70,15 +70,15 @@ class Walk:
         """Open tries that catch a violated constraint: an insert in one is a claim."""
         self.producers: set[str] = set()
         """Kafka producers that are in a transaction: what they send is seen once."""
-        self.cursors: dict[str, Op] = {}
+        self.cursors: dict[str, Operation] = {}
         """What each cursor ran last, by its text; "" is the last of all."""
         self.grown: dict[str, ast.AugAssign] = {}
         """Objects of an unknown kind of which an attribute was added to, by their text: a save would keep that."""
-        self.registries: dict[tuple[str, str], tuple[Val, ...]] = {}
+        self.registries: dict[tuple[str, str], tuple[Value, ...]] = {}
         """The handlers in a module's tables, by path and name."""
         self.beside = False
         """Whether anything was started and not waited for."""
-        self.handed: dict[str, Val] = {}
+        self.handed: dict[str, Value] = {}
         """What is in the queues inside the process that are being emptied, by their names."""
         self.emptied: set[tuple[ast.AST, str]] = set()
         """The functions that took from one already."""
@@ -107,7 +107,7 @@ class Walk:
             self.muted -= 1
 
     @contextmanager
-    def within(self, scope: Scope) -> Iterator[None]:
+    def in_scope(self, scope: Scope) -> Iterator[None]:
         before, self.scope = self.scope, scope
         try:
             yield
@@ -116,9 +116,9 @@ class Walk:
 
     # -- what happens
 
-    def emit(self, kind: str, node: ast.AST, **fields: Any) -> Op:
+    def emit(self, kind: str, node: ast.AST, **fields: Any) -> Operation:
         """Note that something happens here, under all that holds here."""
-        op = Op(kind, self.place(node), node=node, module=self.module, **fields)
+        op = Operation(kind, self.place(node), node=node, module=self.module, **fields)
         op.frames = self.frames
         op.trail = self.trail
         op.arms = self.arms
@@ -136,9 +136,9 @@ class Walk:
             self.trace.ops.append(op)
         return op
 
-    def hold(self, ops: Sequence[Op], until: str) -> None:
+    def hold(self, ops: Sequence[Operation], until: str) -> None:
         """From here on, until that ends, nothing happens for a duplicate of what ``ops`` looked up or claimed."""
-        self.held.extend(Held(op, until) for op in ops)
+        self.held.extend(HeldGuard(op, until) for op in ops)
 
     def transaction(self) -> str:
         """The name of the transaction that a statement belongs to here; "" where none is to be seen."""
@@ -152,10 +152,10 @@ class Walk:
     # -- values
 
     def text(self, *parts: str) -> str:
-        return "".join(parts)[:_LONGEST_TEXT]
+        return "".join(parts)[:_MAX_TEXT_LENGTH]
 
 
-def taints(*values: Val) -> frozenset[str]:
+def taints_of(*values: Value) -> frozenset[str]:
     """All that any of them is tainted with."""
     out = NOTHING
     for value in values:
@@ -164,8 +164,8 @@ def taints(*values: Val) -> frozenset[str]:
     return out
 
 
-def origins(*values: Val) -> tuple[Op, ...]:
-    out: tuple[Op, ...] = ()
+def origins_of(*values: Value) -> tuple[Operation, ...]:
+    out: tuple[Operation, ...] = ()
     for value in values:
         for op in value.origin:
             if op not in out:
@@ -173,16 +173,16 @@ def origins(*values: Val) -> tuple[Op, ...]:
     return out
 
 
-def joined(values: Sequence[Val], text: str) -> Val:
+def join_values(values: Sequence[Value], text: str) -> Value:
     """What is known of a value that is one of several."""
     distinct = list({id(each): each for each in values}.values())
     if len(distinct) == 1:
         return distinct[0]
     if len({each.instance.cls if each.instance is not None else None for each in distinct} - {None}) > 1:
         objects = tuple(each for each in distinct if each.instance is not None)
-        return Val(text=text, tag="one of", items=objects, taint=taints(*distinct), origin=origins(*distinct))
-    best = next((each for each in distinct if each.known() and each.literal is not None), distinct[0])
-    return Val(
+        return Value(text=text, tag="one of", items=objects, taint=taints_of(*distinct), origin=origins_of(*distinct))
+    best = next((each for each in distinct if each.is_known() and each.literal is not None), distinct[0])
+    return Value(
         text=best.text if all(each.text == best.text for each in distinct) else text,
         tag=best.tag,
         ref=best.ref,
@@ -195,6 +195,6 @@ def joined(values: Sequence[Val], text: str) -> Val:
         literal=best.literal,
         items=tuple(distinct) if all(each.function for each in distinct) else best.items,
         fields=best.fields,
-        taint=taints(*distinct),
-        origin=origins(*distinct),
+        taint=taints_of(*distinct),
+        origin=origins_of(*distinct),
     )

@@ -45,17 +45,17 @@ MODES = {
 }
 
 
-def _all() -> dict[str, Rule]:
+def _load_rules() -> dict[str, Rule]:
     from . import acks, composition, designs, guards, keys, meta
 
     rules = [*guards.RULES, *acks.RULES, *keys.RULES, *composition.RULES, *designs.RULES, *meta.RULES]
     return {rule.id: rule for rule in rules}
 
 
-RULES: dict[str, Rule] = _all()
+RULES: dict[str, Rule] = _load_rules()
 
 
-def selected(rule: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
+def is_selected(rule: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
     """Whether ``rule`` is on: the longest prefix that names it decides."""
 
     def longest(prefixes: tuple[str, ...]) -> int:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from effectonce_lint.findings import Finding, Place
-from effectonce_lint.python.values import Consumer, Trace, Val
+from effectonce_lint.python.values import Consumer, Trace, Value
 
 from . import acks, composition, dedup, keys, retention
-from .consumer_check import Case
+from .consumer_check import ConsumerCheck
 
 
-def judged(consumer: Consumer, trace: Trace, settings: dict[str, tuple[Val, Place]]) -> list[Finding]:
+def check_consumer(consumer: Consumer, trace: Trace, settings: dict[str, tuple[Value, Place]]) -> list[Finding]:
     """All that is wrong with ``consumer``."""
-    case = Case(consumer, trace, settings)
-    verdicts = dedup.judge(case)
-    keys.judge(case, verdicts)
-    retention.judge(case, verdicts)
-    acks.judge(case)
-    composition.judge(case)
+    case = ConsumerCheck(consumer, trace, settings)
+    verdicts = dedup.check_dedup(case)
+    keys.check_keys(case, verdicts)
+    retention.check_retention(case, verdicts)
+    acks.check_acks(case)
+    composition.check_composition(case)
     return case.findings

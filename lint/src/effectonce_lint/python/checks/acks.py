@@ -6,13 +6,13 @@ import ast
 from math import inf
 
 from effectonce_lint.findings import Edit, Fix, Label, Place
-from effectonce_lint.python.libraries.background_work import works
+from effectonce_lint.python.libraries.background_work import is_work
 from effectonce_lint.python.modules import Module
-from effectonce_lint.python.values import UNKNOWN, Handler, Op, Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import UNKNOWN, ExceptBlock, Operation, Value
+from effectonce_lint.word_lists import word_set
 
-from .consumer_check import TOOLS, Case, given_message
-from .edits import after
+from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
+from .edits import end_of
 
 #: family: settings that ack as the message is handed over, with the value that does so and the one that does not.
 _SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
@@ -35,30 +35,30 @@ _SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
 
 
 #: Families whose message is done with as soon as the consumer returns, and that would deliver it again otherwise.
-_ANSWERS = words("webhook faststream lambda")
+_ANSWERS = word_set("webhook faststream lambda")
 
 #: Families that ack whatever a consumer returns: False is no refusal there.
-_HEEDLESS = words("celery dramatiq rq arq taskiq huey procrastinate faststream")
+_HEEDLESS = word_set("celery dramatiq rq arq taskiq huey procrastinate faststream")
 
 
-def judge(case: Case) -> None:
+def check_acks(case: ConsumerCheck) -> None:
     if not case.work:
         return
-    early = _by_setting(case)
+    early = _check_settings(case)
     if not early:
-        _by_order(case)
-        _by_answer(case)
-    _swallowed(case, early)
+        _check_order(case)
+        _check_background_work(case)
+    _check_swallowed(case, early)
 
 
-def _by_setting(case: Case) -> bool:
+def _check_settings(case: ConsumerCheck) -> bool:
     """Auto-ack and its relatives."""
     consumer = case.consumer
     for name, (bad, good, said) in _SETTINGS.get(consumer.family, {}).items():
         value = consumer.settings.get(name)
-        if value is None or not _is(value, bad):
+        if value is None or not _has_value(value, bad):
             continue
-        at, fix = _setting_place(case, name, good)
+        at, fix = _locate_setting(case, name, good)
         case.found(
             "EO201",
             at,
@@ -81,10 +81,10 @@ def _by_setting(case: Case) -> bool:
                         "task_acks_late=False: tasks are acked before their work is done, so a crash loses them",
                     )
                 return True
-    return _auto_commits(case)
+    return _check_auto_commit(case)
 
 
-def _auto_commits(case: Case) -> bool:
+def _check_auto_commit(case: ConsumerCheck) -> bool:
     """Kafka commits by itself unless told not to: beside commits of one's own that is a mistake."""
     consumer = case.consumer
     if consumer.family != "kafka" or not consumer.settings or "**" in consumer.settings:
@@ -104,7 +104,7 @@ def _auto_commits(case: Case) -> bool:
     return True
 
 
-def _is(value: Val, bad: object) -> bool:
+def _has_value(value: Value, bad: object) -> bool:
     if isinstance(bad, str):
         return (value.ref or value.text).upper().replace("_", "").endswith(bad.replace("_", "")) or (
             isinstance(value.literal, str) and value.literal.upper().replace("_", "") == bad.replace("_", "")
@@ -114,24 +114,24 @@ def _is(value: Val, bad: object) -> bool:
     return isinstance(value.literal, str) and value.literal.lower() == str(bad).lower()
 
 
-def _setting_place(case: Case, name: str, good: str) -> tuple[Place, Fix | None]:
+def _locate_setting(case: ConsumerCheck, name: str, good: str) -> tuple[Place, Fix | None]:
     """Where the setting is written, and the edit that turns it round."""
-    for module, node in _places(case):
+    for module, node in _setting_candidates(case):
         for each in ast.walk(node):
             if isinstance(each, ast.keyword) and each.arg == name:
-                return module.place(each), _turned(case, module, each.value, name, good)
+                return module.place(each), _flip_setting(case, module, each.value, name, good)
             if isinstance(each, ast.Assign) and any(
                 isinstance(target, ast.Name) and target.id == name for target in each.targets
             ):
-                return module.place(each), _turned(case, module, each.value, name, good)
+                return module.place(each), _flip_setting(case, module, each.value, name, good)
             if isinstance(each, ast.Dict):
                 for key, value in zip(each.keys, each.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == name:
-                        return module.place(key), _turned(case, module, value, name, good)
+                        return module.place(key), _flip_setting(case, module, value, name, good)
     return case.consumer.at, None
 
 
-def _places(case: Case) -> list[tuple[Module, ast.AST]]:
+def _setting_candidates(case: ConsumerCheck) -> list[tuple[Module, ast.AST]]:
     """Where to look for a setting, the nearest first."""
     consumer = case.consumer
     out: list[tuple[Module, ast.AST]] = []
@@ -147,7 +147,7 @@ def _places(case: Case) -> list[tuple[Module, ast.AST]]:
     return out
 
 
-def _turned(case: Case, module: Module, value: ast.expr, name: str, good: str) -> Fix | None:
+def _flip_setting(case: ConsumerCheck, module: Module, value: ast.expr, name: str, good: str) -> Fix | None:
     """Turn a setting round; where the broker then waits for an ack that nobody sends, send it too, or leave it."""
     if not good or not isinstance(value, ast.Constant):
         return None
@@ -155,7 +155,7 @@ def _turned(case: Case, module: Module, value: ast.expr, name: str, good: str) -
     edits = [Edit(module.place(value), text)]
     title = f"set {name} to {good}"
     if case.consumer.family != "celery" and not any(op.kind == "ack" for op in case.ops):
-        ack = _added_ack(case, module)
+        ack = _append_ack(case, module)
         if ack is None:
             return None
         edits.append(ack)
@@ -163,7 +163,7 @@ def _turned(case: Case, module: Module, value: ast.expr, name: str, good: str) -
     return Fix(title, tuple(edits))
 
 
-def _added_ack(case: Case, module: Module) -> Edit | None:
+def _append_ack(case: ConsumerCheck, module: Module) -> Edit | None:
     """`channel.basic_ack(method.delivery_tag)` as the last line of a pika callback that has but one way out."""
     function = case.consumer.function
     if (
@@ -180,10 +180,10 @@ def _added_ack(case: Case, module: Module) -> Edit | None:
     last = node.body[-1]
     if len(names) < 4 or last.lineno == node.lineno:
         return None
-    return Edit(after(module.place(last)), f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
+    return Edit(end_of(module.place(last)), f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
 
 
-def _by_order(case: Case) -> None:
+def _check_order(case: ConsumerCheck) -> None:
     """An ack that stands before the work, or beside work that it does not wait for."""
     for ack in (op for op in case.ops if op.kind == "ack"):
         if ack.handlers or ack.final or any(arm in case.trace.exits for arm in ack.arms):
@@ -192,15 +192,15 @@ def _by_order(case: Case) -> None:
             if op.handlers or op.final:
                 continue
             late = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)  # its loop may be over by then
-            beside = op.handed and not ack.handed and case.trace.precedes(op, ack) and _left_alone(case, op, ack.seq)
-            beside = beside and not _of_others(ack)
+            beside = op.handed and not ack.handed and case.trace.precedes(op, ack) and _is_unawaited(case, op, ack.seq)
+            beside = beside and not _commits_finished(ack)
             if late or beside:
                 case.found(
                     "EO201",
                     ack.at,
                     f"{case.who} acks its message before the work is done, so a crash loses it",
-                    labels=_labels(op) if beside else (Label(op.at, _what(op)),),
-                    trail=case.trail_to(op),
+                    labels=_label_handover(op) if beside else (Label(op.at, _describe_work(op)),),
+                    trail=case.calls_leading_to(op),
                     help="wait for the work before the ack, or ack where the work is done"
                     if beside
                     else "move the ack behind the work",
@@ -208,52 +208,52 @@ def _by_order(case: Case) -> None:
                 return
 
 
-def _by_answer(case: Case) -> None:
+def _check_background_work(case: ConsumerCheck) -> None:
     """Work that a consumer leaves behind when it returns, where to return is to ack."""
     if case.consumer.family not in _ANSWERS or any(op.kind == "ack" for op in case.ops):
         return
     for op in case.work:
-        if op.handed and not op.handlers and works(op) and _left_alone(case, op):
+        if op.handed and not op.handlers and is_work(op) and _is_unawaited(case, op):
             case.found(
                 "EO201",
                 op.handed,
                 f"{case.who} answers before this work is done, so a crash loses its message",
-                labels=() if op.at == op.handed else (Label(op.at, _what(op)),),
-                trail=case.trail_to(op),
+                labels=() if op.at == op.handed else (Label(op.at, _describe_work(op)),),
+                trail=case.calls_leading_to(op),
                 help="do the work first, or store the message (a row, a broker's queue) and answer then",
             )
             return
 
 
-def _of_others(ack: Op) -> bool:
+def _commits_finished(ack: Operation) -> bool:
     """`consumer.commit(finished)`: of messages whose work is done, as somebody keeps count of them."""
-    return ack.key is not None and not given_message(ack) and ack.key.literal is UNKNOWN
+    return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN
 
 
-def _left_alone(case: Case, op: Op, until: float = inf) -> bool:
+def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
     """Whether nobody waits for what was handed over, nor has stored the message before."""
     between = [each for each in case.ops if not each.handed and each.seq < until]
-    return not any((each.kind == "wait" and each.seq > op.seq) or _stored(each) for each in between)
+    return not any((each.kind == "wait" and each.seq > op.seq) or _persists_message(each) for each in between)
 
 
-def _stored(op: Op) -> bool:
+def _persists_message(op: Operation) -> bool:
     """Whether a message is kept by what comes first: as a row, a document, a message of another queue."""
     if op.kind in ("claim", "mark"):
-        return op.store not in ("redis", "cache", "memory", *TOOLS)
+        return op.store not in ("redis", "cache", "memory", *TOOL_STORES)
     return op.effect is not None and op.effect.category in ("insert", "publish", "enqueue", "append")
 
 
-def _labels(op: Op) -> tuple[Label, ...]:
+def _label_handover(op: Operation) -> tuple[Label, ...]:
     assert op.handed is not None
     here = Label(op.handed, "handed over here")
-    return (here,) if op.at == op.handed else (here, Label(op.at, _what(op)))
+    return (here,) if op.at == op.handed else (here, Label(op.at, _describe_work(op)))
 
 
-def _what(op: Op) -> str:
+def _describe_work(op: Operation) -> str:
     return op.effect.what if op.effect is not None else "the work comes after it"
 
 
-def _swallowed(case: Case, early: bool) -> None:
+def _check_swallowed(case: ConsumerCheck, early: bool) -> None:
     if early:
         return
     received = {number for op in case.ops if op.kind == "receive" for number in op.tries}
@@ -274,7 +274,7 @@ def _swallowed(case: Case, early: bool) -> None:
             continue
         if all(op.handlers or (op.kind == "call" and not op.text) for op in tried):
             continue
-        if _acked_after(case, handler):
+        if _is_acked_after(case, handler):
             case.found(
                 "EO202",
                 handler.at,
@@ -284,7 +284,7 @@ def _swallowed(case: Case, early: bool) -> None:
             )
 
 
-def _acked_after(case: Case, handler: Handler) -> bool:
+def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
     """Whether the message is acked on the way through ``handler``."""
     acks = [op for op in case.ops if op.kind == "ack" and (handler.body, 0) not in op.arms]
     if any(handler.number in ack.handlers for ack in acks):
@@ -297,9 +297,11 @@ def _acked_after(case: Case, handler: Handler) -> bool:
         return True
     if handler.how != "next":
         return False
-    return any(handler.body not in ack.tries and not ack.handlers and _comes_after(case, handler, ack) for ack in acks)
+    return any(
+        handler.body not in ack.tries and not ack.handlers and _follows_handler(case, handler, ack) for ack in acks
+    )
 
 
-def _comes_after(case: Case, handler: Handler, ack: Op) -> bool:
+def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: Operation) -> bool:
     tried = [op.seq for op in case.ops if handler.body in op.tries]
     return bool(tried) and ack.seq > max(tried)

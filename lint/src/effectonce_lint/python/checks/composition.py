@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from effectonce_lint.findings import Label
-from effectonce_lint.python.values import Op
+from effectonce_lint.python.values import Operation
 
-from .consumer_check import Case, effect_of, stored_in_database
+from .consumer_check import ConsumerCheck, effect_of, is_in_database
 
 _WHOLE = ("once", "block", "idempotent", "idempotent_function", "QueueOnce", "Singleton")
 
@@ -13,8 +13,8 @@ _DOCUMENTS = ("mongo", "dynamo")
 """Stores that commit each write by itself."""
 
 
-def judge(case: Case) -> None:
-    writes = [op for op in case.ops if _writes(op)]
+def check_composition(case: ConsumerCheck) -> None:
+    writes = [op for op in case.ops if _is_write(op)]
     if not writes or any("outbox" in op.location.lower() or op.store == "outbox" for op in case.ops):
         return
     for op in case.effects:
@@ -27,33 +27,33 @@ def judge(case: Case) -> None:
             continue
         if any(guard.store in ("tool", "opaque") and guard.text in _WHOLE for guard in op.guards):
             continue  # the whole handler runs again until it has succeeded
-        before = [write for write in writes if _committed_before(case, write, op)]
+        before = [write for write in writes if _commits_before(case, write, op)]
         if before:
             case.found(
                 "EO401",
                 op.at,
-                f"{case.who} {_what(op)} after its rows are committed: a crash in between loses it",
+                f"{case.who} {_describe_publish(op)} after its rows are committed: a crash in between loses it",
                 labels=(Label(before[-1].at, "committed before"),),
-                trail=case.trail_to(op),
+                trail=case.calls_leading_to(op),
                 help="write it into an outbox in the same transaction: `outbox.send(conn, message)`",
                 mode="T",
             )
             return
 
 
-def _what(op: Op) -> str:
+def _describe_publish(op: Operation) -> str:
     return "hands over to another task" if effect_of(op).category == "enqueue" else "publishes"
 
 
-def _writes(op: Op) -> bool:
+def _is_write(op: Operation) -> bool:
     if op.store in _DOCUMENTS:
         return op.kind == "claim"  # without one, both are done again
-    if not stored_in_database(op):
+    if not is_in_database(op):
         return False
     return op.kind in ("write", "claim", "mark") or (op.effect is not None and op.effect.in_database)
 
 
-def _committed_before(case: Case, write: Op, publish: Op) -> bool:
+def _commits_before(case: ConsumerCheck, write: Operation, publish: Operation) -> bool:
     if not case.trace.precedes(write, publish):
         return False
     if write.store in _DOCUMENTS:

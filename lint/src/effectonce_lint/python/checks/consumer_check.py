@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from effectonce_lint.findings import Finding, Fix, Label, Place
-from effectonce_lint.python.values import Consumer, Effect, Op, Trace, Val
+from effectonce_lint.python.values import Consumer, Effect, Operation, Trace, Value
 from effectonce_lint.rules import RULES
 
-TOOLS = ("tool", "opaque")
-DATABASE = ("sql", "orm", "entity")
+TOOL_STORES = ("tool", "opaque")
+DATABASE_STORES = ("sql", "orm", "entity")
 HOLES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
 """Rules about a guard that is there."""
 
@@ -23,16 +23,16 @@ _OWN_ID = re.compile(
 
 
 @dataclass(eq=False)
-class Case:
+class ConsumerCheck:
     """What is known about one consumer, and what was found."""
 
     consumer: Consumer
     trace: Trace
-    settings: dict[str, tuple[Val, Place]] = field(default_factory=dict)
+    settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     @cached_property
-    def ops(self) -> list[Op]:
+    def ops(self) -> list[Operation]:
         """What happens for a message: of a loop, what comes after it was received."""
         start = self.consumer.receive
         if start is None:
@@ -43,7 +43,7 @@ class Case:
         return [op for op in self.trace.ops if op.seq >= received.seq]
 
     @cached_property
-    def effects(self) -> list[Op]:
+    def effects(self) -> list[Operation]:
         """Effects that are not themselves the answer to "is this the first?" (a counter that is compared)."""
         compared = {id(guard) for op in self.ops for guard in op.guards if guard.kind == "effect"}
         return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
@@ -53,22 +53,22 @@ class Case:
         """The rules that apply; empty: all. An endpoint that looks for duplicates expects them, and may miss them."""
         only = self.consumer.only
         dedups = self.consumer.family == "webhook" and any(
-            _against_duplicates(guard) for op in self.effects for guard in op.guards
+            _expects_duplicates(guard) for op in self.effects for guard in op.guards
         )
         return only | HOLES if only and dedups else only
 
     @cached_property
-    def work(self) -> list[Op]:
+    def work(self) -> list[Operation]:
         """All that a lost message would leave undone."""
         return [
             op
             for op in self.ops
             if (op.kind in ("effect", "write", "claim", "mark", "unmark") and op.store != "memory")
-            or (op.kind == "call" and given_message(op))
+            or (op.kind == "call" and receives_message(op))
         ]
 
     @cached_property
-    def records(self) -> list[Op]:
+    def records(self) -> list[Operation]:
         """What may be a record of having done something."""
         return [op for op in self.ops if op.kind in ("mark", "claim", "write", "effect")]
 
@@ -113,37 +113,37 @@ class Case:
             return f"the {self.consumer.kind} in {where}"
         return f"the {self.consumer.kind} `{self.consumer.name}`"
 
-    def trail_to(self, op: Op) -> tuple[str, ...]:
+    def calls_leading_to(self, op: Operation) -> tuple[str, ...]:
         """The calls that lead from the consumer to ``op``, where there are any."""
         return (*op.trail, op.text) if len(op.trail) > 1 else ()
 
 
-def _against_duplicates(guard: Op) -> bool:
+def _expects_duplicates(guard: Operation) -> bool:
     """Whether a guard says that the same request is expected again: by its name, or since it is claimed by its id."""
     taint = guard.key.taint if guard.key is not None else frozenset()
     claimed = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache") and any(map(_OWN_ID, taint))
-    return (guard.dedup or claimed) and guard.store not in TOOLS and "message" in taint
+    return (guard.dedup or claimed) and guard.store not in TOOL_STORES and "message" in taint
 
 
-def given_message(op: Op) -> bool:
+def receives_message(op: Operation) -> bool:
     """Whether something unseen was given the message, or a part of it."""
     return op.key is not None and "message" in op.key.taint
 
 
-def effect_of(op: Op) -> Effect:
+def effect_of(op: Operation) -> Effect:
     assert op.effect is not None
     return op.effect
 
 
-def same_transaction(first: Op, second: Op) -> bool:
+def in_same_transaction(first: Operation, second: Operation) -> bool:
     return bool(first.tx) and first.tx == second.tx
 
 
-def stored_in_database(op: Op) -> bool:
-    return op.store in DATABASE
+def is_in_database(op: Operation) -> bool:
+    return op.store in DATABASE_STORES
 
 
-def advice(effect: Effect, op: Op) -> tuple[str, str]:
+def advice_for(effect: Effect, op: Operation) -> tuple[str, str]:
     """The mode that fits an effect, and what to write."""
     if effect.category == "payment" and effect.provider:
         return "K", f"pass {effect.takes_key} made from the message's own id, best through eo.Intents"

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, replace
 
 from effectonce_lint.findings import Label
-from effectonce_lint.python.values import Op, Val
+from effectonce_lint.python.values import Operation, Value
 
-from .consumer_check import TOOLS, Case, advice, effect_of, same_transaction, stored_in_database
+from .consumer_check import TOOL_STORES, ConsumerCheck, advice_for, effect_of, in_same_transaction, is_in_database
 
 #: Effects of a handler that tells somebody that things went wrong; nobody minds those twice.
 _ALERTS = ("mail", "message", "publish", "http", "append", "insert", "counter", "enqueue")
@@ -28,14 +28,14 @@ _RETRIES = {
 
 
 @dataclass(slots=True)
-class Verdict:
+class EffectVerdict:
     """What is wrong with one effect. An empty rule: nothing."""
 
     rule: str = ""
-    effect: Op | None = None
-    guard: Op | None = None
+    effect: Operation | None = None
+    guard: Operation | None = None
     """The check or claim with the hole."""
-    record: Op | None = None
+    record: Operation | None = None
     covered: bool = True
     """Whether some guard holds even if the worker dies between the effect and its record."""
     late: bool = False
@@ -43,7 +43,7 @@ class Verdict:
     note: str = ""
 
 
-def judge(case: Case) -> list[Verdict]:
+def check_dedup(case: ConsumerCheck) -> list[EffectVerdict]:
     """Report what is wrong with the effects of a consumer, and give all verdicts for the rules about keys."""
     verdicts = []
     for op in case.effects:
@@ -64,58 +64,58 @@ def judge(case: Case) -> list[Verdict]:
 # -- the decision
 
 
-def verdict_of(case: Case, op: Op) -> Verdict:
+def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     effect = effect_of(op)
     if effect.category == "enqueue":
-        return Verdict()
-    if effect.key_given and not (effect.category == "publish" and effect.key is not None and made_up(effect.key)):
-        return Verdict()
+        return EffectVerdict()
+    if effect.key_given and not (effect.category == "publish" and effect.key is not None and is_generated(effect.key)):
+        return EffectVerdict()
     guards = list(dict.fromkeys(op.guards))
-    if any(guard.store in TOOLS for guard in guards):
-        return Verdict()
+    if any(guard.store in TOOL_STORES for guard in guards):
+        return EffectVerdict()
     claims = [
         guard
         for guard in guards
         if guard is not op and guard.atomic and guard.kind in ("claim", "mark", "unmark", "effect")
     ]
     if claims:
-        return _claimed(case, op, claims)
+        return _verdict_for_claim(case, op, claims)
     loose = [guard for guard in guards if guard.kind == "mark" and not guard.atomic]
     if loose:  # the answer of a SET without NX is looked at: it is always yes
-        return Verdict("EO105" if loose[0].store in ("redis", "cache") else "P11", guard=loose[0], covered=False)
+        return EffectVerdict("EO105" if loose[0].store in ("redis", "cache") else "P11", guard=loose[0], covered=False)
     for check in (guard for guard in guards if guard.kind == "read"):
-        verdict = _checked(case, op, check)
+        verdict = _verdict_for_check(case, op, check)
         if verdict is not None:
             return verdict
-    return _unchecked(case, op)
+    return _verdict_without_guard(case, op)
 
 
-def _claimed(case: Case, op: Op, claims: list[Op]) -> Verdict:
+def _verdict_for_claim(case: ConsumerCheck, op: Operation, claims: list[Operation]) -> EffectVerdict:
     """An atomic claim stands before the effect: what if the worker dies, or the work fails, after it?"""
     effect = effect_of(op)
     outcomes = []
     for claim in claims:
-        if not stored_in_database(claim):
-            again = _retried(case) or (effect.in_database and _comes_back(case))
-            lost = again and not _given_back(case, claim, op) and not _followed_up(case, claim, op)
-            outcomes.append(Verdict("EO104", guard=claim) if lost else Verdict())
-        elif same_transaction(claim, op):
-            outcomes.append(Verdict(covered=effect.in_database))
-        elif _followed_up(case, claim, op) or _given_back(case, claim, op):
-            outcomes.append(Verdict())
+        if not is_in_database(claim):
+            again = _requests_redelivery(case) or (effect.in_database and _errors_redeliver(case))
+            lost = again and not _is_claim_released(case, claim, op) and not _is_claim_completed(case, claim, op)
+            outcomes.append(EffectVerdict("EO104", guard=claim) if lost else EffectVerdict())
+        elif in_same_transaction(claim, op):
+            outcomes.append(EffectVerdict(covered=effect.in_database))
+        elif _is_claim_completed(case, claim, op) or _is_claim_released(case, claim, op):
+            outcomes.append(EffectVerdict())
         elif not claim.dedup and claim.kind != "claim":  # a state of the business that was compared and set
-            lost = _retried(case) and not effect.in_database and effect.category != "publish"
-            outcomes.append(Verdict("EO104", guard=claim) if lost else Verdict())
-        elif effect.in_database and stored_in_database(op):
-            outcomes.append(Verdict("EO102", guard=claim, record=claim))
+            lost = _requests_redelivery(case) and not effect.in_database and effect.category != "publish"
+            outcomes.append(EffectVerdict("EO104", guard=claim) if lost else EffectVerdict())
+        elif effect.in_database and is_in_database(op):
+            outcomes.append(EffectVerdict("EO102", guard=claim, record=claim))
         elif effect.category == "publish":
-            outcomes.append(Verdict())  # that is EO401
+            outcomes.append(EffectVerdict())  # that is EO401
         else:
-            outcomes.append(Verdict("EO104", guard=claim))
+            outcomes.append(EffectVerdict("EO104", guard=claim))
     return next((each for each in outcomes if not each.rule), outcomes[0])
 
 
-def _retried(case: Case) -> bool:
+def _requests_redelivery(case: ConsumerCheck) -> bool:
     """Whether the consumer asks for its message again when the work fails, so that a mark left behind drops it."""
     if any(op.kind in ("retry", "nack") for op in case.ops):
         return True
@@ -124,35 +124,35 @@ def _retried(case: Case) -> bool:
     return any(word in settings and settings[word].literal not in (0, None, False) for word in words)
 
 
-def _comes_back(case: Case) -> bool:
+def _errors_redeliver(case: ConsumerCheck) -> bool:
     """Whether an error of the work, by itself, has the message delivered again."""
     return case.consumer.acks == "explicit" or case.consumer.family in ("webhook", "lambda")
 
 
-def _given_back(case: Case, claim: Op, op: Op) -> bool:
+def _is_claim_released(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
     """Whether the mark is taken away again when the work fails."""
     return any(
         each.kind == "unmark"
         and each.seq > op.seq
         and (each.handlers or each.final or each.guards)
-        and _same_place(each, claim)
+        and _in_same_location(each, claim)
         for each in case.ops
     )
 
 
-def _followed_up(case: Case, claim: Op, op: Op) -> bool:
+def _is_claim_completed(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
     """Whether the claim is a state that goes on: pending, then done (an intent)."""
     return any(
         each is not claim
         and each.kind in ("mark", "write")
         and each.seq > op.seq
-        and _same_place(each, claim)
+        and _in_same_location(each, claim)
         and not each.handlers
         for each in case.ops
     )
 
 
-def _same_place(first: Op, second: Op) -> bool:
+def _in_same_location(first: Operation, second: Operation) -> bool:
     if first.location == second.location:
         return True
     if {first.store, second.store} <= {"orm", "entity"}:
@@ -160,19 +160,19 @@ def _same_place(first: Op, second: Op) -> bool:
     return False
 
 
-def _checked(case: Case, op: Op, check: Op) -> Verdict | None:
+def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> EffectVerdict | None:
     """A look-up that skips duplicates stands before the effect. None: it is a condition of the business."""
-    records = [each for each in case.records if each is not op and _records(each, check)]
-    own = _records(op, check)
+    records = [each for each in case.records if each is not op and _records_check(each, check)]
+    own = _records_check(op, check)
     if not records and not own:
-        return Verdict() if check.dedup else None
+        return EffectVerdict() if check.dedup else None
     effect = effect_of(op)
     locked = check.locked or op.locks > 0
     before = [each for each in records if case.trace.precedes(each, op) and case.trace.precedes(check, each)]
     if before:
-        return _marked_first(case, op, check, before[0], locked)
+        return _verdict_for_early_mark(case, op, check, before[0], locked)
     if check.store == "memory":
-        return Verdict(
+        return EffectVerdict(
             "P11",
             guard=check,
             covered=False,
@@ -180,41 +180,51 @@ def _checked(case: Case, op: Op, check: Op) -> Verdict | None:
         )
     after = [each for each in records if case.trace.precedes(op, each)]
     if not after and not own:
-        return Verdict() if check.dedup else None
+        return EffectVerdict() if check.dedup else None
     if locked:
-        return Verdict(covered=effect.in_database)
+        return EffectVerdict(covered=effect.in_database)
     if not after:
-        return Verdict("EO101", guard=check, record=op, covered=False)
+        return EffectVerdict("EO101", guard=check, record=op, covered=False)
     record = after[0]
-    if effect.in_database and stored_in_database(op) and stored_in_database(record):
+    if effect.in_database and is_in_database(op) and is_in_database(record):
         if record.store == "entity" or record.kind == "write":
-            return Verdict("EO101", guard=check, record=record, covered=False)
-        if not same_transaction(op, record):
-            return Verdict("EO102", guard=check, record=record, covered=False, late=True)
+            return EffectVerdict("EO101", guard=check, record=record, covered=False)
+        if not in_same_transaction(op, record):
+            return EffectVerdict("EO102", guard=check, record=record, covered=False, late=True)
         if record.ignored_conflict or record.kind == "effect":
-            return Verdict("EO101", guard=check, record=record, covered=False)
-        return Verdict()
-    return Verdict("EO101", guard=check, record=record, covered=False, late=True)
+            return EffectVerdict("EO101", guard=check, record=record, covered=False)
+        return EffectVerdict()
+    return EffectVerdict("EO101", guard=check, record=record, covered=False, late=True)
 
 
-def _marked_first(case: Case, op: Op, check: Op, record: Op, locked: bool) -> Verdict:
+def _verdict_for_early_mark(
+    case: ConsumerCheck, op: Operation, check: Operation, record: Operation, locked: bool
+) -> EffectVerdict:
     effect = effect_of(op)
-    if stored_in_database(record):
+    if is_in_database(record):
         if locked:
-            return Verdict(covered=effect.in_database)
-        if record.store == "entity" or record.kind == "write" or (same_transaction(record, op) and effect.in_database):
-            return Verdict("EO101", guard=check, record=record, covered=False)
-        return Verdict("EO104", guard=check, record=record, covered=False)
+            return EffectVerdict(covered=effect.in_database)
+        if (
+            record.store == "entity"
+            or record.kind == "write"
+            or (in_same_transaction(record, op) and effect.in_database)
+        ):
+            return EffectVerdict("EO101", guard=check, record=record, covered=False)
+        return EffectVerdict("EO104", guard=check, record=record, covered=False)
     if locked:
-        return Verdict("EO104", guard=check, record=record) if not _given_back(case, record, op) else Verdict()
+        return (
+            EffectVerdict("EO104", guard=check, record=record)
+            if not _is_claim_released(case, record, op)
+            else EffectVerdict()
+        )
     if record.store in ("redis", "cache") and not record.atomic:
-        return Verdict("EO105", guard=check, record=record, covered=False)
-    if _given_back(case, record, op):
-        return Verdict("EO101", guard=check, record=record, covered=False)
-    return Verdict("EO104", guard=check, record=record, covered=False)
+        return EffectVerdict("EO105", guard=check, record=record, covered=False)
+    if _is_claim_released(case, record, op):
+        return EffectVerdict("EO101", guard=check, record=record, covered=False)
+    return EffectVerdict("EO104", guard=check, record=record, covered=False)
 
 
-def _records(record: Op, check: Op) -> bool:
+def _records_check(record: Operation, check: Operation) -> bool:
     """Whether ``record`` writes what ``check`` looked up."""
     if record is check:
         return False
@@ -239,28 +249,32 @@ def _records(record: Op, check: Op) -> bool:
     return True
 
 
-def _unchecked(case: Case, op: Op) -> Verdict:
+def _verdict_without_guard(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     """Nothing stands before the effect; perhaps a record comes after it."""
     effect = effect_of(op)
     for record in case.ops:
         if record.kind != "claim" or not case.trace.precedes(op, record) or not (record.dedup or record.tries):
             continue
-        if effect.in_database and stored_in_database(op) and stored_in_database(record):
-            return Verdict() if same_transaction(op, record) else Verdict("EO102", record=record, covered=False)
-        return Verdict("EO103", record=record, covered=False)
-    return Verdict("P11", covered=False)
+        if effect.in_database and is_in_database(op) and is_in_database(record):
+            return (
+                EffectVerdict()
+                if in_same_transaction(op, record)
+                else EffectVerdict("EO102", record=record, covered=False)
+            )
+        return EffectVerdict("EO103", record=record, covered=False)
+    return EffectVerdict("P11", covered=False)
 
 
-def made_up(key: Val) -> bool:
+def is_generated(key: Value) -> bool:
     return any(each.startswith("unstable:") for each in key.taint)
 
 
 # -- the words
 
 
-def _report_unguarded(case: Case, verdicts: list[Verdict]) -> None:
+def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
     consumer = case.consumer
-    undoing = [each for each in verdicts if each.effect is not None and undoes(case, each.effect)]
+    undoing = [each for each in verdicts if each.effect is not None and is_compensation(case, each.effect)]
     for verdict in undoing:
         assert verdict.effect is not None
         _report_compensation(case, verdict.effect)
@@ -268,16 +282,16 @@ def _report_unguarded(case: Case, verdicts: list[Verdict]) -> None:
     if not ops or (consumer.family == "saga"):
         return
     first = next((op for op in ops if effect_of(op).sure), ops[0])
-    mode, help_ = advice(effect_of(first), first)
+    mode, help_ = advice_for(effect_of(first), first)
     labels = tuple(Label(op.at, f"{effect_of(op).what}") for op in ops[:6])
     more = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
-    note = next((each.note for each in verdicts if each.note), "") or _hint(case, first)
+    note = next((each.note for each in verdicts if each.note), "") or _near_guard_hint(case, first)
     case.found(
         "P11",
         consumer.at,
         f"{case.who} {effect_of(first).what} again whenever its message is delivered again{more}",
         labels=labels,
-        trail=case.trail_to(first),
+        trail=case.calls_leading_to(first),
         note=note,
         help=help_,
         mode=mode,
@@ -285,7 +299,7 @@ def _report_unguarded(case: Case, verdicts: list[Verdict]) -> None:
     )
 
 
-def _hint(case: Case, op: Op) -> str:
+def _near_guard_hint(case: ConsumerCheck, op: Operation) -> str:
     """What looks like a guard and is none."""
     if op.locks:
         return "a lock keeps two deliveries apart, but lets both through one after the other"
@@ -295,21 +309,21 @@ def _hint(case: Case, op: Op) -> str:
     return ""
 
 
-def undoes(case: Case, op: Op) -> bool:
+def is_compensation(case: ConsumerCheck, op: Operation) -> bool:
     """Whether an effect takes back what a step did: after it failed, or in code that says it is there for that."""
     if case.consumer.family == "saga" or any(map(_TAKES_BACK, op.trail)):
         return effect_of(op).category in (*_UNDOES, "insert", "http", "counter")
     return bool(op.handlers) and effect_of(op).category in _UNDOES
 
 
-def _report_compensation(case: Case, op: Op) -> None:
+def _report_compensation(case: ConsumerCheck, op: Operation) -> None:
     effect = effect_of(op)
-    mode, help_ = advice(effect, op)
+    mode, help_ = advice_for(effect, op)
     case.found(
         "EO402",
         op.at,
         f"undoing a step {effect.what} again each time that it is run again",
-        trail=case.trail_to(op),
+        trail=case.calls_leading_to(op),
         help=help_,
         mode=mode,
         sure=effect.sure,
@@ -325,7 +339,7 @@ _WORDS = {
 }
 
 
-def _report_hole(case: Case, verdict: Verdict) -> None:
+def _report_hole(case: ConsumerCheck, verdict: EffectVerdict) -> None:
     op = verdict.effect
     assert op is not None
     effect = effect_of(op)
@@ -334,7 +348,7 @@ def _report_hole(case: Case, verdict: Verdict) -> None:
         at = op
     if at is None or verdict.rule == "EO105":
         return  # the rule about Redis looks at all keys by itself
-    mode, help_ = advice(effect, op)
+    mode, help_ = advice_for(effect, op)
     labels = [Label(op.at, f"{effect.what}")] if at is not op else []
     if verdict.record is not None and verdict.record is not at and verdict.record is not op:
         labels.append(Label(verdict.record.at, "recorded only here"))
@@ -345,7 +359,7 @@ def _report_hole(case: Case, verdict: Verdict) -> None:
             at.at,
             _WORDS[verdict.rule].format(what=effect.what),
             labels=tuple(labels),
-            trail=case.trail_to(op),
+            trail=case.calls_leading_to(op),
             help=help_
             if verdict.rule != "EO104"
             else "release the mark when the work raises, or use @eo.once, whose claim is a lease",

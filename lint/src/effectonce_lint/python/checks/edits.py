@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from effectonce_lint.findings import Edit, Fix, Place
-from effectonce_lint.python.values import Op
+from effectonce_lint.python.values import Operation
 
 
-def with_argument(op: Op, argument: str, words: str) -> Fix | None:
+def add_argument(op: Operation, argument: str, words: str) -> Fix | None:
     """An argument more, at the end of the call that ``op`` is."""
     node, module = op.node, op.module
     if not isinstance(node, ast.Call) or module is None:
@@ -17,9 +17,9 @@ def with_argument(op: Op, argument: str, words: str) -> Fix | None:
     if not given:
         return None
     last = module.place(max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0)))
-    return Fix(words, (Edit(after(last), f", {argument}"),))
+    return Fix(words, (Edit(end_of(last), f", {argument}"),))
 
 
-def after(place: Place) -> Place:
+def end_of(place: Place) -> Place:
     """The empty span behind a place."""
     return Place(place.path, place.end_line, place.end_column, place.end_line, place.end_column)

@@ -8,58 +8,58 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.in_process_queues import TAKES, Taker, last
-from effectonce_lint.python.modules import Class, Module
-from effectonce_lint.python.values import Function, Op, Val
-from effectonce_lint.python.walk_state import taints
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.in_process_queues import TAKE_METHODS, QueueReader, last_name
+from effectonce_lint.python.modules import ClassDefinition, Module
+from effectonce_lint.python.values import Function, Operation, Value
+from effectonce_lint.python.walk_state import taints_of
+from effectonce_lint.word_lists import word_set
 
 from .message_parts import MESSAGE
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
-    from effectonce_lint.python.walk_state import Walk
+    from effectonce_lint.python.calls import Call, CallWalker
+    from effectonce_lint.python.walk_state import WalkState
 
-_STARTS = words("create_task ensure_future run_coroutine_threadsafe")
+_STARTS = word_set("create_task ensure_future run_coroutine_threadsafe")
 """Given what a call gives."""
 #: Given a function: where that stands among the arguments.
 _SUBMITS = {"submit": 0, "start_soon": 0, "spawn": 0, "add_task": 0, "apply_async": 0, "run_in_executor": 1}
-_THREADS = words("threading.Thread multiprocessing.Process")
-_PUTS = words("put put_nowait append appendleft")
-_WAITS = words(
+_THREADS = word_set("threading.Thread multiprocessing.Process")
+_PUTS = word_set("put put_nowait append appendleft")
+_WAITS = word_set(
     "asyncio.gather asyncio.wait asyncio.wait_for asyncio.as_completed concurrent.futures.wait"
     " concurrent.futures.as_completed gevent.joinall"
 )
-_WAIT_METHODS = words("join result wait shutdown")
-_HOLDS = words("add append discard remove")
-_NO_WAIT = words("add_done_callback set_name start daemon name setDaemon setName")
+_WAIT_METHODS = word_set("join result wait shutdown")
+_HOLDS = word_set("add append discard remove")
+_NO_WAIT = word_set("add_done_callback set_name start daemon name setDaemon setName")
 _WORKS = re.compile(
     r"(?:^|\.)_*(?:process|handle|fulfil|charge|save|store|persist|ship|perform|insert|upsert|settle|ingest|book|pay)"
     r"[a-z_]*$"
 ).search
 
 
-def works(op: Op) -> bool:
+def is_work(op: Operation) -> bool:
     """Whether something that was handed over is work: of what is out of sight, only what says so by its name. To show
     a message in a browser is none."""
     return op.kind != "call" or bool(_WORKS(op.text))
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     name, function = call.name, call.node.func
     if name in _PUTS:
-        _put(walk, call)
-    elif name in TAKES and isinstance(function, ast.Attribute):
-        return _taken(walk, call, last(function.value))
+        _run_queue_readers(walk, call)
+    elif name in TAKE_METHODS and isinstance(function, ast.Attribute):
+        return _take_message(walk, call, last_name(function.value))
     elif name == "iter" and len(call.args) == 2 and isinstance(call.node.args[0], ast.Attribute):
-        found = walk.handed.get(last(call.node.args[0].value))
-        return Val(text="iter()", tag="list", items=(found,), taint=found.taint) if found is not None else None
-    elif call.ref in _WAITS or (name in _WAIT_METHODS and _waits(call)):
+        found = walk.handed.get(last_name(call.node.args[0].value))
+        return Value(text="iter()", tag="list", items=(found,), taint=found.taint) if found is not None else None
+    elif call.ref in _WAITS or (name in _WAIT_METHODS and _is_wait(call)):
         walk.emit("wait", call.node)
     return None
 
 
-def _waits(call: Call) -> bool:
+def _is_wait(call: Call) -> bool:
     """`jobs.join()`, `thread.join(5)`, `future.result()`; not `", ".join(names)`."""
     waited = call.target.function is None and not call.ref
     joins_text = call.name == "join" and bool(call.args) and not isinstance(call.args[0].literal, int | float)
@@ -69,7 +69,7 @@ def _waits(call: Call) -> bool:
 # -- started and not waited for
 
 
-def mark(walk: Calls, start: int, node: ast.AST) -> None:
+def mark_handed_over(walk: CallWalker, start: int, node: ast.AST) -> None:
     """All that happened since ``start`` happens beside what follows."""
     at = walk.place(node)
     walk.beside = True
@@ -77,7 +77,7 @@ def mark(walk: Calls, start: int, node: ast.AST) -> None:
         op.handed = at
 
 
-def spawns(walk: Calls, node: ast.expr) -> bool:
+def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
     """Whether a call starts something that nobody waits for by itself: `asyncio.create_task(work(message))`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
@@ -101,28 +101,28 @@ def spawns(walk: Calls, node: ast.expr) -> bool:
         return plain and MESSAGE not in walk.value(given).taint
 
 
-def _is_thread(walk: Calls, node: ast.Call) -> bool:
-    if last(node.func) not in ("Thread", "Process"):
+def _is_thread(walk: CallWalker, node: ast.Call) -> bool:
+    if last_name(node.func) not in ("Thread", "Process"):
         return False
     with walk.quietly():
         return walk.value(node.func).ref in _THREADS
 
 
-def forgotten(walk: Calls, node: ast.Assign) -> bool:
+def is_forgotten(walk: CallWalker, node: ast.Assign) -> bool:
     """Whether what an assignment starts is only kept, and never waited for where it was started."""
     target, made = node.targets[0], node.value
     if not isinstance(target, ast.Name) or not isinstance(made, ast.Call):
         return False
-    if not spawns(walk, made) and not _is_thread(walk, made):
+    if not is_spawn(walk, made) and not _is_thread(walk, made):
         return False
     inside = list(ast.walk(walk.active[-1] if walk.active else walk.module.tree))
-    kept = _only_kept(inside, target.id, _NO_WAIT)
-    return kept is not None and all(_only_kept(inside, each, _HOLDS) is not None for each in kept)
+    kept = _storage_of(inside, target.id, _NO_WAIT)
+    return kept is not None and all(_storage_of(inside, each, _HOLDS) is not None for each in kept)
 
 
-def _only_kept(inside: list[ast.AST], text: str, harmless: frozenset[str]) -> list[str] | None:
+def _storage_of(inside: list[ast.AST], text: str, harmless: frozenset[str]) -> list[str] | None:
     """Where ``text`` is put; None if anything is done with it but that, and what is harmless."""
-    uses = sum(isinstance(each, ast.Name | ast.Attribute) and _reads(each, text) for each in inside)
+    uses = sum(isinstance(each, ast.Name | ast.Attribute) and _is_read(each, text) for each in inside)
     kept = []
     for each in inside:
         match each:
@@ -135,42 +135,42 @@ def _only_kept(inside: list[ast.AST], text: str, harmless: frozenset[str]) -> li
     return kept if not uses else None
 
 
-def _reads(node: ast.Name | ast.Attribute, text: str) -> bool:
+def _is_read(node: ast.Name | ast.Attribute, text: str) -> bool:
     return isinstance(node.ctx, ast.Load) and ast.unparse(node) == text
 
 
 # -- put into a queue
 
 
-def _put(walk: Calls, call: Call) -> None:
+def _run_queue_readers(walk: CallWalker, call: Call) -> None:
     """The message goes into a queue inside the process: whoever takes from it does so now, beside what follows."""
     function = call.node.func
-    if walk.muted or not isinstance(function, ast.Attribute) or MESSAGE not in taints(*call.args):
+    if walk.muted or not isinstance(function, ast.Attribute) or MESSAGE not in taints_of(*call.args):
         return
-    name = last(function.value)
-    for module in _homes(walk, call, name):
-        for taker in _takers(walk, module, name, function.value):
+    name = last_name(function.value)
+    for module in _modules_of_queue(walk, call, name):
+        for taker in _readers_of(walk, module, name, function.value):
             if taker.node in walk.active or (taker.node, name) in walk.emptied:
                 continue
             walk.emptied.add((taker.node, name))
             start = len(walk.trace.ops)
-            with _apart(walk):
+            with _on_another_thread(walk):
                 before, walk.handed = walk.handed, {**walk.handed, name: call.args[0]}
-                _run(walk, module, taker, call.node)
+                _run_reader(walk, module, taker, call.node)
                 walk.handed = before
-            mark(walk, start, call.node)
-            walk.trace.ops[start:] = filter(works, walk.trace.ops[start:])
+            mark_handed_over(walk, start, call.node)
+            walk.trace.ops[start:] = filter(is_work, walk.trace.ops[start:])
 
 
-def _takers(walk: Calls, module: Module, name: str, queue: ast.expr) -> list[Taker]:
+def _readers_of(walk: CallWalker, module: Module, name: str, queue: ast.expr) -> list[QueueReader]:
     """Who takes from a queue; of an object's own, where there are any, its own methods only."""
     found = module.buffers.get(name, [])
     if isinstance(queue, ast.Attribute) and isinstance(queue.value, ast.Name) and queue.value.id == "self":
-        return [each for each in found if _self(walk, each) is not None] or found
+        return [each for each in found if _receiver_of(walk, each) is not None] or found
     return found
 
 
-def _homes(walk: Calls, call: Call, name: str) -> Iterator[Module]:
+def _modules_of_queue(walk: CallWalker, call: Call, name: str) -> Iterator[Module]:
     """The file that we are in, and the one that the queue comes from."""
     yield walk.module
     holder = call.receiver.base
@@ -183,26 +183,28 @@ def _homes(walk: Calls, call: Call, name: str) -> Iterator[Module]:
                     yield source
 
 
-def _run(walk: Calls, module: Module, taker: Taker, node: ast.AST) -> None:
+def _run_reader(walk: CallWalker, module: Module, taker: QueueReader, node: ast.AST) -> None:
     known = walk.scope.find(taker.node.name)
     if known is not None and known.function is not None and known.function.node is taker.node:
         function = known.function
     else:
-        function = Function(taker.node, module, owner=_class(module, taker), receiver=_self(walk, taker))
+        function = Function(
+            taker.node, module, owner=_class_of_reader(module, taker), receiver=_receiver_of(walk, taker)
+        )
     parameters = [each.arg for each in (*taker.node.args.posonlyargs, *taker.node.args.args)]
     if taker.owner is not None:
         parameters = parameters[1:]
-    walk.invoke(function, tuple(Val(text=each) for each in parameters), {}, node)
+    walk.invoke(function, tuple(Value(text=each) for each in parameters), {}, node)
 
 
-def _class(module: Module, taker: Taker) -> Class | None:
+def _class_of_reader(module: Module, taker: QueueReader) -> ClassDefinition | None:
     if taker.owner is None:
         return None
     known = module.classes.get(taker.owner.name)
-    return known if known is not None and known.node is taker.owner else Class(taker.owner, module)
+    return known if known is not None and known.node is taker.owner else ClassDefinition(taker.owner, module)
 
 
-def _self(walk: Calls, taker: Taker) -> Val | None:
+def _receiver_of(walk: CallWalker, taker: QueueReader) -> Value | None:
     """The object that we are in, where the taker is a method of its own."""
     here = walk.scope.find("self")
     same = here is not None and here.instance is not None and here.instance.cls.node is taker.owner
@@ -210,7 +212,7 @@ def _self(walk: Calls, taker: Taker) -> Val | None:
 
 
 @contextmanager
-def _apart(walk: Walk) -> Iterator[None]:
+def _on_another_thread(walk: WalkState) -> Iterator[None]:
     """On another thread: nothing that is open here is open there, and what is caught there is not ours."""
     before = walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions
     counts = walk.locks, walk.retrying, walk.deferred
@@ -225,7 +227,7 @@ def _apart(walk: Walk) -> Iterator[None]:
         del walk.trace.handlers[caught:]
 
 
-def _taken(walk: Calls, call: Call, name: str) -> Val | None:
+def _take_message(walk: CallWalker, call: Call, name: str) -> Value | None:
     if (found := walk.handed.get(name)) is not None:
         return found
     if walk.beside and name in walk.module.buffers:

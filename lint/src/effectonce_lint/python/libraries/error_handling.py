@@ -5,26 +5,26 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import Value
+from effectonce_lint.word_lists import word_set
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call
 
-_LOGS = words("debug info warning warn error exception critical log msg bind trace success notice fatal")
-_LOGGERS = words("logger log logging console structlog")
-_METRICS = words(
+_LOGS = word_set("debug info warning warn error exception critical log msg bind trace success notice fatal")
+_LOGGERS = word_set("logger log logging console structlog")
+_METRICS = word_set(
     "inc observe labels increment set_tag set_attribute record_exception capture_exception add_event set_status gauge"
     " histogram timing incr_metric put_metric add_metric capture_message"
 )
-_LIBRARIES = words(
+_LIBRARIES = word_set(
     "sentry_sdk prometheus_client opentelemetry statsd datadog ddtrace newrelic structlog logging loguru warnings"
     " traceback time rich aws_xray_sdk elasticapm"
 )
 _TELLS = (
     _LOGS
     | _METRICS
-    | words(
+    | word_set(
         "print print_exc print_exception format_exc sleep rollback close ack basic_ack delete_message delete commit"
         " xack complete_message add_note acknowledge flush write incr increment counter"
     )
@@ -42,7 +42,7 @@ def is_log(call: Call) -> bool:
     return last in _LOGS and base.rpartition(".")[2].lower().strip("_") in _LOGGERS
 
 
-def is_retry_loop(node: ast.For | ast.AsyncFor | ast.While, subject: Val) -> bool:
+def is_retry_loop(node: ast.For | ast.AsyncFor | ast.While, subject: Value) -> bool:
     """A loop that tries the same thing again: over a number of attempts, around a try."""
     if subject.tag == "retrying":
         return True
@@ -53,13 +53,13 @@ def is_retry_loop(node: ast.For | ast.AsyncFor | ast.While, subject: Val) -> boo
         counters = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
         counted = [each.target for each in ast.walk(node) if isinstance(each, ast.AugAssign)]
         return any(isinstance(each, ast.Name) and each.id in counters for each in counted)
-    if not isinstance(node.iter, ast.Call) or _last(node.iter.func) not in ("range", "count"):
+    if not isinstance(node.iter, ast.Call) or _last_name(node.iter.func) not in ("range", "count"):
         return False
     named = isinstance(node.target, ast.Name) and node.target.id.startswith(("attempt", "retry", "try", "_"))
     return named or any(isinstance(each, ast.Break | ast.Return) for one in tries for each in ast.walk(one))
 
 
-def only_tells(body: list[ast.stmt]) -> bool:
+def only_reports(body: list[ast.stmt]) -> bool:
     """Whether a handler does nothing about an error: it logs, counts, acks, rolls back, and goes on."""
     for node in body:
         match node:
@@ -73,15 +73,15 @@ def only_tells(body: list[ast.stmt]) -> bool:
                 continue
             case ast.Expr(value=ast.Call() | ast.Await()):
                 call = node.value.value if isinstance(node.value, ast.Await) else node.value
-                if isinstance(call, ast.Call) and _last(call.func) in _TELLS:
+                if isinstance(call, ast.Call) and _last_name(call.func) in _TELLS:
                     continue
                 return False
             case ast.If():
-                if only_tells(node.body) and only_tells(node.orelse):
+                if only_reports(node.body) and only_reports(node.orelse):
                     continue
                 return False
             case ast.With() | ast.AsyncWith():
-                if only_tells(node.body):
+                if only_reports(node.body):
                     continue
                 return False
             case _:
@@ -89,7 +89,7 @@ def only_tells(body: list[ast.stmt]) -> bool:
     return True
 
 
-def _last(node: ast.expr) -> str:
+def _last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -109,7 +109,7 @@ def returns_failure(body: list[ast.stmt]) -> bool:
     return False
 
 
-def says_false(body: list[ast.stmt]) -> bool:
+def returns_false(body: list[ast.stmt]) -> bool:
     """Whether a handler answers False, to whoever called."""
     return any(
         isinstance(each, ast.Return) and isinstance(each.value, ast.Constant) and each.value.value is False

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 
-from effectonce_lint.python.values import Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import Value
+from effectonce_lint.word_lists import word_set
 
 #: family: what a person calls one of its consumers, and the decorators that make one, by their dotted names.
 _DECORATORS = {
-    "celery": ("Celery task", words("celery.shared_task celery.task celery.decorators.task celery.app.shared_task")),
-    "dramatiq": ("Dramatiq actor", words("dramatiq.actor")),
-    "rq": ("rq job", words("rq.decorators.job rq.job django_rq.job")),
-    "django": ("Django task", words("django.tasks.task django_tasks.task")),
-    "huey": ("Huey task", words("huey.contrib.djhuey.task huey.contrib.djhuey.db_task")),
-    "pubsub": ("Cloud Event function", words("functions_framework.cloud_event")),
-    "nameko": ("Nameko event handler", words("nameko.events.event_handler")),
-    "taskiq": ("taskiq task", words("taskiq.async_shared_broker.task")),
+    "celery": ("Celery task", word_set("celery.shared_task celery.task celery.decorators.task celery.app.shared_task")),
+    "dramatiq": ("Dramatiq actor", word_set("dramatiq.actor")),
+    "rq": ("rq job", word_set("rq.decorators.job rq.job django_rq.job")),
+    "django": ("Django task", word_set("django.tasks.task django_tasks.task")),
+    "huey": ("Huey task", word_set("huey.contrib.djhuey.task huey.contrib.djhuey.db_task")),
+    "pubsub": ("Cloud Event function", word_set("functions_framework.cloud_event")),
+    "nameko": ("Nameko event handler", word_set("nameko.events.event_handler")),
+    "taskiq": ("taskiq task", word_set("taskiq.async_shared_broker.task")),
     "webhook": (
         "webhook",
-        words("djstripe.webhooks.handler djstripe.webhooks.handler_all djstripe.event_handlers.djstripe_receiver"),
+        word_set("djstripe.webhooks.handler djstripe.webhooks.handler_all djstripe.event_handlers.djstripe_receiver"),
     ),
 }
 BY_REF = {ref: (family, kind) for family, (kind, refs) in _DECORATORS.items() for ref in refs}
@@ -39,13 +39,13 @@ _BY_METHOD = {
     ("azure.app", "queue_trigger"): ("servicebus", "Storage Queue function"),
     ("azure.app", "event_hub_message_trigger"): ("servicebus", "Event Hub function"),
 }
-_CELERY_ONLY = words("bind acks_late autoretry_for max_retries default_retry_delay")
-_ROUTES = words("post put patch route api_route")
-_ROUTE_REFS = words(
+_CELERY_ONLY = word_set("bind acks_late autoretry_for max_retries default_retry_delay")
+_ROUTES = word_set("post put patch route api_route")
+_ROUTE_REFS = word_set(
     "litestar.post litestar.put litestar.patch bottle.post bottle.put rest_framework.decorators.api_view"
 )
-_APPS = words("app router api bp blueprint webhooks")
-_VIEWS = words(
+_APPS = word_set("app router api bp blueprint webhooks")
+_VIEWS = word_set(
     "APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource RequestHandler HTTPMethodView"
 )
 
@@ -63,7 +63,7 @@ SIGNED = re.compile(
 """Code that checks a sender's signature."""
 
 
-def by_decorator(target: Val, given: set[str]) -> tuple[str, str]:
+def consumer_of_decorator(target: Value, given: set[str]) -> tuple[str, str]:
     """The family and kind of consumer that a decorator makes, given the names of its arguments; empty if it is none."""
     if found := BY_REF.get(target.ref):
         return found
@@ -87,7 +87,7 @@ def by_decorator(target: Val, given: set[str]) -> tuple[str, str]:
     return "", ""
 
 
-def by_ancestry(ancestors: list[str], methods: set[str]) -> tuple[str, str, str]:
+def consumer_of_class(ancestors: list[str], methods: set[str]) -> tuple[str, str, str]:
     """The same for a class: family, kind, and the method that is called. A view is one only if it is a webhook."""
     if "run" in methods and any(each.endswith(("celery.Task", "task.Task", "app.Task")) for each in ancestors):
         return "celery", "Celery task", "run"
@@ -102,7 +102,7 @@ def by_ancestry(ancestors: list[str], methods: set[str]) -> tuple[str, str, str]
     return "", "", ""
 
 
-def is_route(target: Val) -> bool:
+def is_route(target: Value) -> bool:
     """Whether a decorator makes a function answer requests that change something."""
     base = target.base
     if target.ref in _ROUTE_REFS:

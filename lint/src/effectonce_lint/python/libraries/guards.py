@@ -6,36 +6,36 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Op, Val
-from effectonce_lint.word_lists import pairs, words
+from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.word_lists import tagged_pairs, word_set
 
-from .object_types import dedupish, guards_by_name, snake
+from .object_types import is_dedup_name, is_guard_name, to_snake_case
 from .redis import seconds_of
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
 #: First name of a package: what in it guards the function that it is given, or what comes after it.
 _TOOLS = {
-    "effectonce": words("once block idempotent tool_once transactional IdempotencyMiddleware"),
-    "aws_lambda_powertools": words("idempotent idempotent_function"),
-    "babelqueue": words("wrap"),
-    "fastapi_idempotency": words("idempotent"),
+    "effectonce": word_set("once block idempotent tool_once transactional IdempotencyMiddleware"),
+    "aws_lambda_powertools": word_set("idempotent idempotent_function"),
+    "babelqueue": word_set("wrap"),
+    "fastapi_idempotency": word_set("idempotent"),
 }
-_PACKAGES = words("idemkit celery_once celery_singleton idempotency_header asgi_idempotency_header idempotent")
+_PACKAGES = word_set("idemkit celery_once celery_singleton idempotency_header asgi_idempotency_header idempotent")
 """Packages that are there for nothing else."""
-_METHODS = pairs(
+_METHODS = tagged_pairs(
     "eo.inbox:first,first_many,call,handler,on_table eo.intents:operation,call,run eo.worker:handler eo.saga:step,run"
 )
-_GIVES_DECORATOR = words("once handler idempotent idempotent_function operation step tool_once transactional")
-_TRANSPARENT = words(
+_GIVES_DECORATOR = word_set("once handler idempotent idempotent_function operation step tool_once transactional")
+_TRANSPARENT = word_set(
     "functools contextlib dataclasses typing abc builtins pytest asyncio atexit enum celery dramatiq fastapi flask"
     " django rest_framework pydantic click typer inspect"
 )
 _BASES = ("QueueOnce", "Singleton", "Idempotent", "OnceTask", "ExactlyOnce")
-_TRANSACTIONS = words("transaction atomic begin in_transaction unit_of_work uow transaction_scope")
+_TRANSACTIONS = word_set("transaction atomic begin in_transaction unit_of_work uow transaction_scope")
 _ASKS = ("get", "find", "exists", "fetch", "lookup", "has", "is_", "check", "contains", "was", "load")
-_RETENTIONS = words("retention expires_after_seconds ttl ttl_seconds expiry")
+_RETENTIONS = word_set("retention expires_after_seconds ttl ttl_seconds expiry")
 _UNSTABLE = {
     "delivery_tag": "the delivery tag",
     "receipt_handle": "the receipt handle",
@@ -47,7 +47,7 @@ _UNSTABLE = {
 }
 
 
-def is_tool(target: Val) -> bool:
+def is_tool(target: Value) -> bool:
     """Whether a decorator, a function or a class is one of the known tools."""
     top, _, last = target.ref.partition(".")
     if top in _PACKAGES or last.rpartition(".")[2] in _TOOLS.get(top, ()):
@@ -55,7 +55,7 @@ def is_tool(target: Val) -> bool:
     return target.base is not None and (target.base.tag, target.attr) in _METHODS
 
 
-def decorator(walk: Calls, node: ast.expr, target: Val) -> Op | None:
+def guard_of_decorator(walk: CallWalker, node: ast.expr, target: Value) -> Operation | None:
     """The guard that a decorator is, if it is one."""
     name = target.attr or target.ref.rpartition(".")[2] or target.text.rpartition(".")[2]
     if is_tool(target):
@@ -63,24 +63,26 @@ def decorator(walk: Calls, node: ast.expr, target: Val) -> Op | None:
         made_here = base.fields if base is not None and base.tag == "eo.worker" else None
         if made_here is not None and not {"store", "inbox", "**"} & made_here.keys():
             return None  # a worker without either guards nothing
-        return _tool(walk, node, name, base)
+        return _make_guard(walk, node, name, base)
     seen = target.function is not None or target.cls is not None
-    if seen or target.ref.partition(".")[0] in _TRANSPARENT or not guards_by_name(name):
+    if seen or target.ref.partition(".")[0] in _TRANSPARENT or not is_guard_name(name):
         return None
-    return Op("guard", walk.place(node), text=name, store="opaque", atomic=True, node=node, module=walk.module)
+    return Operation("guard", walk.place(node), text=name, store="opaque", atomic=True, node=node, module=walk.module)
 
 
-def of_framework(walk: Calls, target: Val, call: ast.Call | None, settings: dict[str, Val]) -> Op | None:
+def guard_of_framework(
+    walk: CallWalker, target: Value, call: ast.Call | None, settings: dict[str, Value]
+) -> Operation | None:
     """A guard that a framework is told to put around a consumer: `actor(once=…)`, a broker's middleware."""
     if call is None:
         return None
     once = settings.get("once")
     if once is not None and target.ref == "dramatiq.actor" and once.literal is not False:
-        return walk.emit("guard", call, text="once", store="tool", atomic=True, key=_through(walk, once))
+        return walk.emit("guard", call, text="once", store="tool", atomic=True, key=_resolve_key(walk, once))
     middlewares = ((target.base.fields or {}) if target.base is not None else {}).get("middlewares")
     for each in middlewares.items if middlewares is not None else ():
         made = each.base.ref if each.base is not None else ""
-        if made.startswith("effectonce.") or guards_by_name(made.rpartition(".")[2]):
+        if made.startswith("effectonce.") or is_guard_name(made.rpartition(".")[2]):
             return walk.emit("guard", call, text=made.rpartition(".")[2], store="tool", atomic=True)
     for keyword in call.keywords:
         if keyword.arg is None and "idempot" in ast.unparse(keyword.value).lower():
@@ -88,13 +90,13 @@ def of_framework(walk: Calls, target: Val, call: ast.Call | None, settings: dict
     return None
 
 
-def _tool(walk: Calls, node: ast.AST, text: str, base: Val | None = None) -> Op:
+def _make_guard(walk: CallWalker, node: ast.AST, text: str, base: Value | None = None) -> Operation:
     call = node if isinstance(node, ast.Call) else None
-    kept = _kept(walk, call, base)
-    return walk.emit("guard", node, text=text, store="tool", atomic=True, key=_key(walk, call), seconds=kept)
+    kept = _retention_of(walk, call, base)
+    return walk.emit("guard", node, text=text, store="tool", atomic=True, key=_key_of(walk, call), seconds=kept)
 
 
-def _kept(walk: Calls, call: ast.Call | None, base: Val | None) -> float | None:
+def _retention_of(walk: CallWalker, call: ast.Call | None, base: Value | None) -> float | None:
     """For how long a tool is told to remember: by itself, or by what it is a method of."""
     given = {each.arg: each.value for each in call.keywords if each.arg} if call is not None else {}
     for name in _RETENTIONS & given.keys():
@@ -105,18 +107,18 @@ def _kept(walk: Calls, call: ast.Call | None, base: Val | None) -> float | None:
     return next((seconds_of(each[name]) for each in settings for name in sorted(_RETENTIONS & each.keys())), None)
 
 
-def _key(walk: Calls, call: ast.Call | None) -> Val | None:
+def _key_of(walk: CallWalker, call: ast.Call | None) -> Value | None:
     """What a tool is told to take for the key."""
     for keyword in call.keywords if call is not None else ():
         if keyword.arg == "key":
-            return _through(walk, walk.value(keyword.value))
+            return _resolve_key(walk, walk.value(keyword.value))
         if keyword.arg == "config":  # of powertools
             path = (walk.value(keyword.value).fields or {}).get("event_key_jmespath")
-            return _jmespath(path) if path is not None else None
+            return _key_of_jmespath(path) if path is not None else None
     return None
 
 
-def _jmespath(path: Val) -> Val:
+def _key_of_jmespath(path: Value) -> Value:
     text = path.string or ""
     last = text.rpartition(".")[2].strip("[]\"' ")
     if last in _UNSTABLE and not text.startswith(("powertools_json", "body")):
@@ -125,7 +127,7 @@ def _jmespath(path: Val) -> Val:
     return replace(path, taint=frozenset({"digest"})) if whole else path
 
 
-def _through(walk: Calls, key: Val) -> Val:
+def _resolve_key(walk: CallWalker, key: Value) -> Value:
     """The key itself, where it is given as a path or by a function."""
     if key.function is not None:
         with walk.quietly():
@@ -137,49 +139,49 @@ def _through(walk: Calls, key: Val) -> Val:
     return key
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     """A guard used as a function: `inbox.first(conn, message)`, `once(store)(handler)`, `wrap(store, handler)`."""
     target = call.target
     if target.tag == "guarded":  # once(…) gave it, and it is given the function
-        return _wrapped(call, target.origin[0] if target.origin else None)
+        return _wrap_function(call, target.origin[0] if target.origin else None)
     if call.ref.startswith("effectonce.") and call.name == "dispatcher" and call.args:
         return call.args[0]
     if not is_tool(target) and not is_tool(call.receiver):
         return None
-    op = _tool(walk, call.node, call.name, call.receiver)
-    if any(each.function is not None for each in call.all()):
-        return _wrapped(call, op)
+    op = _make_guard(walk, call.node, call.name, call.receiver)
+    if any(each.function is not None for each in call.all_arguments()):
+        return _wrap_function(call, op)
     if call.name in _GIVES_DECORATOR:
-        return Val(text=f"{call.name}()", tag="guarded", origin=(op,))
+        return Value(text=f"{call.name}()", tag="guarded", origin=(op,))
     if call.name in ("call", "run"):
-        return Val(text=f"{call.name}()")
-    return Val(text=f"{call.name}()", tag="guard", origin=(op,))
+        return Value(text=f"{call.name}()")
+    return Value(text=f"{call.name}()", tag="guard", origin=(op,))
 
 
-def _wrapped(call: Call, op: Op | None) -> Val:
+def _wrap_function(call: Call, op: Operation | None) -> Value:
     """The function that was given, now under a guard."""
-    given = next((each for each in call.all() if each.function is not None), None)
+    given = next((each for each in call.all_arguments() if each.function is not None), None)
     if given is None or given.function is None:
-        return Val()
+        return Value()
     return replace(given, function=replace(given.function, guard=op))
 
 
-def by_name(walk: Calls, call: Call) -> Val | None:
+def guard_by_name(walk: CallWalker, call: Call) -> Value | None:
     """Something out of sight that says it dedups: its answer is trusted, its wrapping too."""
     name, owner = call.name, call.receiver.text.rpartition(".")[2]
-    looks_up = name.startswith(_ASKS) and (dedupish(name) or dedupish(owner))
-    owned = guards_by_name(owner) and name not in ("get", "set", "add", "append", "remove", "delete", "pop")
-    if not (guards_by_name(name) or owned or looks_up) or call.ref.partition(".")[0] in _TRANSPARENT:
+    looks_up = name.startswith(_ASKS) and (is_dedup_name(name) or is_dedup_name(owner))
+    owned = is_guard_name(owner) and name not in ("get", "set", "add", "append", "remove", "delete", "pop")
+    if not (is_guard_name(name) or owned or looks_up) or call.ref.partition(".")[0] in _TRANSPARENT:
         return None
-    op = walk.emit("read", call.node, text=call.shown, store="opaque", location=owner or name, dedup=True)
-    if any(each.function is not None for each in call.all()):
-        return _wrapped(call, op)
+    op = walk.emit("read", call.node, text=call.source_text, store="opaque", location=owner or name, dedup=True)
+    if any(each.function is not None for each in call.all_arguments()):
+        return _wrap_function(call, op)
     if name.startswith("mark") or "remember" in name:
         op.kind = "mark"
-    return Val(text=f"{call.shown}()", origin=(op,), tag="opaque")
+    return Value(text=f"{call.source_text}()", origin=(op,), tag="opaque")
 
 
-def context(walk: Calls, item: ast.withitem, value: Val) -> Op | None:
+def guard_of_context(walk: CallWalker, item: ast.withitem, value: Value) -> Operation | None:
     """The guard that a `with` enters, if it is one."""
     if value.tag in ("guard", "opaque") and value.origin:
         op = value.origin[0]
@@ -188,26 +190,26 @@ def context(walk: Calls, item: ast.withitem, value: Val) -> Op | None:
         op.kind = "guard"
         return op
     made = value.text.partition("(")[0].rpartition(".")[2]
-    if made[:1].isupper() and value.base is not None and not value.tag and guards_by_name(made):
+    if made[:1].isupper() and value.base is not None and not value.tag and is_guard_name(made):
         return walk.emit("guard", item.context_expr, text=made, store="opaque", dedup=True)
     return None
 
 
-def transacts_by_name(value: Val) -> bool:
+def is_transaction_by_name(value: Value) -> bool:
     """`with db.transaction():`, whatever database that is."""
     return value.text.partition("(")[0].rpartition(".")[2] in _TRANSACTIONS
 
 
-def locks_by_name(value: Val) -> bool:
+def is_lock_by_name(value: Value) -> bool:
     """`with lock(order_id):`, whatever lock that is."""
-    name = snake(value.text.partition("(")[0].rpartition(".")[2])
+    name = to_snake_case(value.text.partition("(")[0].rpartition(".")[2])
     return name.endswith("lock") or "lock" in name.split("_") or "mutex" in name
 
 
-def base_guards(ancestors: list[str]) -> str:
+def guard_of_bases(ancestors: list[str]) -> str:
     """The base class that makes a task run once, if one does."""
     for each in ancestors:
         last = each.rpartition(".")[2]
-        if last.startswith(_BASES) or (guards_by_name(last) and "." not in each):
+        if last.startswith(_BASES) or (is_guard_name(last) and "." not in each):
             return last
     return ""

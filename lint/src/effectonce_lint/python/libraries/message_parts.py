@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from effectonce_lint.python.values import Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import Value
+from effectonce_lint.word_lists import word_set
 
 MESSAGE = "message"
 PAYLOAD = "payload"
 
 #: Parts that are the whole body again, and methods that only give it another form.
-_WHOLE = words(
+_WHOLE = word_set(
     "body data payload value json content text detail Body Message decode strip model_dump dict read get_data"
     " get_json to_dict as_dict form get_body body_as_str copy raw Sns Data kinesis json_body"
 )
@@ -62,7 +62,7 @@ _TAGS = {
 }
 
 
-def part_of_message(value: Val, base: Val, part: str) -> None:
+def mark_message_part(value: Value, base: Value, part: str) -> None:
     """Say of ``value``, which is ``base.part`` or ``base["part"]``, what it is."""
     tag = base.tag
     if found := _TAGS.get((tag, part)):
@@ -88,17 +88,17 @@ def part_of_message(value: Val, base: Val, part: str) -> None:
         value.taint = rest | {f"field:{part}"}
 
 
-def delivered(name: str, tag: str = "", *, whole: bool = False) -> Val:
+def message_parameter(name: str, tag: str = "", *, whole: bool = False) -> Value:
     """A parameter that a message, or a part of it, is delivered by."""
     taint = {MESSAGE}
     if whole:
         taint.add(PAYLOAD)
     else:
         taint.add(f"field:{name}")
-    return Val(text=name, tag=tag, taint=frozenset(taint))
+    return Value(text=name, tag=tag, taint=frozenset(taint))
 
 
-BODIES = words(
+BODIES = word_set(
     "body data payload message msg event record value content job order envelope item request req ctx context"
     " notification command raw_message raw"
 )

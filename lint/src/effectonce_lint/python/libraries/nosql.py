@@ -7,52 +7,52 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from effectonce_lint.python.values import Effect, Op, Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import Effect, Operation, Value
+from effectonce_lint.word_lists import word_set
 
-from .object_types import dedupish
-from .orm_rows import stable, unstable
+from .object_types import is_dedup_name
+from .orm_rows import is_stable, is_unstable
 from .redis import seconds_of
-from .sql_drivers import claimed
+from .sql_drivers import hold_claim
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
-_DYNAMO = words("put_item update_item get_item transact_write_items")
+_DYNAMO = word_set("put_item update_item get_item transact_write_items")
 _EXPIRIES = ("timeout", "expire", "time", "ttl")
-_MONGO = words("insert_one insert_many update_one update_many find_one find_one_and_update")
+_MONGO = word_set("insert_one insert_many update_one update_many find_one find_one_and_update")
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     tag, name = call.tag, call.name
     if name in ("append", "add", "appendleft") and call.args:
-        keep_function(walk, call.receiver, call.args[0])
+        register_handler(walk, call.receiver, call.args[0])
     if call.ref.startswith("django.core.cache.") or tag == "cache":
-        return _cache(walk, call, name)
+        return _interpret_cache(walk, call, name)
     if tag in ("dynamo.table", "aws.dynamodb") or name in _DYNAMO:
-        return _dynamo(walk, call, name)
+        return _interpret_dynamodb(walk, call, name)
     if name in ("put_object", "upload_file", "upload_fileobj") and tag.startswith("aws."):
         key = call.argument(2, "Key")
-        if key is not None and unstable(key):
-            walk.emit("effect", call.node, text=call.shown, effect=Effect("counter", "stores a new object"))
-            return Val(text=f"{name}()")
+        if key is not None and is_unstable(key):
+            walk.emit("effect", call.node, text=call.source_text, effect=Effect("counter", "stores a new object"))
+            return Value(text=f"{name}()")
     if tag == "mongo.collection" or name in _MONGO:
-        return _mongo(walk, call, name)
+        return _interpret_mongodb(walk, call, name)
     if tag in ("set", "dict", "list", "deque"):
-        return _memory(walk, call, name)
+        return _interpret_container(walk, call, name)
     return None
 
 
 # -- Django's cache
 
 
-def _cache(walk: Calls, call: Call, name: str) -> Val | None:
-    key = call.argument(0, "key") or Val()
+def _interpret_cache(walk: CallWalker, call: Call, name: str) -> Value | None:
+    key = call.argument(0, "key") or Value()
     named = key.string or key.text
-    common: dict[str, Any] = {"text": call.shown, "store": "cache", "location": key.text, "key": key}
-    common["dedup"] = dedupish(named)
+    common: dict[str, Any] = {"text": call.source_text, "store": "cache", "location": key.text, "key": key}
+    common["dedup"] = is_dedup_name(named)
     kept = {"expires": True, "seconds": seconds_of(call.argument(2, *_EXPIRIES))}
-    op: Op | None = None
+    op: Operation | None = None
     match name.removeprefix("a") if name not in ("add", "aadd") else "add":
         case "get" | "has_key":
             op = walk.emit("read", call.node, **common)
@@ -64,10 +64,10 @@ def _cache(walk: Calls, call: Call, name: str) -> Val | None:
             op = walk.emit("effect", call.node, effect=Effect("counter", f"counts up {named!r}"), atomic=True, **common)
         case "delete":
             walk.emit("unmark", call.node, **common)
-            return Val()
+            return Value()
         case "lock":
-            return Val(text="lock()", tag="lock")
-    return Val(text=f"cache({key.text})", origin=(op,)) if op is not None else None
+            return Value(text="lock()", tag="lock")
+    return Value(text=f"cache({key.text})", origin=(op,)) if op is not None else None
 
 
 # -- DynamoDB
@@ -75,21 +75,23 @@ def _cache(walk: Calls, call: Call, name: str) -> Val | None:
 _GROWS = re.compile(r"\bADD\b|(\S+)\s*=\s*(?:if_not_exists\s*\([^)]*\)|\1)\s*[-+]|list_append", re.IGNORECASE)
 
 
-def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
-    table = call.keywords.get("TableName") or (call.receiver.items[0] if call.receiver.items else Val())
+def _interpret_dynamodb(walk: CallWalker, call: Call, name: str) -> Value | None:
+    table = call.keywords.get("TableName") or (call.receiver.items[0] if call.receiver.items else Value())
     location = table.string or call.receiver.text
-    item = call.keywords.get("Item") or call.keywords.get("Key") or Val()
-    common: dict[str, Any] = {"text": call.shown, "store": "dynamo", "location": location}
+    item = call.keywords.get("Item") or call.keywords.get("Key") or Value()
+    common: dict[str, Any] = {"text": call.source_text, "store": "dynamo", "location": location}
     common["key"] = next(iter((item.fields or {}).values()), None)
-    common["dedup"] = dedupish(location) or any(map(dedupish, item.fields or {}))
-    change = call.keywords.get("UpdateExpression", Val()).string or ""
+    common["dedup"] = is_dedup_name(location) or any(map(is_dedup_name, item.fields or {}))
+    change = call.keywords.get("UpdateExpression", Value()).string or ""
     if name == "transact_write_items" or (
         name in ("put_item", "update_item") and "ConditionExpression" in call.keywords
     ):
-        op = claimed(walk, walk.emit("claim", call.node, atomic=True, **common))
+        op = hold_claim(walk, walk.emit("claim", call.node, atomic=True, **common))
     elif name in ("get_item", "query"):
         op = walk.emit("read", call.node, **common)
-    elif name == "put_item" and any(unstable(value) for part, value in (item.fields or {}).items() if _is_key(part)):
+    elif name == "put_item" and any(
+        is_unstable(value) for part, value in (item.fields or {}).items() if _is_key_field(part)
+    ):
         op = walk.emit("effect", call.node, effect=Effect("counter", f"puts a new item into {location}"), **common)
     elif name == "put_item":
         op = walk.emit("mark" if common["dedup"] else "write", call.node, **common)
@@ -101,10 +103,10 @@ def _dynamo(walk: Calls, call: Call, name: str) -> Val | None:
         op = walk.emit("unmark", call.node, **common)
     else:
         return None
-    return Val(text=f"{location}.{name}()", origin=(op,))
+    return Value(text=f"{location}.{name}()", origin=(op,))
 
 
-def _is_key(field: str) -> bool:
+def _is_key_field(field: str) -> bool:
     """Whether a field of an item is a part of its key, by its usual names."""
     return field.lower() in ("pk", "sk", "id", "uuid", "key")
 
@@ -112,23 +114,23 @@ def _is_key(field: str) -> bool:
 # -- MongoDB
 
 
-def _mongo(walk: Calls, call: Call, name: str) -> Val | None:
+def _interpret_mongodb(walk: CallWalker, call: Call, name: str) -> Value | None:
     location = call.receiver.text
-    first = (call.argument(0, "filter", "document", "documents") or Val()).fields or {}
-    common: dict[str, Any] = {"text": call.shown, "store": "mongo", "location": location}
+    first = (call.argument(0, "filter", "document", "documents") or Value()).fields or {}
+    common: dict[str, Any] = {"text": call.source_text, "store": "mongo", "location": location}
     common["key"] = first.get("_id") or next(iter(first.values()), None)
-    common["dedup"] = dedupish(location.rpartition(".")[2])
+    common["dedup"] = is_dedup_name(location.rpartition(".")[2])
     if name in ("find_one", "count_documents", "find"):
         op = walk.emit("read", call.node, **common)
     elif name in ("insert_one", "insert_many"):
-        if walk.unique_tries or common["dedup"] or stable(first.get("_id", Val())):
-            op = claimed(walk, walk.emit("claim", call.node, atomic=True, **common))
+        if walk.unique_tries or common["dedup"] or is_stable(first.get("_id", Value())):
+            op = hold_claim(walk, walk.emit("claim", call.node, atomic=True, **common))
         else:
             op = walk.emit("effect", call.node, effect=Effect("counter", f"inserts into {location}"), **common)
     elif name in ("update_one", "update_many", "find_one_and_update"):
-        change = (call.argument(1, "update") or Val()).fields or {}
+        change = (call.argument(1, "update") or Value()).fields or {}
         grows = next((word for word in ("$inc", "$push", "$mul") if word in change), "")
-        compares = bool((change.get("$set", Val()).fields or {}).keys() & first.keys())
+        compares = bool((change.get("$set", Value()).fields or {}).keys() & first.keys())
         fresh = "upsert" in call.keywords and "$setOnInsert" in change
         if grows and not compares:
             effect = Effect("counter", f"adds to a document of {location} ({grows})")
@@ -142,29 +144,31 @@ def _mongo(walk: Calls, call: Call, name: str) -> Val | None:
         op = walk.emit("unmark", call.node, **common)
     else:
         return None
-    return Val(text=f"{location}.{name}()", origin=(op,))
+    return Value(text=f"{location}.{name}()", origin=(op,))
 
 
 # -- containers of this process
 
 
-def _memory(walk: Calls, call: Call, name: str) -> Val | None:
+def _interpret_container(walk: CallWalker, call: Call, name: str) -> Value | None:
     container = call.receiver
     if name in ("add", "append", "appendleft", "setdefault") and call.args and walk.outlives(container):
-        walk.emit("mark", call.node, text=call.shown, store="memory", location=container.text, key=call.args[0])
-        return Val(literal=None)
+        walk.emit("mark", call.node, text=call.source_text, store="memory", location=container.text, key=call.args[0])
+        return Value(literal=None)
     if name in ("discard", "remove", "pop", "clear"):
-        walk.emit("unmark", call.node, text=call.shown, store="memory", location=container.text)
-        return Val()
+        walk.emit("unmark", call.node, text=call.source_text, store="memory", location=container.text)
+        return Value()
     if name in ("get", "count", "index") and call.args and walk.outlives(container) and not container.fields:
-        op = walk.emit("read", call.node, text=call.shown, store="memory", location=container.text, key=call.args[0])
-        return Val(text=f"{container.text}.{name}()", origin=(op,))
+        op = walk.emit(
+            "read", call.node, text=call.source_text, store="memory", location=container.text, key=call.args[0]
+        )
+        return Value(text=f"{container.text}.{name}()", origin=(op,))
     if name in ("extend", "update", "copy", "keys"):
         return replace(container, text=f"{container.text}.{name}()") if name == "copy" else None
     return None
 
 
-def keep_function(walk: Calls, container: Val, value: Val) -> None:
+def register_handler(walk: CallWalker, container: Value, value: Value) -> None:
     """A handler is put into a table that an object holds: `self.handlers.setdefault(topic, []).append(handler)`."""
     if value.function is None and value.instance is None:
         return
@@ -172,22 +176,22 @@ def keep_function(walk: Calls, container: Val, value: Val) -> None:
         if each is None or each.home is not None:
             return
         if each.tag in ("dict", "list", "set", "deque"):
-            walk.project.changes(each)
+            walk.project.track_change(each)
         if each.tag == "dict":
             each.fields = {**(each.fields or {}), f"<{value.text}>": value}
         elif each.tag in ("list", "set", "deque"):
             each.items = (*each.items, value)
 
 
-def item_set(walk: Calls, target: ast.Subscript, container: Val, key: Val, value: Val) -> None:
+def set_item(walk: CallWalker, target: ast.Subscript, container: Value, key: Value, value: Value) -> None:
     """`seen[id] = True`: a record in this process's memory."""
     if not isinstance(key.literal, str):
-        keep_function(walk, container, value)
+        register_handler(walk, container, value)
     if container.tag == "dict" and walk.outlives(container) and container.text != "{…}":
         walk.emit("mark", target, text=ast.unparse(target), store="memory", location=container.text, key=key)
 
 
-def item_deleted(walk: Calls, target: ast.expr) -> None:
+def delete_item(walk: CallWalker, target: ast.expr) -> None:
     if isinstance(target, ast.Subscript):
         container = walk.value(target.value)
         if container.tag == "dict":

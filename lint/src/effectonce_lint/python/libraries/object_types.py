@@ -292,16 +292,16 @@ ASKS_WHETHER_DONE = re.compile(
 """Names of functions, decorators and context managers out of sight that are taken for a guard."""
 
 
-def snake(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """``IdempotentTask`` as ``idempotent_task``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def dedupish(name: str) -> bool:
+def is_dedup_name(name: str) -> bool:
     """Whether a table, key or model says that it is there to dedup."""
-    return bool(DEDUP_NAME.search(snake(name).replace("-", "_")) or DEDUP_NAME.search(name))
+    return bool(DEDUP_NAME.search(to_snake_case(name).replace("-", "_")) or DEDUP_NAME.search(name))
 
 
-def guards_by_name(name: str) -> bool:
+def is_guard_name(name: str) -> bool:
     """Whether something out of sight says by its name that it dedups."""
-    return bool(ASKS_WHETHER_DONE.search(snake(name)))
+    return bool(ASKS_WHETHER_DONE.search(to_snake_case(name)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import NOTHING, UNKNOWN, Effect, Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import NOTHING, UNKNOWN, Effect, Value
+from effectonce_lint.word_lists import word_set
 
 from .message_parts import MESSAGE, PAYLOAD
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
 #: By tag: the provider whose API keeps idempotency keys, and how its client is given one. Empty: it keeps none.
 _MONEY = {
@@ -30,7 +30,7 @@ _MONEY = {
     "braintree": ("", ""),
     "payment": ("", ""),
 }
-_MOVES = words(
+_MOVES = word_set(
     "create charge capture_payment payments transfer transfer_create sale refund credit payout refund_payment"
     " authorize capture transfer_intent_create execute submit pay request_payment transfer_authorization_create"
     " authorize_payment"
@@ -61,28 +61,28 @@ _HOSTS = {
 }
 #: By tag: what sends, and by which methods.
 _SENDERS = {
-    "smtp": ("mail", words("send_message sendmail send")),
-    "sendgrid": ("mail", words("send post create")),
-    "mailer": ("mail", words("send send_message send_bulk send_email send_transac_email send_mail begin_send")),
-    "mail.message": ("mail", words("send")),
-    "aws.ses": ("mail", words("send_email send_raw_email send_templated_email send_bulk_templated_email")),
-    "aws.sesv2": ("mail", words("send_email send_bulk_email")),
-    "twilio": ("message", words("create send send_message message_create sms")),
-    "aws.pinpoint": ("message", words("send_messages send_users_messages")),
+    "smtp": ("mail", word_set("send_message sendmail send")),
+    "sendgrid": ("mail", word_set("send post create")),
+    "mailer": ("mail", word_set("send send_message send_bulk send_email send_transac_email send_mail begin_send")),
+    "mail.message": ("mail", word_set("send")),
+    "aws.ses": ("mail", word_set("send_email send_raw_email send_templated_email send_bulk_templated_email")),
+    "aws.sesv2": ("mail", word_set("send_email send_bulk_email")),
+    "twilio": ("message", word_set("create send send_message message_create sms")),
+    "aws.pinpoint": ("message", word_set("send_messages send_users_messages")),
     "chat": (
         "message",
-        words(
+        word_set(
             "chat_postMessage send send_message publish publish_to_interests execute trigger files_upload_v2"
             " send_notification notify_single_device"
         ),
     ),
 }
-_MAILS = words(
+_MAILS = word_set(
     "django.core.mail.send_mail django.core.mail.send_mass_mail django.core.mail.mail_admins aiosmtplib.send"
     " django.core.mail.mail_managers resend.Emails.send anymail.send flask_mailman.send_mail post_office.mail.send"
     " templated_email.send_templated_mail"
 )
-_PUSHES = words(
+_PUSHES = word_set(
     "firebase_admin.messaging.send firebase_admin.messaging.send_multicast firebase_admin.messaging.send_each"
     " pywebpush.webpush apprise.notify"
 )
@@ -102,53 +102,53 @@ _VERBS = {
     ),
 }
 
-_KEY_ARGUMENTS = words(
+_KEY_ARGUMENTS = word_set(
     "idempotency_key idempotencyKey idempotence_key request_id client_token ClientToken ClientRequestToken dedup_id"
     " client_request_token x_idempotency_key idempotency_id"
 )
-_KEY_HEADERS = words(
+_KEY_HEADERS = word_set(
     "idempotency-key x-idempotency-key paypal-request-id idempotence-key x-request-id x-idempotence-key"
     " x-idempotence-uuid cko-idempotency-key idempotency_key"
 )
 _HOLDERS = ("headers", "options", "params", "json", "body", "data", "request_options", "properties")
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     if call.ref.startswith("stripe."):
-        return _stripe(walk, call)
-    effect = _paid(call) or _sent(call)
-    return noted(walk, call, effect) if effect is not None else None
+        return _interpret_stripe(walk, call)
+    effect = _payment_effect(call) or _message_effect(call)
+    return emit_effect(walk, call, effect) if effect is not None else None
 
 
-def noted(walk: Calls, call: Call, effect: Effect) -> Val:
+def emit_effect(walk: CallWalker, call: Call, effect: Effect) -> Value:
     """Note an effect on the outside, with the idempotency key that it carries."""
     effect.key, effect.key_given = _key_of(call)
     effect.names_at_hand = tuple(name for name, value in walk.scope.names.items() if MESSAGE in value.taint)
-    walk.emit("effect", call.node, text=call.shown, effect=effect)
-    return Val(text=f"{call.shown}()")
+    walk.emit("effect", call.node, text=call.source_text, effect=effect)
+    return Value(text=f"{call.source_text}()")
 
 
 # -- money
 
 
-def _stripe(walk: Calls, call: Call) -> Val | None:
+def _interpret_stripe(walk: CallWalker, call: Call) -> Value | None:
     last = call.name
     creates = last.startswith("create") or (last == "pay" and "Invoice" in call.ref)
     if creates and not _STRIPE_HARMLESS.search(call.ref):
-        what = _stripe_words(call.ref)
-        return noted(walk, call, Effect("payment", what, provider="Stripe", takes_key="idempotency_key"))
+        what = _describe_stripe(call.ref)
+        return emit_effect(walk, call, Effect("payment", what, provider="Stripe", takes_key="idempotency_key"))
     if not last.islower():
         return None
     event = last.startswith("construct")  # a verified webhook event is the message
-    return Val(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if event else NOTHING)
+    return Value(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if event else NOTHING)
 
 
-def _stripe_words(name: str) -> str:
+def _describe_stripe(name: str) -> str:
     low = name.lower()
     return next((what for word, what in _STRIPE_WORDS.items() if word in low), "creates a Stripe object")
 
 
-def _paid(call: Call) -> Effect | None:
+def _payment_effect(call: Call) -> Effect | None:
     client = root_of(call.receiver)
     provider = _MONEY.get(client.tag)
     if provider is None:
@@ -162,20 +162,20 @@ def _paid(call: Call) -> Effect | None:
     if client.tag == "stripe.client":
         if _STRIPE_HARMLESS.search(call.target.text):
             return None
-        what = _stripe_words(call.target.text)
+        what = _describe_stripe(call.target.text)
     else:
         what = f"moves money through {provider[0]}" if provider[0] else "moves money"
     return Effect("payment", what, provider=provider[0], takes_key=provider[1])
 
 
-def root_of(value: Val) -> Val:
+def root_of(value: Value) -> Value:
     """`client.v1.charges` leads back to `client`."""
     while not value.tag and value.base is not None:
         value = value.base
     return value
 
 
-def by_address(effect: Effect, address: str) -> None:
+def set_provider_by_address(effect: Effect, address: str) -> None:
     """Say of an HTTP call which provider it goes to, where its address tells."""
     for host, (provider, how) in _HOSTS.items():
         if host in address:
@@ -185,7 +185,7 @@ def by_address(effect: Effect, address: str) -> None:
 # -- mail and messages
 
 
-def _sent(call: Call) -> Effect | None:
+def _message_effect(call: Call) -> Effect | None:
     if call.ref in _MAILS:
         effect = Effect("mail", "sends mail")
         if call.ref.startswith("resend."):
@@ -208,7 +208,7 @@ def _sent(call: Call) -> Effect | None:
     return None
 
 
-def by_verb(call: Call) -> Effect | None:
+def effect_by_verb(call: Call) -> Effect | None:
     """What a function out of sight does, where its name leaves no doubt."""
     category = next((category for category, pattern in _VERBS.items() if pattern.match(call.name)), "")
     return Effect(category, _WORDS[category], sure=False) if category else None
@@ -217,7 +217,7 @@ def by_verb(call: Call) -> Effect | None:
 # -- keys
 
 
-def _key_of(call: Call) -> tuple[Val | None, bool]:
+def _key_of(call: Call) -> tuple[Value | None, bool]:
     """The idempotency key that a call carries, wherever its API wants it; and whether there is one at all."""
     for name in _KEY_ARGUMENTS & call.keywords.keys():
         if call.keywords[name].literal is not None:
@@ -234,7 +234,7 @@ def _key_of(call: Call) -> tuple[Val | None, bool]:
     return None, unseen and headers is not None and "idempot" in headers.text.lower()
 
 
-def _key_in(holder: Val) -> Val | None:
+def _key_in(holder: Value) -> Value | None:
     for name, value in (holder.fields or {}).items():
         if name.lower() in _KEY_HEADERS or name in _KEY_ARGUMENTS:
             return value

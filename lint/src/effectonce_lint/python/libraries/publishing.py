@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import UNKNOWN, Effect, Val
-from effectonce_lint.word_lists import pairs, words
+from effectonce_lint.python.values import UNKNOWN, Effect, Value
+from effectonce_lint.word_lists import tagged_pairs, word_set
 
 from .message_parts import MESSAGE
 from .providers import root_of
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
-_PUBLISHES = pairs(
+_PUBLISHES = tagged_pairs(
     """
     kafka.producer:produce,send,send_and_wait pika.channel:basic_publish aiopika.exchange:publish
     kombu.producer:publish,put nats.client:publish nats.js:publish asb.sender:send_messages,schedule_messages
@@ -32,39 +32,39 @@ _BY_NAME = {
     "put_events": "Entries",
     "xadd": "",
 }
-_IDS = words("MessageDeduplicationId message_id msg_id dedup_id Nats-Msg-Id nats-msg-id ce-id name")
+_IDS = word_set("MessageDeduplicationId message_id msg_id dedup_id Nats-Msg-Id nats-msg-id ce-id name")
 _HEADERS = ("headers", "properties", "attributes", "MessageAttributes", "application_properties")
 _MESSAGES = ("BasicProperties", "Message", "ServiceBusMessage")
 
-ENQUEUES = words(
+ENQUEUES = word_set(
     "delay apply_async send send_with_options kiq defer defer_async enqueue enqueue_job schedule send_task configure"
 )
-_ONLY_TASKS = words("delay apply_async kiq defer_async send_with_options")
-_QUEUES = words("celery.app rq.queue arq.pool huey procrastinate.app")
+_ONLY_TASKS = word_set("delay apply_async kiq defer_async send_with_options")
+_QUEUES = word_set("celery.app rq.queue arq.pool huey procrastinate.app")
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     target = call.receiver if call.receiver.tag else root_of(call.receiver)
     if target.tag == "eo.outbox":
-        walk.emit("write", call.node, text=call.shown, store="outbox", location="outbox")
-        return Val()
+        walk.emit("write", call.node, text=call.source_text, store="outbox", location="outbox")
+        return Value()
     if target.tag == "kafka.producer" and call.name in ("begin_transaction", "transaction"):
         walk.producers.add(target.text)
-        return Val(text=f"{call.name}()")
+        return Value(text=f"{call.name}()")
     known = (target.tag, call.name) in _PUBLISHES
     needs = _BY_NAME.get(call.name)
     by_name = needs is not None and not target.tag and not call.ref and (not needs or needs in call.keywords)
-    if (known or by_name) and any(each.text.endswith("reply_to") for each in call.all()):
-        return Val(text=f"{call.shown}()")  # an answer: whoever asked takes the first
+    if (known or by_name) and any(each.text.endswith("reply_to") for each in call.all_arguments()):
+        return Value(text=f"{call.source_text}()")  # an answer: whoever asked takes the first
     if known or by_name:
         effect = Effect("publish", "publishes a message")
-        effect.key, effect.key_given = (None, True) if target.text in walk.producers else _id_of(call)
-        walk.emit("effect", call.node, text=call.shown, effect=effect)
-        return Val(text=f"{call.shown}()")
-    return _enqueued(walk, call)
+        effect.key, effect.key_given = (None, True) if target.text in walk.producers else _message_id_of(call)
+        walk.emit("effect", call.node, text=call.source_text, effect=effect)
+        return Value(text=f"{call.source_text}()")
+    return _interpret_enqueue(walk, call)
 
 
-def _id_of(call: Call) -> tuple[Val | None, bool]:
+def _message_id_of(call: Call) -> tuple[Value | None, bool]:
     """The id that a message carries, for consumers downstream to dedup on. Headers out of sight may hold one."""
     for name in _HEADERS:
         value = call.keywords.get(name)
@@ -81,7 +81,7 @@ def _id_of(call: Call) -> tuple[Val | None, bool]:
     return None, False
 
 
-def _enqueued(walk: Calls, call: Call) -> Val | None:
+def _interpret_enqueue(walk: CallWalker, call: Call) -> Value | None:
     """Handing over to another task: that one is looked at by itself."""
     if call.name not in ENQUEUES or call.target.function is not None:
         return None
@@ -89,5 +89,5 @@ def _enqueued(walk: Calls, call: Call) -> Val | None:
     queue = call.tag in _QUEUES or call.ref.startswith(("django_rq.", "celery."))
     if not task and not queue and (call.name not in _ONLY_TASKS or call.tag == "executor"):
         return None
-    walk.emit("effect", call.node, text=call.shown, effect=Effect("enqueue", "hands over to another task"))
-    return Val(text=f"{call.shown}()")
+    walk.emit("effect", call.node, text=call.source_text, effect=Effect("enqueue", "hands over to another task"))
+    return Value(text=f"{call.source_text}()")

@@ -7,52 +7,52 @@ import re
 from typing import TYPE_CHECKING
 
 from effectonce_lint.python import sql
-from effectonce_lint.python.handler_tables import imported
-from effectonce_lint.python.values import UNKNOWN, Effect, Op, Val
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.handler_tables import imported_modules
+from effectonce_lint.python.values import UNKNOWN, Effect, Operation, Value
+from effectonce_lint.word_lists import word_set
 
-from .object_types import dedupish
+from .object_types import is_dedup_name
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
-_EXECUTES = words(
+_EXECUTES = word_set(
     "execute executemany exec_driver_sql fetch fetchrow fetchval fetch_one fetch_all fetch_val scalar scalars run"
     " query execute_query exec execute_sql raw execute_many fetchone fetchall iterate stream executescript"
     " execute_values"
 )
-_FETCHES = words(
+_FETCHES = word_set(
     "fetchone fetchall fetchmany fetchval scalar scalar_one scalar_one_or_none scalars first one one_or_none all"
     " mappings rowcount unique get rowcount_ result partitions tuples"
 )
-_OWN_KEYS = words(
+_OWN_KEYS = word_set(
     "id uuid guid pk idempotency_key idempotence_key message_id msg_id event_id dedup_id dedup_key dedupe_key"
     " request_id delivery_id webhook_id external_id source_id message_key event_key stripe_event_id"
 )
-_COPIES = words("copy copy_from copy_expert copy_records_to_table copy_to_table")
-_STATEMENTS = words("query sql statement stmt operation command")
+_COPIES = word_set("copy copy_from copy_expert copy_records_to_table copy_to_table")
+_STATEMENTS = word_set("query sql statement stmt operation command")
 _LOCKS = re.compile(r"\s*SELECT\s+(?:PG_ADVISORY_(?:XACT_)?LOCK|GET_LOCK)\b")
 _ALONE = re.compile(r"SERIALIZABLE|IMMEDIATE|EXCLUSIVE")
 _WHEN = re.compile(r"_(?:at|on|ts|time|date)$|^(?:created|processed|ts|timestamp|time|date|at)$")
 
 
-def called(walk: Calls, call: Call) -> Val | None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     if call.name in ("commit", "rollback") and _is_database(call):
-        walk.emit(call.name, call.node, text=call.shown)
+        walk.emit(call.name, call.node, text=call.source_text)
         walk.epoch += 1
-        return Val(literal=None)
-    if call.name in _EXECUTES and (found := _bounds(walk, call)) is not None:
+        return Value(literal=None)
+    if call.name in _EXECUTES and (found := _interpret_transaction_bounds(walk, call)) is not None:
         return found
-    if call.name in _COPIES and call.tag.startswith("sql.") and not _reads_out(call):
+    if call.name in _COPIES and call.tag.startswith("sql.") and not _is_copy_out(call):
         effect = Effect("insert", "copies rows into a table")
-        walk.emit("effect", call.node, text=call.shown, store="sql", effect=effect)
-        return Val(text=f"{call.shown}()", taint=call.receiver.taint)
+        walk.emit("effect", call.node, text=call.source_text, store="sql", effect=effect)
+        return Value(text=f"{call.source_text}()", taint=call.receiver.taint)
     statement = _statement_of(call)
     if statement is not None:
-        return executed(walk, call, statement)
+        return execute(walk, call, statement)
     if call.name in _FETCHES and call.target.function is None:
         if call.receiver.origin:
-            return Val(
+            return Value(
                 text=f"{call.receiver.text}.{call.name}()",
                 origin=call.receiver.origin,
                 tag=call.receiver.tag,
@@ -61,16 +61,16 @@ def called(walk: Calls, call: Call) -> Val | None:
         if call.tag == "sql.cursor" or call.name.startswith("fetch"):
             last = walk.cursors.get(call.receiver.text) or walk.cursors.get("")
             if last is not None:
-                return Val(text=f"{call.receiver.text}.{call.name}()", origin=(last,), tag="sql.row")
+                return Value(text=f"{call.receiver.text}.{call.name}()", origin=(last,), tag="sql.row")
     return None
 
 
-def _reads_out(call: Call) -> bool:
+def _is_copy_out(call: Call) -> bool:
     """`COPY … TO STDOUT`."""
     return bool(call.args) and bool(re.search(r"\bTO\s+STDOUT\b", call.args[0].string or "", re.IGNORECASE))
 
 
-def _bounds(walk: Calls, call: Call) -> Val | None:
+def _interpret_transaction_bounds(walk: CallWalker, call: Call) -> Value | None:
     """`execute("BEGIN")` and `execute("COMMIT")`, and what keeps a transaction apart from others like it."""
     text = ((call.args[0].string or "") if call.args else "").upper()
     word, _, rest = text.strip().partition(" ")
@@ -78,14 +78,14 @@ def _bounds(walk: Calls, call: Call) -> Val | None:
     if word in ("BEGIN", "START"):
         walk.begun = True
     elif word in ("COMMIT", "END", "ROLLBACK"):
-        walk.emit("rollback" if word == "ROLLBACK" else "commit", call.node, text=call.shown)
+        walk.emit("rollback" if word == "ROLLBACK" else "commit", call.node, text=call.source_text)
         walk.begun = False
         walk.epoch += 1
     elif not (word == "LOCK" or (word == "SET" and "TRANSACTION" in rest) or _LOCKS.search(text)):
         return None
     if word in ("LOCK", "SELECT") or _ALONE.search(rest):
         walk.serial.add(walk.transaction())
-    return Val(literal=None)
+    return Value(literal=None)
 
 
 def _is_database(call: Call) -> bool:
@@ -95,41 +95,41 @@ def _is_database(call: Call) -> bool:
     return (unseen and call.tag not in ("kafka.consumer", "kafka.producer")) or call.ref.startswith("django.")
 
 
-def _statement_of(call: Call) -> tuple[sql.Statement, ...] | None:
+def _statement_of(call: Call) -> tuple[sql.SqlStatement, ...] | None:
     """The SQL that a call runs: its first argument, the second of a helper that takes the connection first, by name."""
     if call.target.function is not None:
         return None
     for each in (*call.args[:2], *(call.keywords[name] for name in _STATEMENTS & call.keywords.keys())):
-        if isinstance(each.literal, sql.Statement):
+        if isinstance(each.literal, sql.SqlStatement):
             return (each.literal,)
         text = each.string
         if text is not None and len(text) > 10 and sql.looks_like_sql(text):
-            statements = sql.read(text)
+            statements = sql.parse_statements(text)
             if call.name in _EXECUTES or any(one.verb != "select" for one in statements):
                 return statements
     return None
 
 
-def executed(walk: Calls, call: Call, statements: tuple[sql.Statement, ...]) -> Val:
+def execute(walk: CallWalker, call: Call, statements: tuple[sql.SqlStatement, ...]) -> Value:
     """Note what ``statements`` do, on the connection that ``call`` goes to."""
-    ops = [_executed(walk, call, statement) for statement in statements]
+    ops = [_emit_statement(walk, call, statement) for statement in statements]
     if not ops:
-        return Val(text=f"{call.shown}()")
+        return Value(text=f"{call.source_text}()")
     last = ops[-1]
     walk.cursors[call.receiver.text] = last
     walk.cursors[""] = last
-    return Val(text=f"{call.shown}()", tag="sql.result", origin=(last,), base=call.receiver)
+    return Value(text=f"{call.source_text}()", tag="sql.result", origin=(last,), base=call.receiver)
 
 
-def _executed(walk: Calls, call: Call, statement: sql.Statement) -> Op:
+def _emit_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement) -> Operation:
     node = call.node
-    auto = _autocommits(walk, call)
+    auto = _is_autocommit(walk, call)
     common = {
-        "text": call.shown,
+        "text": call.source_text,
         "store": "sql",
         "location": statement.table,
         "columns": statement.columns,
-        "dedup": dedupish(statement.table) or _only_remembers(statement),
+        "dedup": is_dedup_name(statement.table) or _is_dedup_row(statement),
         "key": _first_value(call),
         "tx": f"auto{walk.number()}" if auto else "",
     }
@@ -144,70 +144,73 @@ def _executed(walk: Calls, call: Call, statement: sql.Statement) -> Op:
         return walk.emit("mark" if statement.conditional else "write", node, atomic=statement.conditional, **common)
     if statement.verb == "upsert":
         return walk.emit("mark" if common["dedup"] else "write", node, ignored_conflict=True, **common)
-    return inserted(walk, call, statement, common)
+    return emit_insert(walk, call, statement, common)
 
 
-def _only_remembers(statement: sql.Statement) -> bool:
+def _is_dedup_row(statement: sql.SqlStatement) -> bool:
     """Whether a row says nothing but which message it was, and perhaps when."""
     what = [column for column in statement.columns if not _WHEN.search(column)]
     return statement.verb == "insert" and len(what) == 1 and what[0] in _OWN_KEYS - {"id", "pk"}
 
 
-def inserted(walk: Calls, call: Call, statement: sql.Statement, common: dict[str, object]) -> Op:
+def emit_insert(walk: CallWalker, call: Call, statement: sql.SqlStatement, common: dict[str, object]) -> Operation:
     """A row is added: a claim where a duplicate of it is refused, an effect where it is not."""
     node = call.node
-    common["key"] = _own_key(call, statement) or _told_apart_by(call, statement, common)
+    common["key"] = _primary_key_value(call, statement) or _distinguishing_value(call, statement, common)
     if statement.on_conflict == "nothing" or statement.conditional:
         return walk.emit("mark", node, atomic=True, ignored_conflict=True, **common)
     if walk.unique_tries:
-        return claimed(walk, walk.emit("claim", node, atomic=True, **common))
-    if _keeps_itself_unique(walk, call, statement, dedup=bool(common["dedup"])):
-        return claimed(walk, walk.emit("claim", node, atomic=True, **common))
+        return hold_claim(walk, walk.emit("claim", node, atomic=True, **common))
+    if _is_unique_row(walk, call, statement, dedup=bool(common["dedup"])):
+        return hold_claim(walk, walk.emit("claim", node, atomic=True, **common))
     return walk.emit(
         "effect", node, effect=Effect("insert", f"inserts a row into {statement.table or 'a table'}"), **common
     )
 
 
-def claimed(walk: Calls, op: Op) -> Op:
+def hold_claim(walk: CallWalker, op: Operation) -> Operation:
     """A claim that raises for a duplicate: what comes after it runs for the first only."""
     walk.hold((op,), "raise")
     return op
 
 
-def _keeps_itself_unique(walk: Calls, call: Call, statement: sql.Statement, *, dedup: bool) -> bool:
+def _is_unique_row(walk: CallWalker, call: Call, statement: sql.SqlStatement, *, dedup: bool) -> bool:
     """Whether the database refuses the row twice: as its table says, where that is in sight; else since the row carries
     a key of its own that comes with the message, or its table is there to dedup."""
-    values = _values(call, statement)
-    keys = _unique_in(walk, statement.table)
+    values = _column_values(call, statement)
+    keys = _unique_columns_of(walk, statement.table)
     if keys is not None:
         return any(
-            key and key <= set(statement.columns) and all(_stable(values.get(column)) for column in key) for key in keys
+            key and key <= set(statement.columns) and all(_is_stable(values.get(column)) for column in key)
+            for key in keys
         )
     return dedup or any(
-        column in _OWN_KEYS and _stable(values.get(column), needed=True) for column in statement.columns
+        column in _OWN_KEYS and _is_stable(values.get(column), needed=True) for column in statement.columns
     )
 
 
-def _unique_in(walk: Calls, table: str) -> list[frozenset[str]] | None:
+def _unique_columns_of(walk: CallWalker, table: str) -> list[frozenset[str]] | None:
     """What a table keeps unique, where it is created by the files at hand: this one, the consumer's, their imports."""
-    modules = dict.fromkeys([walk.module, walk.start, *imported(walk, walk.module), *imported(walk, walk.start)])
+    modules = dict.fromkeys(
+        [walk.module, walk.start, *imported_modules(walk, walk.module), *imported_modules(walk, walk.start)]
+    )
     created = [module.unique[table] for module in modules if table in module.unique]
     if not created:
         return None
-    return [key for keys in (*created, *(module.indexed.get(table, []) for module in modules)) for key in keys]
+    return [key for keys in (*created, *(module.unique_indexes.get(table, []) for module in modules)) for key in keys]
 
 
-def _stable(value: Val | None, *, needed: bool = False) -> bool:
+def _is_stable(value: Value | None, *, needed: bool = False) -> bool:
     if value is None:
         return not needed
     return not any(each.startswith("unstable:") for each in value.taint) and (bool(value.taint) or not needed)
 
 
-def _values(call: Call, statement: sql.Statement) -> dict[str, Val]:
+def _column_values(call: Call, statement: sql.SqlStatement) -> dict[str, Value]:
     """What each column is set to, as far as the arguments say."""
     given = [each for each in call.args if each.string is None or not sql.looks_like_sql(each.string)]
-    flat: list[Val] = []
-    named: dict[str, Val] = {}
+    flat: list[Value] = []
+    named: dict[str, Value] = {}
     for each in given:
         if each.fields is not None:
             named.update(each.fields)
@@ -216,7 +219,7 @@ def _values(call: Call, statement: sql.Statement) -> dict[str, Val]:
         else:
             flat.append(each)
     named.update(call.keywords)
-    out: dict[str, Val] = {}
+    out: dict[str, Value] = {}
     values = statement.values or ("?",) * len(statement.columns)
     position = 0
     for column, value in zip(statement.columns, values, strict=False):
@@ -229,22 +232,22 @@ def _values(call: Call, statement: sql.Statement) -> dict[str, Val]:
     return out
 
 
-def _own_key(call: Call, statement: sql.Statement) -> Val | None:
-    values = _values(call, statement)
+def _primary_key_value(call: Call, statement: sql.SqlStatement) -> Value | None:
+    values = _column_values(call, statement)
     for column in statement.columns:
-        if (column in _OWN_KEYS or dedupish(column)) and column in values:
+        if (column in _OWN_KEYS or is_dedup_name(column)) and column in values:
             return values[column]
     return None
 
 
-def _told_apart_by(call: Call, statement: sql.Statement, common: dict[str, object]) -> Val | None:
+def _distinguishing_value(call: Call, statement: sql.SqlStatement, common: dict[str, object]) -> Value | None:
     """What tells a row that is not there to dedup from others: not the number that it is given by chance."""
     if common["dedup"]:
         return _first_value(call)
-    return next((each for each in _values(call, statement).values() if _stable(each, needed=True)), None)
+    return next((each for each in _column_values(call, statement).values() if _is_stable(each, needed=True)), None)
 
 
-def _first_value(call: Call) -> Val | None:
+def _first_value(call: Call) -> Value | None:
     for each in call.args[1:]:
         if each.items:
             return each.items[0]
@@ -255,17 +258,17 @@ def _first_value(call: Call) -> Val | None:
     return None
 
 
-def _autocommits(walk: Calls, call: Call) -> bool:
+def _is_autocommit(walk: CallWalker, call: Call) -> bool:
     """Whether a statement is its own transaction here."""
     if walk.begun or any(each.kind == "block" for each in walk.transactions):
         return False
     receiver = call.receiver
     if receiver.tag in ("sql.auto", "sql.autopool"):
         return True
-    return _told_to(receiver)
+    return _is_set_to_autocommit(receiver)
 
 
-def _told_to(source: Val | None) -> bool:
+def _is_set_to_autocommit(source: Value | None) -> bool:
     """Whether a connection, or what it comes from, was told to commit each statement by itself."""
     while source is not None:
         given = source.fields or {}

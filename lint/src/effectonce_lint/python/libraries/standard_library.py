@@ -7,17 +7,17 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import UNKNOWN, Effect, Val
-from effectonce_lint.python.walk_state import BUILTINS, origins, taints
-from effectonce_lint.word_lists import words
+from effectonce_lint.python.values import UNKNOWN, Effect, Value
+from effectonce_lint.python.walk_state import BUILTINS, origins_of, taints_of
+from effectonce_lint.word_lists import word_set
 
 from . import value_methods
 from .message_parts import PAYLOAD
 
 if TYPE_CHECKING:
-    from effectonce_lint.python.calls import Call, Calls
+    from effectonce_lint.python.calls import Call, CallWalker
 
-_MADE_UP = words(
+_MADE_UP = word_set(
     "uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 secrets.token_hex secrets.token_urlsafe secrets.token_bytes"
     " os.urandom secrets.randbits random.random random.randint random.choice random.choices random.getrandbits"
     " random.randbytes random.uniform shortuuid.uuid ulid.new ulid.ULID nanoid.generate cuid.cuid ksuid.ksuid"
@@ -27,28 +27,30 @@ _MADE_UP = words(
     " arrow.now arrow.utcnow"
 )
 """What gives another value each time that it is called."""
-_PER_PROCESS = words("builtins.id builtins.hash builtins.object")
-_HASHES = words("sha256 sha1 sha512 md5 blake2b blake2s sha3_256 sha224 sha384 new xxh64 xxh3_64 murmur3 crc32 adler32")
-_HASHERS = words("hashlib xxhash mmh3 zlib hmac")
+_PER_PROCESS = word_set("builtins.id builtins.hash builtins.object")
+_HASHES = word_set(
+    "sha256 sha1 sha512 md5 blake2b blake2s sha3_256 sha224 sha384 new xxh64 xxh3_64 murmur3 crc32 adler32"
+)
+_HASHERS = word_set("hashlib xxhash mmh3 zlib hmac")
 #: What only gives a value another form: of the standard library, and of codecs.
-_FORMS = words(
+_FORMS = word_set(
     "str repr bytes int float format ascii tuple list set frozenset dict sorted reversed bytearray iter Decimal UUID"
     " uuid5 uuid3 loads dumps load dump b64encode b64decode urlsafe_b64encode urlsafe_b64decode hexlify quote deepcopy"
     " copy asdict decode encode canonicalize validate_json model_validate model_validate_json parse_obj parse_raw"
     " fromisoformat SimpleNamespace cast unhexlify convert from_json to_json jsonable_encoder force_str force_bytes"
     " smart_str packb unpackb zip_longest zip chain islice filter dedent escape deserialize serialize parse"
 )
-_SAME = words("list tuple set iter reversed sorted str int deepcopy copy frozenset cast")
+_SAME = word_set("list tuple set iter reversed sorted str int deepcopy copy frozenset cast")
 """Of those: what leaves a value what it is."""
-_CODECS = words("orjson ujson simplejson msgspec pydantic msgpack fastapi django")
-_ABOUT = words("any all bool len isinstance min max sum")
-_TEXTS = words(
+_CODECS = word_set("orjson ujson simplejson msgspec pydantic msgpack fastapi django")
+_ABOUT = word_set("any all bool len isinstance min max sum")
+_TEXTS = word_set(
     "sqlalchemy.text sqlalchemy.sql.text sqlmodel.text textwrap.dedent inspect.cleandoc psycopg.sql.SQL"
     " psycopg2.sql.SQL"
 )
-_OPENS = words("builtins.open io.open aiofiles.open codecs.open gzip.open")
-_EXITS = words("sys.exit os._exit os.abort builtins.exit builtins.quit")
-_CLOSERS = words("contextlib.closing contextlib.aclosing contextlib.nullcontext")
+_OPENS = word_set("builtins.open io.open aiofiles.open codecs.open gzip.open")
+_EXITS = word_set("sys.exit os._exit os.abort builtins.exit builtins.quit")
+_CLOSERS = word_set("contextlib.closing contextlib.aclosing contextlib.nullcontext")
 _CONTAINERS = {
     "builtins.set": "set",
     "builtins.frozenset": "set",
@@ -70,106 +72,112 @@ _UNITS = {
     "weeks": 604800.0,
 }
 _STDLIB = frozenset(sys.stdlib_module_names) | {"builtins"}
-_SHOWS = (
-    "smtplib.", "urllib.request.", "subprocess.", "ftplib.", "asyncio.", "threading.", "http.client", "sqlite3.",
-    "multiprocessing.", "concurrent.", "queue.",
-)  # fmt: skip
-"""What of the standard library is not only a matter of this process."""
+_REACHING_OUT = tuple(
+    word_set(
+        "smtplib. urllib.request. subprocess. ftplib. asyncio. threading. http.client sqlite3. multiprocessing."
+        " concurrent. queue."
+    )
+)
+"""Parts of the standard library whose effects leave the function that calls them."""
 
 
-def called(walk: Calls, call: Call) -> Val | None:
-    if (found := _appended(walk, call)) is not None:
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    if (found := _interpret_append(walk, call)) is not None:
         return found
     if call.target.tag == "namedtuple":
         fields = dict(zip(call.target.fields or {}, call.args, strict=False)) | call.keywords
-        text = walk.text(call.target.text, "(", ",".join(each.text for each in call.all()), ")")
-        return Val(text=text, tag="tuple", items=tuple(fields.values()), fields=fields, taint=taints(*call.all()))
-    return _function(walk, call) if call.ref else value_methods.called(walk, call)
+        text = walk.text(call.target.text, "(", ",".join(each.text for each in call.all_arguments()), ")")
+        return Value(
+            text=text, tag="tuple", items=tuple(fields.values()), fields=fields, taint=taints_of(*call.all_arguments())
+        )
+    return _interpret_function(walk, call) if call.ref else value_methods.interpret_call(walk, call)
 
 
-def _function(walk: Calls, call: Call) -> Val | None:
+def _interpret_function(walk: CallWalker, call: Call) -> Value | None:
     ref, last = call.ref, call.name
-    text = walk.text(ref, "(", ",".join(each.text for each in call.all()), ")")
+    text = walk.text(ref, "(", ",".join(each.text for each in call.all_arguments()), ")")
     if ref in _MADE_UP:
-        return Val(text=text, taint=frozenset({f"unstable:{last}()"}))
+        return Value(text=text, taint=frozenset({f"unstable:{last}()"}))
     if ref in _PER_PROCESS:
-        return Val(text=text, taint=taints(*call.all()) | {f"unstable:{last}(), which differs between processes"})
+        return Value(
+            text=text, taint=taints_of(*call.all_arguments()) | {f"unstable:{last}(), which differs between processes"}
+        )
     if ref in _OPENS:
         mode = call.argument(1, "mode")
-        return Val(text=text, tag="file.append" if mode is not None and "a" in (mode.string or "") else "file")
+        return Value(text=text, tag="file.append" if mode is not None and "a" in (mode.string or "") else "file")
     if ref in _CONTAINERS and (not call.args or not ref.startswith("builtins.")):
-        return Val(text=text, tag=_CONTAINERS[ref], fields=dict(call.keywords) if last == "dict" else None)
+        return Value(text=text, tag=_CONTAINERS[ref], fields=dict(call.keywords) if last == "dict" else None)
     if ref in _EXITS:
         walk.emit("raise", call.node)
-        return Val()
+        return Value()
     if ref == "collections.namedtuple":
-        return _named_tuple(call, text)
+        return _make_named_tuple(call, text)
     if ref == "datetime.timedelta":
-        return Val(text=text, literal=_timedelta(call))
+        return Value(text=text, literal=_timedelta_seconds(call))
     if ref == "contextlib.suppress":
-        return Val(text=text, tag="suppress", items=call.args)
+        return Value(text=text, tag="suppress", items=call.args)
     if ref == "builtins.super":
-        return _super(walk)
-    return _of_first(walk, call, text) if call.args else _of_all(call, text)
+        return _make_super(walk)
+    return _interpret_first_argument(walk, call, text) if call.args else _combine_arguments(call, text)
 
 
-def _of_first(walk: Calls, call: Call, text: str) -> Val | None:
+def _interpret_first_argument(walk: CallWalker, call: Call, text: str) -> Value | None:
     """Functions that give what their first argument is, or a part of it."""
     ref, first = call.ref, call.args[0]
     if ref in _TEXTS or ref in _CLOSERS:
         return first
     if ref in ("functools.partial", "functools.partialmethod"):
-        return _partial(call)
+        return _make_partial(call)
     if ref == "builtins.next":
         return walk.element(first, call.node)
     if ref == "builtins.enumerate":
-        pair = Val(tag="tuple", items=(Val(text="#"), walk.element(first, call.node)), taint=first.taint)
-        return Val(text=text, tag="list", items=(pair,), taint=first.taint)
+        pair = Value(tag="tuple", items=(Value(text="#"), walk.element(first, call.node)), taint=first.taint)
+        return Value(text=text, tag="list", items=(pair,), taint=first.taint)
     if ref == "builtins.getattr" and len(call.args) > 1 and call.args[1].string is not None:
-        return _got(walk, first, call.args[1].string)
-    return _of_all(call, text)
+        return _interpret_getattr(walk, first, call.args[1].string)
+    return _combine_arguments(call, text)
 
 
-def _got(walk: Calls, base: Val, name: str) -> Val:
+def _interpret_getattr(walk: CallWalker, base: Value, name: str) -> Value:
     """`getattr(handlers, f"on_{kind}")`: any method that fits."""
     if "{}" not in name or base.instance is None:
         return walk.attribute(base, name)
     fits = re.compile(".*".join(map(re.escape, name.split("{}"))))
     found = tuple(walk.attribute(base, each) for each in base.instance.cls.methods if fits.fullmatch(each))
-    return Val(text=walk.text(base.text, ".", name), tag="one of" if found else "", items=found)
+    return Value(text=walk.text(base.text, ".", name), tag="one of" if found else "", items=found)
 
 
-def _of_all(call: Call, text: str) -> Val | None:
+def _combine_arguments(call: Call, text: str) -> Value | None:
     """Functions whose result is made of their arguments."""
     ref, last, top = call.ref, call.name, call.ref.partition(".")[0]
-    taint, origin = taints(*call.all()), origins(*call.args)
+    taint, origin = taints_of(*call.all_arguments()), origins_of(*call.args)
     if top == "builtins" and last in _ABOUT:
-        return Val(text=text, origin=origin)
+        return Value(text=text, origin=origin)
     if top in _HASHERS and last in _HASHES:
-        return Val(text=text, taint=hashed(taint))
+        return Value(text=text, taint=taint_of_hash(taint))
     if last in _FORMS and (top in _STDLIB or (top in _CODECS and last not in BUILTINS)):
-        source = call.args[-1] if last == "cast" and call.args else call.args[0] if call.args else Val()
-        if last in _SAME and source.known():
+        source = call.args[-1] if last == "cast" and call.args else call.args[0] if call.args else Value()
+        if last in _SAME and source.is_known():
             return replace(source, taint=taint, origin=origin)
-        return Val(text=text, taint=taint, origin=origin)
-    if top in _STDLIB and not ref.startswith(_SHOWS):
-        return Val(text=text, taint=taint - {PAYLOAD}, origin=origin)
+        return Value(text=text, taint=taint, origin=origin)
+    if top in _STDLIB and not ref.startswith(_REACHING_OUT):
+        return Value(text=text, taint=taint - {PAYLOAD}, origin=origin)
     return None
 
 
-def hashed(taint: frozenset[str]) -> frozenset[str]:
+def taint_of_hash(taint: frozenset[str]) -> frozenset[str]:
     """Of a hash: a payload goes in whole, a digest comes out."""
     return (taint - {PAYLOAD}) | {"digest"} if PAYLOAD in taint else taint
 
 
-def _named_tuple(call: Call, text: str) -> Val:
+def _make_named_tuple(call: Call, text: str) -> Value:
     """`namedtuple("Route", "kind run")`, with what its fields are called."""
-    given = call.argument(1, "field_names") or Val()
+    given = call.argument(1, "field_names") or Value()
     names = (given.string or "").replace(",", " ").split() or [each.string or "?" for each in given.items]
-    return Val(text=text, tag="namedtuple", fields={name: Val(text=name) for name in names})
+    return Value(text=text, tag="namedtuple", fields={name: Value(text=name) for name in names})
 
 
-def _timedelta(call: Call) -> object:
+def _timedelta_seconds(call: Call) -> object:
     """A timedelta that is written out, as seconds."""
     total = 0.0
     for name, value in (*zip(_UNITS, call.args, strict=False), *call.keywords.items()):
@@ -179,7 +187,7 @@ def _timedelta(call: Call) -> object:
     return total
 
 
-def _partial(call: Call) -> Val:
+def _make_partial(call: Call) -> Value:
     """A function with some of its arguments given."""
     first, *rest = call.args
     if first.function is None:
@@ -189,25 +197,27 @@ def _partial(call: Call) -> Val:
     return replace(first, function=replace(function, bound=(*function.bound, *rest), bound_names=names))
 
 
-def _super(walk: Calls) -> Val:
+def _make_super(walk: CallWalker) -> Value:
     owner = walk.scope.owner
     for base in walk.bases(owner) if owner is not None else ():
         if base.cls is not None:
             return walk.instance_of(base.cls, (), {}, "self")
-    return Val(text="super()")
+    return Value(text="super()")
 
 
-def _appended(walk: Calls, call: Call) -> Val | None:
+def _interpret_append(walk: CallWalker, call: Call) -> Value | None:
     """Writing to a file that was opened to append."""
     writes = call.tag == "file.append" and call.name in ("write", "writelines", "writerow", "writerows")
-    prints = call.ref in ("builtins.print", "json.dump") and any(each.tag == "file.append" for each in call.all())
+    prints = call.ref in ("builtins.print", "json.dump") and any(
+        each.tag == "file.append" for each in call.all_arguments()
+    )
     if writes or prints:
-        walk.emit("effect", call.node, text=call.shown, effect=Effect("append", "appends to a file"))
-        return Val()
+        walk.emit("effect", call.node, text=call.source_text, effect=Effect("append", "appends to a file"))
+        return Value()
     if call.ref in ("csv.writer", "csv.DictWriter") and call.args and call.args[0].tag == "file.append":
         return call.args[0]
     if call.name == "open" and not call.ref and call.target.function is None:  # of a path
         mode = call.argument(0, "mode")
         if mode is not None and mode.string in ("a", "at", "ab", "a+"):
-            return Val(text=f"{call.shown}()", tag="file.append")
+            return Value(text=f"{call.source_text}()", tag="file.append")
     return None
