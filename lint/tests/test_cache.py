@@ -164,6 +164,6 @@ def test_several_processes_find_what_one_finds(folder: Path, monkeypatch: pytest
     alone = run(jobs=1).findings
     (folder / ".effectonce_cache" / "lint.msgpack").unlink()
     monkeypatch.setattr(engine, "_MIN_BYTES_FOR_PROCESSES", 1)
-    monkeypatch.setattr(engine, "_BATCH", 400)
+    monkeypatch.setattr(engine, "_BATCH_BYTES", 400)
     assert run(jobs=2).findings == alone
     assert len(alone) == 24

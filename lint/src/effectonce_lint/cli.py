@@ -71,7 +71,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--ignore", metavar="RULES", type=_split_rules, help="not these rules")
     add("--extend-select", metavar="RULES", type=_split_rules, default=[], help="these rules as well")
-    add("--fix", action="store_true", help="mend what can be mended mechanically")
+    add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
     add("--explain", nargs="?", const="", metavar="RULE", help="what a rule is about; without one, a list of all")
     add("--statistics", action="store_true", help="count by rule instead of listing")
@@ -81,7 +81,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--exclude", metavar="PATTERNS", type=lambda text: text.split(","), default=[], help="paths to leave out")
     add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the next one upward)")
     add("--isolated", action="store_true", help="read no pyproject.toml")
-    add("--no-cache", action="store_true", help="look at every file anew")
+    add("--no-cache", action="store_true", help="check every file again")
     add("--cache-dir", metavar="FOLDER", help="default: .effectonce_cache")
     add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one a core, where it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
@@ -170,7 +170,7 @@ def _apply_fixes(findings: list[Finding], *, write: bool) -> int:
             print(fixes.unified_diff(path, before, after), end="")
     where = f"in {len(changed)} file{'s' if len(changed) != 1 else ''}"
     if count:
-        words = "Mended" if write else "Would mend"
+        words = "Fixed" if write else "Would fix"
         print(f"{words} {count} problem{'s' if count != 1 else ''} {where}.", file=sys.stdout if write else sys.stderr)
     return count
 

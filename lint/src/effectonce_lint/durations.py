@@ -1,4 +1,4 @@
-"""Spans of time as people write them, in code and in designs."""
+"""Parses and formats durations, as code and designs write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: which files, what is known of them already, and the rest side by side in several processes."""
+"""Runs the checker: lists the files, takes known results from the cache, and checks the rest in several processes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .rules import RULES, is_selected
 from .suppressions import apply_ignores, find_ignores
 
 _MIN_BYTES_FOR_PROCESSES = 600_000
-"""Bytes that one process looks through in the time that a second one needs to start."""
+"""Bytes that one process checks in the time that a second one needs to start."""
 _BATCH_BYTES = 250_000
 _MAX_KEPT_TREES = 300
 
 
 class FileResult(Struct, kw_only=True):
-    """What a look at one file gave, and what that depends on."""
+    """The findings of one file, and the other files that they depend on."""
 
     digest: str
     lines: int = 0
@@ -59,9 +59,9 @@ class Report(Struct, kw_only=True):
 
 
 def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False) -> Report:
-    """Look at all files under ``paths``; raises `LintError` for a path that is not there.
+    """Check all files under ``paths``. Raises `LintError` for a path that does not exist.
 
-    A file that is named is looked at whatever it is, unless ``as_found``: then like those of a folder.
+    A named file is always checked. With ``as_found``, excluded ones are left out, as in a folder.
     """
     files = list(_list_files(paths, config))
     named = frozenset(os.path.abspath(path) for path in paths if not as_found)
@@ -130,13 +130,13 @@ def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
         try:
             mode = os.stat(start).st_mode
         except OSError as error:
-            raise LintError(f"cannot look at {given}: {error.strerror}") from None
+            raise LintError(f"cannot check {given}: {error.strerror}") from None
         if stat.S_ISDIR(mode):
             found: Iterator[str] = _list_folder(start, config)
         elif stat.S_ISREG(mode):
             found = iter((start,))
         else:
-            raise LintError(f"cannot look at {given}: neither a file nor a folder")
+            raise LintError(f"cannot check {given}: neither a file nor a folder")
         for path in found:
             real = os.path.realpath(path)
             if real not in seen:
@@ -182,7 +182,7 @@ def _import_roots(paths: Sequence[str]) -> tuple[str, ...]:
 def _read_content(path: str) -> bytes | FileResult:
     try:
         if os.path.getsize(path) > MAX_FILE_BYTES:
-            return _unreadable_result(path, f"larger than {MAX_FILE_BYTES // 1024 // 1024} MiB, so not looked at")
+            return _unreadable_result(path, f"larger than {MAX_FILE_BYTES // 1024 // 1024} MiB, so it was not checked")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
@@ -199,12 +199,12 @@ def _unreadable_result(path: str, message: str, line: int = 1, column: int = 1, 
 
 
 def _cache_digest(content: bytes, asked_for: bool) -> str:
-    """What a file is known by in the cache; one that is asked for by name is looked at more strictly."""
+    """The digest that the cache compares. A file that the user named is checked more strictly, so it has its own."""
     return digest(content) + ("!" if asked_for else "")
 
 
 def check_file(project: Project, path: str, asked_for: bool) -> FileResult:
-    """Look at one file. Never raises for what is in it."""
+    """Check one file. Content that cannot be checked is a finding, never an exception."""
     content = _read_content(path)
     if isinstance(content, FileResult):
         return content
@@ -219,7 +219,7 @@ def check_file(project: Project, path: str, asked_for: bool) -> FileResult:
     except UnreadableFile as error:
         entry = _unreadable_result(path, error.message, error.line, error.column)
     except (RecursionError, MemoryError):
-        entry = _unreadable_result(path, "nested too deeply to be looked at")
+        entry = _unreadable_result(path, "nested too deeply to be checked")
     except Exception as error:  # a defect of ours must not hide what is in the other files
         entry = _unreadable_result(
             path, f"the checker failed on it ({type(error).__name__}: {error}); please report this"
@@ -254,7 +254,7 @@ def _paths_of(finding: Finding) -> set[str]:
 
 
 def _is_current(entry: FileResult, digests: dict[str, str], project: Project) -> bool:
-    """Whether what was followed then is still there, and as it was."""
+    """Whether the files that a result depends on are unchanged."""
     for path, known in entry.used.items():
         if path not in digests:
             content = _read_content(path)
@@ -321,7 +321,7 @@ def _check_batch(paths: list[str]) -> bytes:
 
 
 class ResultCache:
-    """What was found before, in one file. A cache of another version, or a broken one, is an empty one."""
+    """Keeps the results of earlier runs in one file. A broken cache, or one of another version, counts as empty."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.abspath(folder)
@@ -337,7 +337,7 @@ class ResultCache:
         return entries if version == self._version else {}
 
     def save(self, entries: dict[str, FileResult]) -> None:
-        """Keep ``entries``; where that is not possible, the next run is slower and nothing else."""
+        """Write ``entries``. A failure is ignored: the next run is slower, nothing else."""
         try:
             os.makedirs(self._folder, exist_ok=True)
             marker = os.path.join(self._folder, ".gitignore")
@@ -353,7 +353,7 @@ class ResultCache:
 
 
 def _checker_version() -> str:
-    """Of the checker itself: another one may find other things."""
+    """Identify this version of the checker: another one may find other things."""
     here = os.path.dirname(__file__)
     parts = [sys.version]
     for folder, folders, names in os.walk(here):

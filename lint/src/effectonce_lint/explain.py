@@ -1,4 +1,4 @@
-"""A rule, told: for the terminal (`--explain`) and as a page of the documentation."""
+"""Explains rules: in the terminal (`--explain`) and as pages of the documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rule_page(rule: Rule) -> str:
     language = {"terraform": "hcl"}.get(rule.language, rule.language)
     parts = [
         f"# {rule.id}: {rule.name}",
-        f"**{rule.severity}**" + (" · can be mended with `--fix`" if rule.fix else ""),
+        f"**{rule.severity}**" + (" · fixable with `--fix`" if rule.fix else ""),
         rule.summary,
         "## Why",
         rule.why,
@@ -56,7 +56,7 @@ _USAGE = """\
 
 `effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
 tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
-the tables of SQL files. It imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2:
+the tables of SQL files. It runs none of your code and needs no server. Exit code 0: clean; 1: there are findings; 2:
 wrong usage, or a file that could not be read.
 
 It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
@@ -66,13 +66,13 @@ command.
 $ pip install ./lint                                  # in a clone; it is not on PyPI yet
 $ effectonce-lint .                                   # code frames, colour in a terminal
 $ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
-$ effectonce-lint . --diff                            # what --fix would mend
+$ effectonce-lint . --diff                            # the changes that --fix would make
 $ effectonce-lint --explain P11
 $ effectonce-lint . --write-baseline lint-baseline.json
 $ effectonce-lint . --baseline lint-baseline.json     # only what is new
 ```
 
-Settings stand in `pyproject.toml`, and the command line comes before them:
+Settings are in `pyproject.toml`; the command line overrides them:
 
 ```toml
 [tool.effectonce.lint]
@@ -86,8 +86,8 @@ baseline = "lint-baseline.json"
 ```
 
 `# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
-Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing any more is found too. For
-pre-commit there is the hook `effectonce-lint`.
+Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing is itself a finding. For
+pre-commit, use the hook `effectonce-lint`.
 
 It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
 what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an

@@ -1,4 +1,4 @@
-"""What the checker has to say: a finding, where it points, and how it could be mended."""
+"""A finding: what is wrong, where, and the fix for it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .output.printable import display_path
 
 
 def plan_fixes(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
-    """By path: what the file was, what it becomes, and how many findings that mends. Nothing is written."""
+    """Compute, for each path, the text before and after, and how many findings that fixes. Writes nothing."""
     by_file: dict[str, list[tuple[Edit, ...]]] = {}
     for each in findings:
         if each.fix is not None and each.fix.edits:
@@ -30,7 +30,7 @@ def plan_fixes(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
 
 
 def _is_python(text: str) -> bool:
-    """Whether a mended file is still Python: an edit that breaks it is not made."""
+    """Whether a fixed file is still Python. A fix that breaks it is not applied."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -45,7 +45,7 @@ def _read_file(path: str) -> str:
         with open(path, encoding=encoding, newline="") as file:
             return file.read()
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise LintError(f"cannot mend {display_path(path)}: {error}") from None
+        raise LintError(f"cannot fix {display_path(path)}: {error}") from None
 
 
 def replace_file(path: str, text: str) -> None:

@@ -123,7 +123,9 @@ def read_baseline(path: str) -> Counter[str]:
     except OSError as error:
         raise LintError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise LintError(f"{path} is no baseline of this version; write one anew with --write-baseline {path}") from None
+        raise LintError(
+            f"{path} is not a baseline of this version; write a new one with --write-baseline {path}"
+        ) from None
 
 
 def write_baseline(path: str, findings: list[tuple[str, Finding]]) -> None:

@@ -1,4 +1,4 @@
-"""Word lists, as the tables of the checker write them."""
+"""Parses the word lists that the checker's tables are written as."""
 
 from __future__ import annotations
 

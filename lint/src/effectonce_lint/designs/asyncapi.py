@@ -16,7 +16,7 @@ def is_asyncapi(root: YamlNode) -> bool:
 
 
 def read(root: YamlNode) -> Design:
-    """The consumers of a document; `UnreadableFile` for a version that nobody knows."""
+    """Read the consumers of a document. Raises `UnreadableFile` for an unknown version."""
     version = root.fields["asyncapi"]
     major = version.text.partition(".")[0]
     if major == "2":

@@ -49,7 +49,7 @@ _ANYBODY = re.compile(
     r"|celery|single|new|same|default|typical|separate|normal|custom|if|when|while|where|as|once|first|second)\b",
     re.I,
 )
-"""First words of somebody who is nobody in particular."""
+"""First words that name no particular consumer."""
 _CONSUMER = re.compile(rf"\b{_ROLE}\b|^[\w]+(?:-\w+)+$", re.I)
 _BARE = re.compile(rf"^{_READS}\b", re.I)
 _SOURCE = re.compile(
@@ -311,7 +311,7 @@ def _key_of(told: _ConsumerNotes) -> Phrase | None:
 
 
 def _dedup_of(told: _ConsumerNotes) -> Phrase:
-    """How duplicates are told: the broker's word for it is no guard, all else is taken for one."""
+    """Read how duplicates are recognised. The broker's own dedup is not a guard; anything else counts as one."""
     labelled = told.labels.get("dedup")
     if labelled is not None:
         return labelled

@@ -107,7 +107,7 @@ def _unconstrained_key(name: str, statement: str) -> str:
 
 
 def _is_constraint(part: list[str]) -> bool:
-    """Whether a part of a table is no column: `PRIMARY KEY (id)`, MySQL's `KEY by_id (id)`."""
+    """Whether a part of a table is a constraint and not a column: `PRIMARY KEY (id)`, MySQL's `KEY by_id (id)`."""
     return part[0] in _CONSTRAINTS or (part[0] == "key" and part[1:2] != [] and part[1] not in _TYPES)
 
 

@@ -85,7 +85,7 @@ def _descendants(node: YamlNode) -> Iterator[YamlNode]:
 def load_documents(path: str, content: bytes) -> list[YamlNode]:
     """The documents of a file; `UnreadableFile` where it is not YAML, or is a bomb."""
     if len(content) > MAX_DESIGN_BYTES:
-        raise UnreadableFile(f"larger than {MAX_DESIGN_BYTES // 1024} KiB, so not looked at")
+        raise UnreadableFile(f"larger than {MAX_DESIGN_BYTES // 1024} KiB, so it was not checked")
     import yaml  # here, because most runs meet no YAML
 
     try:
@@ -141,7 +141,7 @@ def _compose(path: str, events: Any, yaml: Any) -> list[YamlNode]:
 
     for count, event in enumerate(events):
         if count > _MAX_NODES:
-            raise UnreadableFile(f"more than {_MAX_NODES} nodes, so not looked at")
+            raise UnreadableFile(f"more than {_MAX_NODES} nodes, so it was not checked")
         if isinstance(event, yaml.AliasEvent):
             known = anchors.get(event.anchor)
             if known is None:

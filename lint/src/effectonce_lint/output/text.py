@@ -148,7 +148,7 @@ def summary_lines(report: Report, paint: _Painter) -> list[str]:
     files = len({each.place.path for each in report.findings})
     text = f"Found {_pluralize(count, 'problem')} in {files} of {_pluralize(report.files, 'file')}."
     if fixable:
-        text += f" {fixable} [*] can be mended with --fix (--diff shows how)."
+        text += f" {fixable} [*] fixable with --fix (--diff shows the changes)."
     return [text]
 
 

@@ -1,4 +1,4 @@
-"""A Python file, looked at: its consumers, what they do, and what is wrong with that."""
+"""Checks one Python file: finds its consumers, traces each, and runs the rules on the trace."""
 
 from __future__ import annotations
 

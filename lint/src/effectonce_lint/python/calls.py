@@ -1,4 +1,4 @@
-"""What a call does: of the project's own functions by walking through them, of libraries by what is known of them."""
+"""Follows calls: walks through the project's own functions, and asks `libraries` what any other call does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .values import Function, Operation, Scope, Value
 from .walk_state import HeldGuard, OpenTransaction, join_values, origins_of, taints_of
 
 MAX_CALL_DEPTH = 14
-"""Calls inside calls that are followed."""
+"""How many nested calls a walk follows."""
 
 
 _AWS_READ_PREFIXES = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
@@ -105,7 +105,7 @@ class CallWalker(ExpressionWalker):
         self.stack: list[CallFrame] = []
         self.deepest = MAX_CALL_DEPTH
         self.discarded: ast.expr | None = None
-        """The call that is a statement of its own: nobody looks at what it gives."""
+        """The call that is a statement by itself: its result is unused."""
 
     def call(self, node: ast.Call) -> Value:
         target = self.value(node.func)
@@ -120,7 +120,7 @@ class CallWalker(ExpressionWalker):
         return self.interpret_call(Call(node, target, args, keywords))
 
     def interpret_call(self, call: Call) -> Value:
-        """What a call gives, after all that it does has been noted."""
+        """Record what a call does, and return its value."""
         targets = candidates_of(call.target)
         value = self._interpret_library_call(call) if targets[0] is call.target else None
         if value is not None:
@@ -165,7 +165,7 @@ class CallWalker(ExpressionWalker):
         return join_values(found, self.text(target.text, "()")) if found else None
 
     def _interpret_unseen_call(self, call: Call) -> Value:
-        """Something out of sight: it may be work, and what it gives depends on what it was given."""
+        """Interpret a call of unseen code: it may be work, and its value depends on its arguments."""
         text = self.text(call.target.text, "(", ",".join(each.text for each in call.all_arguments()), ")")
         if call.name[:1].isupper() and not call.name.isupper():  # it makes an object
             return Value(
@@ -361,7 +361,7 @@ class CallWalker(ExpressionWalker):
         """``view`` is made to answer requests here."""
 
     def register_router(self, call: Call, path: str) -> None:
-        """A router is hung up under ``path`` here."""
+        """Note that a router is mounted under ``path``."""
 
     # -- in the last part of the walk
 

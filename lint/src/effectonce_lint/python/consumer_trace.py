@@ -1,4 +1,4 @@
-"""A walk through one consumer, as for one message."""
+"""Traces one consumer: walks through it as it would run for one message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .values import Consumer, Trace, Value
 from .walk_state import FuelExhausted
 
 CONSUMER_FUEL = 120_000
-"""Expressions that are looked at on the way; what was seen up to there counts."""
+"""How many expressions one walk may evaluate. When they are used up, the trace so far counts."""
 
 
 def trace_consumer(project: Project, consumer: Consumer) -> Trace:
-    """Everything that ``consumer`` does, in its own code and in what it calls."""
+    """Walk through ``consumer`` and all that it calls, and return the trace."""
     walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
     if consumer.guard is not None:
         walker.hold((consumer.guard,), "walk")
@@ -30,7 +30,7 @@ def trace_consumer(project: Project, consumer: Consumer) -> Trace:
 
 
 def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
-    """What the framework hands over: the message, its fields, its channel. Of a loop: nothing."""
+    """The arguments that the framework passes: the message, its fields, its channel. A loop gets none."""
     function = consumer.function
     assert function is not None
     if consumer.receive is not None:
@@ -59,7 +59,7 @@ def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
 
 
 def _is_injected(arguments: ast.arguments, parameter: ast.arg) -> bool:
-    """Whether a parameter is no part of the message: `session=Depends(get_session)`."""
+    """Whether a framework injects a parameter that is not part of the message: `session=Depends(get_session)`."""
     names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
     return isinstance(defaults.get(parameter.arg), ast.Call)

@@ -29,14 +29,14 @@ from .values import NOTHING, Consumer, Function, Operation, Scope, Trace, Value
 from .walk_state import FuelExhausted
 
 FUNCTION_FUEL = 8_000
-"""Expressions that are looked at in one function, in search of consumers."""
+"""How many expressions the scan for consumers may evaluate in one function."""
 FILE_FUEL = 120_000
-"""The same for a whole file."""
+"""How many it may evaluate in one file."""
 MAX_SCAN_DEPTH = 3
-"""Calls inside calls that are followed: enough for a helper that opens a channel."""
+"""How many nested calls the scan follows: enough for a helper that opens a channel."""
 
 ENDPOINT_RULES = frozenset({"EO401"})
-"""The rules for an endpoint that is no webhook; where it looks for duplicates by itself, those about that as well."""
+"""The rules for an endpoint that is not a webhook. One that checks for duplicates gets the rules about guards, too."""
 _RECEIVING_CODE = re.compile(
     rb"basic_consume|\bconsume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
@@ -212,7 +212,7 @@ class ConsumerScanner(StatementWalker):
             self._add_endpoint(view.function, path)
 
     def register_router(self, call: Call, path: str) -> None:
-        """Routes of a router that is hung up under ``path`` are routes of webhooks, if that says so."""
+        """Register the routes of a router mounted under ``path`` as webhooks, if the path says that they are."""
         if self.muted or not call.node.args or not WEBHOOK.search(path):
             return
         name, module = self._router(call.node.args[0])
@@ -237,7 +237,7 @@ class ConsumerScanner(StatementWalker):
     # -- by decorator
 
     def visit_definition(self, function: Function) -> None:
-        """A function inside another; those of the module and of its classes are gone through by name."""
+        """Look at the decorators of a nested function. `scan` visits those of the module and of its classes by name."""
         if self.stack and not self.muted and function.module is self.scanned:
             self._look_at_decorators(function)
 

@@ -1,4 +1,4 @@
-"""What an expression gives, and what a value inherits from what it is made of."""
+"""Evaluates expressions. A value inherits taints and origins from its parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ExpressionWalker(NameResolver):
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._evaluate_comprehension(node)
             case ast.Yield():
-                return self.yielded(node)
+                return self.evaluate_yield(node)
             case _:
                 return self._combine_parts(node)
 
@@ -217,7 +217,7 @@ class ExpressionWalker(NameResolver):
     def call(self, node: ast.Call) -> Value: ...
 
     @abstractmethod
-    def yielded(self, node: ast.Yield) -> Value: ...
+    def evaluate_yield(self, node: ast.Yield) -> Value: ...
 
     @abstractmethod
     def assign(self, target: ast.expr, value: Value) -> None: ...

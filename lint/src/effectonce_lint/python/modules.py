@@ -30,7 +30,7 @@ _MAX_NESTING = 3000
 
 
 class UnreadableFile(Exception):
-    """A file that cannot be looked at: what is wrong, and where."""
+    """A file cannot be checked. Says what is wrong, and where."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What names stand for: here, in other modules, on objects, by annotation."""
+"""Resolves names: in this module, in other modules, on objects, by annotation."""
 
 from __future__ import annotations
 

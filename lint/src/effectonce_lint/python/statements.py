@@ -1,4 +1,4 @@
-"""What statements do: branches that skip duplicates, loops over messages, handlers that swallow, transactions."""
+"""Walks statements: branches that skip duplicates, loops over messages, assignments, definitions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class StatementWalker(TryWithWalker):
             self._yield_value(self.element(self.value(node.value), node))
 
     def _yield_value(self, value: Value) -> bool:
-        """Yield ``value``; whether whoever asked for it has had enough."""
+        """Yield ``value`` to the caller. Returns whether the caller needs no more."""
         if not self.stack:
             return False
         frame = self.stack[-1]
@@ -112,7 +112,7 @@ class StatementWalker(TryWithWalker):
         frame.body = None if body(value) else body
         return frame.body is None
 
-    def yielded(self, node: ast.Yield) -> Value:
+    def evaluate_yield(self, node: ast.Yield) -> Value:
         self._yield(node)
         return Value(text="<yield>")
 

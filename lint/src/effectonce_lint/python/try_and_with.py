@@ -1,4 +1,4 @@
-"""Code that runs under something: a `try` whose handlers may swallow, a `with` that holds a transaction or a guard."""
+"""Walks `try`, whose handlers may swallow an error, and `with`, which may hold a transaction or a guard."""
 
 from __future__ import annotations
 

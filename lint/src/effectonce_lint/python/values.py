@@ -1,4 +1,4 @@
-"""What the walk through a consumer knows: values, what happens to them, and the trace of it all."""
+"""The data of a walk: values, operations on them, and the trace of one consumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Function:
     guard: Operation | None = None
     """Set where the function was wrapped by something that dedups: `idempotency.wrap(store, charge)`."""
     layer: int = 0
-    """How many of its decorators, from outside, have been gone through."""
+    """How many of its decorators, from the outermost, were already applied."""
 
     @property
     def name(self) -> str:
@@ -270,4 +270,4 @@ class Consumer:
     registered_in: Module | None = None
     guard: Operation | None = None
     only: frozenset[str] = NOTHING
-    """If set: the rules that apply; it is no consumer, but can do the same harm."""
+    """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""

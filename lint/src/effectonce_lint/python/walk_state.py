@@ -99,7 +99,7 @@ class WalkState:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Find out what a value is, without saying that it happens."""
+        """Evaluate without adding operations to the trace."""
         self.muted += 1
         try:
             yield
@@ -117,7 +117,7 @@ class WalkState:
     # -- what happens
 
     def emit(self, kind: str, node: ast.AST, **fields: Any) -> Operation:
-        """Note that something happens here, under all that holds here."""
+        """Add an operation to the trace, with the guards, transaction and branch that hold here."""
         op = Operation(kind, self.place(node), node=node, module=self.module, **fields)
         op.frames = self.frames
         op.trail = self.trail
@@ -156,7 +156,7 @@ class WalkState:
 
 
 def taints_of(*values: Value) -> frozenset[str]:
-    """All that any of them is tainted with."""
+    """The union of the values' taints."""
     out = NOTHING
     for value in values:
         if value.taint:
@@ -174,7 +174,7 @@ def origins_of(*values: Value) -> tuple[Operation, ...]:
 
 
 def join_values(values: Sequence[Value], text: str) -> Value:
-    """What is known of a value that is one of several."""
+    """Combine what is known of several values, any of which it may be."""
     distinct = list({id(each): each for each in values}.values())
     if len(distinct) == 1:
         return distinct[0]

@@ -39,7 +39,7 @@ MODES = {
     "K": Mode(
         "K", "keyed call", "eo.Intents: the call logged before it is made, with a key that every attempt repeats"
     ),
-    "I": Mode("I", "unkeyed call", "eo.Intents, at most once: an outcome that nobody knows is kept for an operator"),
+    "I": Mode("I", "unkeyed call", "eo.Intents, at most once: an unknown outcome is kept for an operator"),
     "L": Mode("L", "lease", "@eo.once: an atomic claim, a heartbeat, a stored result"),
     "S": Mode("S", "seen-set", '@eo.once(mode="seen"): the cheapest, for what is idempotent already'),
 }

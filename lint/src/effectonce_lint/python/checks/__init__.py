@@ -10,7 +10,7 @@ from .consumer_check import ConsumerCheck
 
 
 def check_consumer(consumer: Consumer, trace: Trace, settings: dict[str, tuple[Value, Place]]) -> list[Finding]:
-    """All that is wrong with ``consumer``."""
+    """Run all rules on the trace of ``consumer``."""
     case = ConsumerCheck(consumer, trace, settings)
     verdicts = dedup.check_dedup(case)
     keys.check_keys(case, verdicts)

@@ -59,7 +59,7 @@ def _check_settings(case: ConsumerCheck) -> bool:
         if value is None or not _has_value(value, bad):
             continue
         at, fix = _locate_setting(case, name, good)
-        case.found(
+        case.report(
             "EO201",
             at,
             f"{said}: the message of {case.who} is acked before the work is done, so a crash loses it",
@@ -75,7 +75,7 @@ def _check_settings(case: ConsumerCheck) -> bool:
                 and "acks_late" not in consumer.settings
             ):
                 if not any(each.rule == "EO201" and each.place == place for each in case.findings):
-                    case.found(
+                    case.report(
                         "EO201",
                         place,
                         "task_acks_late=False: tasks are acked before their work is done, so a crash loses them",
@@ -94,7 +94,7 @@ def _check_auto_commit(case: ConsumerCheck) -> bool:
     commits = [op for op in case.ops if op.kind == "ack"]
     if not commits or not any(name in consumer.settings for name in ("group.id", "group_id")):
         return False
-    case.found(
+    case.report(
         "EO201",
         consumer.at,
         "auto-commit is on by default: offsets are committed in the background before the work is done",
@@ -148,7 +148,7 @@ def _setting_candidates(case: ConsumerCheck) -> list[tuple[Module, ast.AST]]:
 
 
 def _flip_setting(case: ConsumerCheck, module: Module, value: ast.expr, name: str, good: str) -> Fix | None:
-    """Turn a setting round; where the broker then waits for an ack that nobody sends, send it too, or leave it."""
+    """Flip a setting. If the broker then waits for an ack that the code does not send, add the ack, or give up."""
     if not good or not isinstance(value, ast.Constant):
         return None
     text = good if isinstance(value.value, bool) else f'"{good.lower()}"'
@@ -195,7 +195,7 @@ def _check_order(case: ConsumerCheck) -> None:
             beside = op.handed and not ack.handed and case.trace.precedes(op, ack) and _is_unawaited(case, op, ack.seq)
             beside = beside and not _commits_finished(ack)
             if late or beside:
-                case.found(
+                case.report(
                     "EO201",
                     ack.at,
                     f"{case.who} acks its message before the work is done, so a crash loses it",
@@ -214,7 +214,7 @@ def _check_background_work(case: ConsumerCheck) -> None:
         return
     for op in case.work:
         if op.handed and not op.handlers and is_work(op) and _is_unawaited(case, op):
-            case.found(
+            case.report(
                 "EO201",
                 op.handed,
                 f"{case.who} answers before this work is done, so a crash loses its message",
@@ -231,7 +231,7 @@ def _commits_finished(ack: Operation) -> bool:
 
 
 def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
-    """Whether nobody waits for what was handed over, nor has stored the message before."""
+    """Whether the code neither waits for the work that it handed over nor stored the message before."""
     between = [each for each in case.ops if not each.handed and each.seq < until]
     return not any((each.kind == "wait" and each.seq > op.seq) or _persists_message(each) for each in between)
 
@@ -275,7 +275,7 @@ def _check_swallowed(case: ConsumerCheck, early: bool) -> None:
         if all(op.handlers or (op.kind == "call" and not op.text) for op in tried):
             continue
         if _is_acked_after(case, handler):
-            case.found(
+            case.report(
                 "EO202",
                 handler.at,
                 f"an error of {case.who} is caught here and only logged, and then its message is acked",

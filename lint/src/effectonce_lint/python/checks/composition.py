@@ -29,7 +29,7 @@ def check_composition(case: ConsumerCheck) -> None:
             continue  # the whole handler runs again until it has succeeded
         before = [write for write in writes if _commits_before(case, write, op)]
         if before:
-            case.found(
+            case.report(
                 "EO401",
                 op.at,
                 f"{case.who} {_describe_publish(op)} after its rows are committed: a crash in between loses it",

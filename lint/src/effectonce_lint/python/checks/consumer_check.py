@@ -1,4 +1,4 @@
-"""One consumer's case: its trace, and questions that several rules ask of it."""
+"""The state of checking one consumer: its trace, its findings, and questions that several rules ask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_ID = re.compile(
 
 @dataclass(eq=False)
 class ConsumerCheck:
-    """What is known about one consumer, and what was found."""
+    """One consumer under check: its trace, and the findings so far."""
 
     consumer: Consumer
     trace: Trace
@@ -72,7 +72,7 @@ class ConsumerCheck:
         """What may be a record of having done something."""
         return [op for op in self.ops if op.kind in ("mark", "claim", "write", "effect")]
 
-    def found(
+    def report(
         self,
         rule: str,
         at: Place,

@@ -29,7 +29,7 @@ _RETRIES = {
 
 @dataclass(slots=True)
 class EffectVerdict:
-    """What is wrong with one effect. An empty rule: nothing."""
+    """The verdict on one effect: the rule that it breaks. Empty: none."""
 
     rule: str = ""
     effect: Operation | None = None
@@ -116,7 +116,7 @@ def _verdict_for_claim(case: ConsumerCheck, op: Operation, claims: list[Operatio
 
 
 def _requests_redelivery(case: ConsumerCheck) -> bool:
-    """Whether the consumer asks for its message again when the work fails, so that a mark left behind drops it."""
+    """Whether the consumer requests a redelivery when the work fails, so that a mark left behind would drop it."""
     if any(op.kind in ("retry", "nack") for op in case.ops):
         return True
     settings = case.consumer.settings
@@ -286,7 +286,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     labels = tuple(Label(op.at, f"{effect_of(op).what}") for op in ops[:6])
     more = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
     note = next((each.note for each in verdicts if each.note), "") or _near_guard_hint(case, first)
-    case.found(
+    case.report(
         "P11",
         consumer.at,
         f"{case.who} {effect_of(first).what} again whenever its message is delivered again{more}",
@@ -300,12 +300,12 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
 
 
 def _near_guard_hint(case: ConsumerCheck, op: Operation) -> str:
-    """What looks like a guard and is none."""
+    """Describe code that looks like a guard but does not work as one."""
     if op.locks:
         return "a lock keeps two deliveries apart, but lets both through one after the other"
     for record in case.ops:
         if record.kind == "mark" and record.dedup and record.ignored_conflict and case.trace.precedes(record, op):
-            return f"line {record.at.line} records the message, but nobody looks whether it was there already"
+            return f"line {record.at.line} records the message, but no code checks whether it was there already"
     return ""
 
 
@@ -319,7 +319,7 @@ def is_compensation(case: ConsumerCheck, op: Operation) -> bool:
 def _report_compensation(case: ConsumerCheck, op: Operation) -> None:
     effect = effect_of(op)
     mode, help_ = advice_for(effect, op)
-    case.found(
+    case.report(
         "EO402",
         op.at,
         f"undoing a step {effect.what} again each time that it is run again",
@@ -354,7 +354,7 @@ def _report_hole(case: ConsumerCheck, verdict: EffectVerdict) -> None:
         labels.append(Label(verdict.record.at, "recorded only here"))
     already = any(each.rule == verdict.rule and each.place == at.at for each in case.findings)
     if not already:
-        case.found(
+        case.report(
             verdict.rule,
             at.at,
             _WORDS[verdict.rule].format(what=effect.what),

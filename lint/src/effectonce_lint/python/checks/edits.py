@@ -1,4 +1,4 @@
-"""Edits that rules share."""
+"""Edits that the fixes of several rules share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from effectonce_lint.python.values import Operation
 
 
 def add_argument(op: Operation, argument: str, words: str) -> Fix | None:
-    """An argument more, at the end of the call that ``op`` is."""
+    """Make the fix that adds an argument to the call that ``op`` is."""
     node, module = op.node, op.module
     if not isinstance(node, ast.Call) or module is None:
         return None
@@ -21,5 +21,5 @@ def add_argument(op: Operation, argument: str, words: str) -> Fix | None:
 
 
 def end_of(place: Place) -> Place:
-    """The empty span behind a place."""
+    """The empty span right behind ``place``, where an edit inserts."""
     return Place(place.path, place.end_line, place.end_column, place.end_line, place.end_column)

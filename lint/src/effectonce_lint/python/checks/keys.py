@@ -86,7 +86,7 @@ def _check_key(case: ConsumerCheck, op: Operation, key: Value, what: str) -> Non
         wrong = f"{made} alone: two honest identical requests count as one"
         help_ = "put the producer's message id into the key"
     if rule:
-        case.found(rule, _place_of_key(op), f"{what} {wrong}", trail=case.calls_leading_to(op), help=help_, mode=mode)
+        case.report(rule, _place_of_key(op), f"{what} {wrong}", trail=case.calls_leading_to(op), help=help_, mode=mode)
 
 
 def _explain_change(what: str) -> str:
@@ -123,7 +123,7 @@ def _report_missing_key(case: ConsumerCheck, verdict: EffectVerdict) -> None:
     effect = effect_of(op)
     if not effect.provider or effect.key_given or verdict.covered or is_compensation(case, op):
         return
-    case.found(
+    case.report(
         "EO303",
         op.at,
         f"{effect.provider} takes an idempotency key, and this call has none",

@@ -34,10 +34,10 @@ def check_retention(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
         if id(op) in loose:
             message = _LOOSE if op.expires is not False else f"{_LOOSE}; and it never expires"
             help_ = "SET key value NX EX seconds, and look at the answer"
-            case.found("EO105", op.at, message, help=help_, mode="L", fix=_fix_nx(op) if id(op) in guards else None)
+            case.report("EO105", op.at, message, help=help_, mode="L", fix=_fix_nx(op) if id(op) in guards else None)
         elif op.expires is False:
             help_ = f"give it an expiry longer than the redelivery window (ex={FIFTEEN_DAYS_SECONDS} is 15 days)"
-            case.found("EO105", op.at, _FOREVER, help=help_, mode="L", fix=_fix_ex(op))
+            case.report("EO105", op.at, _FOREVER, help=help_, mode="L", fix=_fix_ex(op))
         if op.seconds is not None and window is not None and op.seconds < window.seconds:
             _report_short(case, op, op.seconds, window)
 
@@ -70,7 +70,7 @@ def _fix_ex(op: Operation) -> Fix | None:
 
 
 def _report_short(case: ConsumerCheck, op: Operation, kept: float, window: _RedeliveryWindow) -> None:
-    case.found(
+    case.report(
         "EO106",
         op.at,
         f"the dedup record is kept for {format_duration(kept)}, "

@@ -1,4 +1,4 @@
-"""Work that is handed over inside the process: started and not waited for, or put where other code takes it from."""
+"""Background work: tasks and threads that are not waited for, and queues inside the process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def mark_handed_over(walk: CallWalker, start: int, node: ast.AST) -> None:
 
 
 def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
-    """Whether a call starts something that nobody waits for by itself: `asyncio.create_task(work(message))`."""
+    """Whether a call starts work without waiting for it: `asyncio.create_task(work(message))`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     name = node.func.attr
@@ -143,7 +143,7 @@ def _is_read(node: ast.Name | ast.Attribute, text: str) -> bool:
 
 
 def _run_queue_readers(walk: CallWalker, call: Call) -> None:
-    """The message goes into a queue inside the process: whoever takes from it does so now, beside what follows."""
+    """The message goes into a queue inside the process: walk through its readers, as running beside what follows."""
     function = call.node.func
     if walk.muted or not isinstance(function, ast.Attribute) or MESSAGE not in taints_of(*call.args):
         return

@@ -1,4 +1,4 @@
-"""Calls that call: what is handed to them runs, now, later or on another thread."""
+"""Calls that run a function they are given: now, later or on another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decorators add to a function."""
+"""Decorators: the guard, transaction, retry or wrapper that each adds to a function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DecoratorEffect:
 
 
 def effect_of_decorator(walk: CallWalker, decorator: ast.expr) -> DecoratorEffect:
-    """What ``decorator`` adds."""
+    """Interpret ``decorator``."""
     target = walk.value(decorator.func if isinstance(decorator, ast.Call) else decorator)
     if guard := guards.guard_of_decorator(walk, decorator, target):
         return DecoratorEffect("guard", guard)

@@ -1,4 +1,4 @@
-"""Habits of code, read off its syntax: logging, trying again, answering that it went wrong."""
+"""Error handling, recognised by its syntax: logging, retry loops, answers that report a failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FAILURES = ("HTTP_4", "HTTP_5", "HttpResponseServerError", "HttpResponseBadRequ
 
 
 def is_log(call: Call) -> bool:
-    """Logging, metrics and tracing: nobody minds them twice."""
+    """Whether a call only logs, counts or traces, which is harmless when repeated."""
     base, _, last = call.target.text.rpartition(".")
     tops = {call.ref.partition(".")[0], call.receiver.ref.partition(".")[0]}
     if tops & _LIBRARIES or last in _METRICS:
@@ -110,7 +110,7 @@ def returns_failure(body: list[ast.stmt]) -> bool:
 
 
 def returns_false(body: list[ast.stmt]) -> bool:
-    """Whether a handler answers False, to whoever called."""
+    """Whether an ``except`` block returns False to its caller."""
     return any(
         isinstance(each, ast.Return) and isinstance(each.value, ast.Constant) and each.value.value is False
         for node in body

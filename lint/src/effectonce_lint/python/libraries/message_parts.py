@@ -63,7 +63,7 @@ _TAGS = {
 
 
 def mark_message_part(value: Value, base: Value, part: str) -> None:
-    """Say of ``value``, which is ``base.part`` or ``base["part"]``, what it is."""
+    """Set taint and tag of ``value``, which is ``base.part`` or ``base["part"]`` of a message."""
     tag = base.tag
     if found := _TAGS.get((tag, part)):
         value.tag = found

@@ -1,4 +1,4 @@
-"""Libraries by name: which objects their constructors, factories and annotations give.
+"""Object types: the tag of what a library's constructor, factory or annotation gives.
 
 A tag names the kind of object, whatever library it comes from: "redis" is any client of Redis, "sql.conn" any
 connection. The other tables of this package are keyed by tags, so a library is taught here once.

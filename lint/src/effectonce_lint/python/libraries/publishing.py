@@ -82,7 +82,7 @@ def _message_id_of(call: Call) -> tuple[Value | None, bool]:
 
 
 def _interpret_enqueue(walk: CallWalker, call: Call) -> Value | None:
-    """Handing over to another task: that one is looked at by itself."""
+    """Interpret a call that enqueues another task. That task is checked as a consumer of its own."""
     if call.name not in ENQUEUES or call.target.function is not None:
         return None
     task = call.receiver.function is not None or call.receiver.cls is not None

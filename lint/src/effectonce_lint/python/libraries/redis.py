@@ -126,6 +126,6 @@ def _set_expiry(walk: CallWalker, key: Value, time: Value | None) -> None:
 
 
 def _interpret_script(walk: CallWalker, call: Call) -> Value:
-    """A Lua script decides by itself what it does; where its answer is looked at, it is trusted."""
+    """Interpret a Lua script. It is opaque; where the code checks its answer, it counts as a claim."""
     op = walk.emit("read", call.node, text=call.source_text, store="opaque", location=call.receiver.text, dedup=True)
     return Value(text=f"{call.source_text}()", origin=(op,))

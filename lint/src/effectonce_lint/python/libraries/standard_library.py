@@ -1,4 +1,4 @@
-"""Python itself: what its functions make of a value, and what they make up (random numbers, clocks)."""
+"""The standard library: which functions pass a value on, and which generate one (random numbers, clocks)."""
 
 from __future__ import annotations
 
