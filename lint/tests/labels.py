@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from effectonce_lint import designs
-from effectonce_lint.python.consumers import Scanner
-from effectonce_lint.python.entry import walked
-from effectonce_lint.python.judge import judged
+from effectonce_lint.python.checks import check_consumer
+from effectonce_lint.python.consumer_trace import trace_consumer
+from effectonce_lint.python.consumers import ConsumerScanner
 from effectonce_lint.python.project import Project
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -98,12 +98,12 @@ def looked_at(path: Path) -> list[Labelled]:
     """Every consumer of a file with a label, or of which something was found."""
     project = Project([str(CORPUS)])
     labelled = {name: Labelled(path, name, rules) for name, rules in labels_of(path).items()}
-    scanner = Scanner(project, project.add(str(path), path.read_bytes()))
+    scanner = ConsumerScanner(project, project.add(str(path), path.read_bytes()))
     for consumer in scanner.scan():
         if consumer.module.path != str(path) and "" not in labelled:
             continue  # it is labelled where it is written
         name = "" if "" in labelled else consumer.name
-        findings = judged(consumer, walked(project, consumer), scanner.settings)
+        findings = check_consumer(consumer, trace_consumer(project, consumer), scanner.settings)
         if findings or name in labelled:
             labelled.setdefault(name, Labelled(path, name, set())).found |= {each.rule for each in findings}
     return list(labelled.values())
@@ -115,7 +115,7 @@ def designed(path: Path) -> list[Labelled]:
     for line in Path(f"{path}.expect").read_text().splitlines():
         rule, _, name = line.partition(" ")
         labelled.setdefault(name, Labelled(path, name, set())).expected |= _rules(rule)
-    for finding in designs.analysed(str(path), path.read_bytes()):
+    for finding in designs.check_design(str(path), path.read_bytes()):
         labelled.setdefault(finding.symbol, Labelled(path, finding.symbol, set())).found.add(finding.rule)
     return list(labelled.values())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from effectonce_lint import designs
-from effectonce_lint.python.modules import LARGEST
+from effectonce_lint.python.modules import MAX_FILE_BYTES
 
 from .conftest import BAD, Lint
 
@@ -72,7 +72,7 @@ def test_a_file_of_a_million_lines_is_not_looked_at(lint: Lint, folder: Path) ->
     done = lint("--output-format", "concise")
     assert done.code == 2
     assert "larger than 4 MiB" in done.out
-    assert LARGEST == 4 * 1024 * 1024
+    assert MAX_FILE_BYTES == 4 * 1024 * 1024
 
 
 def test_a_long_file_below_that_is(lint: Lint, folder: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_unknown_version_is_said_even_where_nobody_asked(lint: Lint, folder: 
     ],
 )
 def test_designs_of_odd_shapes_are_no_error(text: str) -> None:
-    designs.analysed("/x.yaml", text.encode())
+    designs.check_design("/x.yaml", text.encode())
 
 
 @pytest.mark.parametrize("name", ["x.tf", "x.mmd", "x.md"])
@@ -184,4 +184,4 @@ def test_designs_of_odd_shapes_are_no_error(text: str) -> None:
     ],
 )
 def test_other_formats_of_odd_shapes_too(name: str, text: str) -> None:
-    designs.analysed(f"/{name}", text.encode())
+    designs.check_design(f"/{name}", text.encode())

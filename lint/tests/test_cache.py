@@ -163,7 +163,7 @@ def test_several_processes_find_what_one_finds(folder: Path, monkeypatch: pytest
         (folder / f"task{number}.py").write_text(BAD.replace("def charge", f"def charge_{number}"))
     alone = run(jobs=1).findings
     (folder / ".effectonce_cache" / "lint.msgpack").unlink()
-    monkeypatch.setattr(engine, "_PAYS", 1)
-    monkeypatch.setattr(engine, "_BATCH", 400)
+    monkeypatch.setattr(engine, "_MIN_BYTES_FOR_PROCESSES", 1)
+    monkeypatch.setattr(engine, "_BATCH_BYTES", 400)
     assert run(jobs=2).findings == alone
     assert len(alone) == 24

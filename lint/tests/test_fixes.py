@@ -1,4 +1,4 @@
-"""Fixes: what can be mended mechanically is, and nothing else changes."""
+"""Fixes change what can be fixed mechanically, and nothing else."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_it_is_mended(lint: Lint, folder: Path, rule: str, before: str, after: s
     mended = lint("--fix", "--no-cache", "--select", rule)
     assert path.read_text() == HEAD + after
     ast.parse(path.read_text())
-    assert (mended.code, mended.out) == (0, "Mended 1 problem in 1 file.\nAll clear.\n")
+    assert (mended.code, mended.out) == (0, "Fixed 1 problem in 1 file.\nAll clear.\n")
     again = lint("--fix", "--no-cache", "--select", rule)
     assert (again.out, path.read_text()) == ("All clear.\n", HEAD + after)
 

@@ -75,7 +75,7 @@ def test_concise_is_one_line_a_finding_as_editors_parse_it(lint: Lint, two_modul
     lines = lint("--output-format", "concise").out.splitlines()
     assert lines[0] == "shop/gateway.py:5:12: EO303 Stripe takes an idempotency key, and this call has none"
     assert lines[1].startswith("shop/tasks.py:6:14: EO201 [*] acks_late=False: ")
-    assert lines[-1] == "Found 3 problems in 2 of 2 files. 1 [*] can be mended with --fix (--diff shows how)."
+    assert lines[-1] == "Found 3 problems in 2 of 2 files. 1 [*] fixable with --fix (--diff shows the changes)."
 
 
 def test_json_holds_all_that_is_known(lint: Lint, two_modules: None) -> None:

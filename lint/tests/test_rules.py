@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from effectonce_lint import designs, explain
-from effectonce_lint.python.analysis import analysed
-from effectonce_lint.python.modules import Unreadable
+from effectonce_lint.python.analysis import check_module
+from effectonce_lint.python.modules import UnreadableFile
 from effectonce_lint.python.project import Project
-from effectonce_lint.rules import MODES, RULES, Rule, selected
+from effectonce_lint.rules import MODES, RULES, Rule, is_selected
 
 ROOT = Path(__file__).parents[2]
 NAMES = {
@@ -42,9 +42,9 @@ ABOUT_CODE = [rule for rule in RULES.values() if not rule.id.startswith("EO9")]
 def found(rule: Rule, text: str) -> set[str]:
     if rule.language == "python":
         project = Project()
-        return {each.rule for each in analysed(project, project.add(f"/{rule.id}.py", text.encode()))}
+        return {each.rule for each in check_module(project, project.add(f"/{rule.id}.py", text.encode()))}
     ending = {"terraform": "tf"}.get(rule.language, rule.language)
-    return {each.rule for each in designs.analysed(f"/{rule.id}.{ending}", text.encode())}
+    return {each.rule for each in designs.check_design(f"/{rule.id}.{ending}", text.encode())}
 
 
 def test_their_ids_and_names_stay() -> None:
@@ -69,7 +69,7 @@ def test_a_rule_says_why_and_which_mode_fits(rule: Rule) -> None:
 
 def test_the_example_of_an_unreadable_file_is_one() -> None:
     rule = RULES["EO900"]
-    with pytest.raises(Unreadable, match="not valid Python"):
+    with pytest.raises(UnreadableFile, match="not valid Python"):
         Project().add("/bad.py", rule.bad.encode())
     Project().add("/good.py", rule.good.encode())
 
@@ -77,7 +77,7 @@ def test_the_example_of_an_unreadable_file_is_one() -> None:
 def test_the_pages_are_made_from_the_rules() -> None:
     """`python -m effectonce_lint.explain docs/rules` makes them anew."""
     folder = ROOT / "docs" / "rules"
-    assert {path.name: path.read_text() for path in folder.glob("*.md")} == explain.pages()
+    assert {path.name: path.read_text() for path in folder.glob("*.md")} == explain.all_pages()
 
 
 def test_the_readme_says_what_is_found_in_its_example() -> None:
@@ -104,4 +104,4 @@ def test_the_readme_says_what_is_found_in_its_example() -> None:
 def test_the_longest_name_decides_whether_a_rule_is_on(
     select: tuple[str, ...], ignore: tuple[str, ...], on: bool
 ) -> None:
-    assert selected("EO105", select, ignore) is on
+    assert is_selected("EO105", select, ignore) is on

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from effectonce_lint.python.sql import Statement, looks_like_sql, read, unique_columns, unique_indexes
+from effectonce_lint.python.sql import SqlStatement, looks_like_sql, parse_statements, unique_columns, unique_indexes
 
 
-def one(text: str) -> Statement:
-    (statement,) = read(text)
+def one(text: str) -> SqlStatement:
+    (statement,) = parse_statements(text)
     return statement
 
 
@@ -91,7 +91,7 @@ def test_a_look_up_names_its_table_and_columns_and_says_whether_it_locks() -> No
 
 
 def test_several_statements_are_several() -> None:
-    assert [each.verb for each in read("BEGIN; INSERT INTO a VALUES (1); UPDATE b SET c = 1; COMMIT")] == [
+    assert [each.verb for each in parse_statements("BEGIN; INSERT INTO a VALUES (1); UPDATE b SET c = 1; COMMIT")] == [
         "insert",
         "update",
     ]
@@ -117,7 +117,7 @@ def test_several_statements_are_several() -> None:
     ],
 )
 def test_what_is_no_sql_is_no_error(text: str) -> None:
-    read(text)
+    parse_statements(text)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import engine, explain, fixes, suppress
-from .config import Config, load
+from . import engine, explain, fixes, suppressions
+from .config import Config, load_config
 from .findings import Finding, LintError
 from .output import FORMATS
-from .output.paths import shown
-from .output.text import statistics
+from .output.printable import display_path
+from .output.text import as_statistics
 from .rules import RULES
 
 PROGRAM = "effectonce-lint"
@@ -63,10 +63,15 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--json", dest="output_format", action="store_const", const="json", help="as --output-format json")
     add("--output-file", metavar="FILE", help="write there instead of to the terminal")
-    add("--select", metavar="RULES", type=_rules, help="only these rules: P11,EO1 (a prefix means all that begin so)")
-    add("--ignore", metavar="RULES", type=_rules, help="not these rules")
-    add("--extend-select", metavar="RULES", type=_rules, default=[], help="these rules as well")
-    add("--fix", action="store_true", help="mend what can be mended mechanically")
+    add(
+        "--select",
+        metavar="RULES",
+        type=_split_rules,
+        help="only these rules: P11,EO1 (a prefix means all that begin so)",
+    )
+    add("--ignore", metavar="RULES", type=_split_rules, help="not these rules")
+    add("--extend-select", metavar="RULES", type=_split_rules, default=[], help="these rules as well")
+    add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
     add("--explain", nargs="?", const="", metavar="RULE", help="what a rule is about; without one, a list of all")
     add("--statistics", action="store_true", help="count by rule instead of listing")
@@ -76,7 +81,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--exclude", metavar="PATTERNS", type=lambda text: text.split(","), default=[], help="paths to leave out")
     add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the next one upward)")
     add("--isolated", action="store_true", help="read no pyproject.toml")
-    add("--no-cache", action="store_true", help="look at every file anew")
+    add("--no-cache", action="store_true", help="check every file again")
     add("--cache-dir", metavar="FOLDER", help="default: .effectonce_cache")
     add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one a core, where it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
@@ -85,15 +90,15 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     return parser
 
 
-def _rules(text: str) -> list[str]:
+def _split_rules(text: str) -> list[str]:
     return [each.strip().upper() for each in text.split(",") if each.strip()]
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.explain is not None:
-        return _explain(options.explain)
+        return _print_explanation(options.explain)
     paths = options.paths or ["."]
-    config = Config() if options.isolated else load(paths, options.config)
+    config = Config() if options.isolated else load_config(paths, options.config)
     if options.select is not None:
         config.select = options.select
     config.select = [*config.select, *options.extend_select]
@@ -104,33 +109,33 @@ def _run(options: argparse.Namespace) -> int:
     how = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
     report = engine.run(paths, config, **how)
     if options.fix or options.diff:
-        done = _mend(report.findings, write=not options.diff)
+        done = _apply_fixes(report.findings, write=not options.diff)
         if options.diff:
             return 2 if report.unreadable else 1 if done else 0
         if done:
             report = engine.run(paths, config, **how)
-    return _conclude(report, options, config)
+    return _report_findings(report, options, config)
 
 
-def _conclude(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
-    pairs = [(shown(each.place.path), each) for each in report.findings]
+def _report_findings(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
+    pairs = [(display_path(each.place.path), each) for each in report.findings]
     known = [pair for pair in pairs if pair[1].rule != "EO900"]
     if options.write_baseline:
-        suppress.write_baseline(options.write_baseline, known)
+        suppressions.write_baseline(options.write_baseline, known)
         print(f"{len(known)} finding{'s' if len(known) != 1 else ''} written to {options.write_baseline}")
         return 2 if report.unreadable else 0
     baseline = options.baseline or config.baseline
     if baseline:
         unread = [each for each in report.findings if each.rule == "EO900"]
-        report.findings = [*unread, *suppress.beyond(suppress.read_baseline(baseline), known)]
+        report.findings = [*unread, *suppressions.new_findings(suppressions.read_baseline(baseline), known)]
         report.findings.sort(key=lambda each: (*each.place.at, each.rule))
-    _print(report, options)
+    _print_report(report, options)
     if report.unreadable:
         return 2
     return 1 if report.findings and not options.exit_zero else 0
 
 
-def _print(report: engine.Report, options: argparse.Namespace) -> None:
+def _print_report(report: engine.Report, options: argparse.Namespace) -> None:
     colours = options.color == "always" or (
         options.color == "auto"
         and not options.output_file
@@ -139,7 +144,7 @@ def _print(report: engine.Report, options: argparse.Namespace) -> None:
         and os.environ.get("TERM") != "dumb"
     )
     if options.statistics:
-        text = statistics(report, colours)
+        text = as_statistics(report, colours)
     elif options.quiet and not report.findings and options.output_format in ("full", "concise"):
         text = ""
     else:
@@ -154,25 +159,25 @@ def _print(report: engine.Report, options: argparse.Namespace) -> None:
         print(text)
 
 
-def _mend(findings: list[Finding], *, write: bool) -> int:
-    changed = fixes.fixed(findings)
+def _apply_fixes(findings: list[Finding], *, write: bool) -> int:
+    changed = fixes.plan_fixes(findings)
     count = 0
     for path, (before, after, mended) in sorted(changed.items()):
         count += mended
         if write:
-            fixes.write(path, after)
+            fixes.replace_file(path, after)
         else:
-            print(fixes.diff(path, before, after), end="")
+            print(fixes.unified_diff(path, before, after), end="")
     where = f"in {len(changed)} file{'s' if len(changed) != 1 else ''}"
     if count:
-        words = "Mended" if write else "Would mend"
+        words = "Fixed" if write else "Would fix"
         print(f"{words} {count} problem{'s' if count != 1 else ''} {where}.", file=sys.stdout if write else sys.stderr)
     return count
 
 
-def _explain(rule: str) -> int:
+def _print_explanation(rule: str) -> int:
     if not rule:
-        print(explain.listed())
+        print(explain.list_rules())
         return 0
     name = rule.upper()
     found = (
@@ -182,7 +187,7 @@ def _explain(rule: str) -> int:
     )
     if found is None:
         raise LintError(f"there is no rule {rule!r}; `{PROGRAM} --explain` lists them")
-    print(explain.told(found))
+    print(explain.explain_rule(found))
     return 0
 
 

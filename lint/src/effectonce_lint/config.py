@@ -64,17 +64,20 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
         """Rules that are off for a file."""
         relative = os.path.relpath(path).replace(os.sep, "/")
         return tuple(
-            rule for pattern, rules in self.per_file_ignores.items() if matches(relative, pattern) for rule in rules
+            rule
+            for pattern, rules in self.per_file_ignores.items()
+            if matches_pattern(relative, pattern)
+            for rule in rules
         )
 
     def excludes(self, path: str) -> bool:
         if not self.exclude:
             return False
         relative = os.path.relpath(path).replace(os.sep, "/")
-        return any(matches(relative, pattern) for pattern in self.exclude)
+        return any(matches_pattern(relative, pattern) for pattern in self.exclude)
 
 
-def matches(path: str, pattern: str) -> bool:
+def matches_pattern(path: str, pattern: str) -> bool:
     """Whether a path is meant by a pattern: `tests/*`, `*.generated.py`, a folder's name."""
     pattern = pattern.rstrip("/").removeprefix("./")
     return (
@@ -86,9 +89,9 @@ def matches(path: str, pattern: str) -> bool:
     )
 
 
-def load(paths: Sequence[str], explicit: str = "") -> Config:
+def load_config(paths: Sequence[str], explicit: str = "") -> Config:
     """The settings that hold for ``paths``: of the pyproject.toml that is named, else of the next one upward."""
-    found = explicit or _nearest(paths[0] if paths else ".")
+    found = explicit or _nearest_pyproject(paths[0] if paths else ".")
     if not found:
         return Config()
     try:
@@ -109,7 +112,7 @@ def load(paths: Sequence[str], explicit: str = "") -> Config:
     return config
 
 
-def _nearest(start: str) -> str:
+def _nearest_pyproject(start: str) -> str:
     at = os.path.abspath(start)
     while True:
         candidate = os.path.join(at, "pyproject.toml")

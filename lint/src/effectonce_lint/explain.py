@@ -1,4 +1,4 @@
-"""A rule, told: for the terminal (`--explain`) and as a page of the documentation."""
+"""Explains rules: in the terminal (`--explain`) and as pages of the documentation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 from .rules import MODES, RULES, Rule
 
 
-def listed() -> str:
+def list_rules() -> str:
     """All rules, one line each."""
     return "\n".join(f"{rule.id:<6} {rule.name:<26} {rule.severity:<8} {rule.summary}" for rule in RULES.values())
 
 
-def told(rule: Rule) -> str:
+def explain_rule(rule: Rule) -> str:
     """For the terminal."""
     parts = [f"{rule.id}: {rule.name} ({rule.severity})", rule.summary, rule.why]
-    parts.append("Instead of\n\n" + _indented(rule.bad) + "\n\nwrite\n\n" + _indented(rule.good))
+    parts.append("Instead of\n\n" + _indent(rule.bad) + "\n\nwrite\n\n" + _indent(rule.good))
     if rule.modes != "None.":
         parts.append("Which mode fits: " + " ".join(rule.modes.split()))
     if rule.fix:
@@ -25,16 +25,16 @@ def told(rule: Rule) -> str:
     return "\n\n".join(parts)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" if line else "" for line in text.rstrip().splitlines())
 
 
-def page(rule: Rule) -> str:
+def rule_page(rule: Rule) -> str:
     """For the documentation, in Markdown."""
     language = {"terraform": "hcl"}.get(rule.language, rule.language)
     parts = [
         f"# {rule.id}: {rule.name}",
-        f"**{rule.severity}**" + (" · can be mended with `--fix`" if rule.fix else ""),
+        f"**{rule.severity}**" + (" · fixable with `--fix`" if rule.fix else ""),
         rule.summary,
         "## Why",
         rule.why,
@@ -56,7 +56,7 @@ _USAGE = """\
 
 `effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
 tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
-the tables of SQL files. It imports nothing of yours and needs no server. Exit code 0: clean; 1: something was found; 2:
+the tables of SQL files. It runs none of your code and needs no server. Exit code 0: clean; 1: there are findings; 2:
 wrong usage, or a file that could not be read.
 
 It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
@@ -66,13 +66,13 @@ command.
 $ pip install ./lint                                  # in a clone; it is not on PyPI yet
 $ effectonce-lint .                                   # code frames, colour in a terminal
 $ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
-$ effectonce-lint . --diff                            # what --fix would mend
+$ effectonce-lint . --diff                            # the changes that --fix would make
 $ effectonce-lint --explain P11
 $ effectonce-lint . --write-baseline lint-baseline.json
 $ effectonce-lint . --baseline lint-baseline.json     # only what is new
 ```
 
-Settings stand in `pyproject.toml`, and the command line comes before them:
+Settings are in `pyproject.toml`; the command line overrides them:
 
 ```toml
 [tool.effectonce.lint]
@@ -86,8 +86,8 @@ baseline = "lint-baseline.json"
 ```
 
 `# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
-Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing any more is found too. For
-pre-commit there is the hook `effectonce-lint`.
+Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing is itself a finding. For
+pre-commit, use the hook `effectonce-lint`.
 
 It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
 what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an
@@ -95,7 +95,7 @@ idempotency key, effectonce, powertools and their like). What it cannot see it d
 """
 
 
-def index() -> str:
+def index_page() -> str:
     """The page that lists the rules."""
     rows = [
         f"| [{rule.id}]({rule.id}.md) | {rule.name} | {rule.severity} | {rule.summary} |" for rule in RULES.values()
@@ -112,17 +112,17 @@ def index() -> str:
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def pages() -> dict[str, str]:
+def all_pages() -> dict[str, str]:
     """Every page, by the name of its file."""
-    return {"index.md": index(), **{f"{rule.id}.md": page(rule) for rule in RULES.values()}}
+    return {"index.md": index_page(), **{f"{rule.id}.md": rule_page(rule) for rule in RULES.values()}}
 
 
-def write(folder: str) -> None:
+def write_pages(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
-    for name, text in pages().items():
+    for name, text in all_pages().items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
 if __name__ == "__main__":
-    write(sys.argv[1])
+    write_pages(sys.argv[1])

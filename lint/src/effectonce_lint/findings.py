@@ -1,4 +1,4 @@
-"""What the checker has to say: a finding, where it points, and how it could be mended."""
+"""A finding: what is wrong, where, and the fix for it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     fix: Fix | None = None
 
 
-class Ignore(Struct, frozen=True):
+class IgnoreComment(Struct, frozen=True):
     """A comment ``# effectonce: ignore[P11] why``. No rules: it hides all of them. ``alone``: on a line of its own."""
 
     line: int

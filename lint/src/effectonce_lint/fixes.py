@@ -9,28 +9,28 @@ import re
 import tokenize
 
 from .findings import Edit, Finding, LintError
-from .output.paths import shown
+from .output.printable import display_path
 
 
-def fixed(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
-    """By path: what the file was, what it becomes, and how many findings that mends. Nothing is written."""
+def plan_fixes(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
+    """Compute, for each path, the text before and after, and how many findings that fixes. Writes nothing."""
     by_file: dict[str, list[tuple[Edit, ...]]] = {}
     for each in findings:
         if each.fix is not None and each.fix.edits:
             by_file.setdefault(each.fix.edits[0].place.path, []).append(each.fix.edits)
     out = {}
     for path, fixes in by_file.items():
-        before = _read(path)
-        after, count = _applied(before, fixes)
-        if path.endswith(".py") and not _parses(after):
-            after, count = _applied(before, [each for each in fixes if _parses(_applied(before, [each])[0])])
+        before = _read_file(path)
+        after, count = _apply_fixes(before, fixes)
+        if path.endswith(".py") and not _is_python(after):
+            after, count = _apply_fixes(before, [each for each in fixes if _is_python(_apply_fixes(before, [each])[0])])
         if after != before:
             out[path] = (before, after, count)
     return out
 
 
-def _parses(text: str) -> bool:
-    """Whether a mended file is still Python: an edit that breaks it is not made."""
+def _is_python(text: str) -> bool:
+    """Whether a fixed file is still Python. A fix that breaks it is not applied."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -38,17 +38,17 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with tokenize.open(path) if path.endswith(".py") else open(path, encoding="utf-8", newline="") as file:
             encoding = file.encoding
         with open(path, encoding=encoding, newline="") as file:
             return file.read()
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise LintError(f"cannot mend {shown(path)}: {error}") from None
+        raise LintError(f"cannot fix {display_path(path)}: {error}") from None
 
 
-def write(path: str, text: str) -> None:
+def replace_file(path: str, text: str) -> None:
     """Put ``text`` in the place of a file, whole or not at all."""
     try:
         with tokenize.open(path) if path.endswith(".py") else open(path, encoding="utf-8") as file:
@@ -59,10 +59,10 @@ def write(path: str, text: str) -> None:
         os.chmod(scratch, os.stat(path).st_mode & 0o7777)
         os.replace(scratch, path)
     except OSError as error:
-        raise LintError(f"cannot write {shown(path)}: {error.strerror}") from None
+        raise LintError(f"cannot write {display_path(path)}: {error.strerror}") from None
 
 
-def _applied(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
+def _apply_fixes(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)  # as Python counts them: a form feed ends no line
     starts = [0]
     for line in lines:
@@ -95,9 +95,9 @@ def _applied(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
     return text, count
 
 
-def diff(path: str, before: str, after: str) -> str:
+def unified_diff(path: str, before: str, after: str) -> str:
     """A unified diff, as `patch` takes it."""
-    name = shown(path)
+    name = display_path(path)
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 
 from effectonce_lint.findings import Finding
-from effectonce_lint.python.modules import Unreadable
+from effectonce_lint.python.modules import UnreadableFile
 
-from . import asyncapi, hcl, infrastructure, markdown, mermaid, plain, tables, tree
-from .judge import judged
+from . import asyncapi, consumer_lists, deployment_files, markdown, mermaid, sql_schemas, terraform, yaml_tree
+from .checks import check
 from .model import Design
 
 _TREES = (".yaml", ".yml", ".json")
@@ -24,12 +24,12 @@ def is_design(name: str) -> bool:
     return name.lower().endswith(_ENDINGS)
 
 
-def analysed(
+def check_design(
     path: str,
     content: bytes,
     *,
     asked_for: bool = True,
-    others: Callable[[], Iterable[str]] = tables.nothing_else,
+    others: Callable[[], Iterable[str]] = sql_schemas.no_other_files,
 ) -> list[Finding]:
     """All findings of a design.
 
@@ -38,36 +38,38 @@ def analysed(
     """
     low = path.lower()
     if low.endswith(_TREES):
-        return judged(_tree(path, content, asked_for))
+        return check(_read_tree(path, content, asked_for))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         if asked_for:
-            raise Unreadable("not text in UTF-8") from None
+            raise UnreadableFile("not text in UTF-8") from None
         return []
     if low.endswith(".tf"):
-        return judged(hcl.read(path, text))
+        return check(terraform.read(path, text))
     if low.endswith(".sql"):
-        return judged(tables.read(path, text, others))
+        return check(sql_schemas.read(path, text, others))
     if low.endswith((".mmd", ".mermaid")):
-        return judged(mermaid.read(path, text.splitlines(), 1))
-    return judged(markdown.read(path, text))
+        return check(mermaid.read(path, text.splitlines(), 1))
+    return check(markdown.read(path, text))
 
 
-def _tree(path: str, content: bytes, asked_for: bool) -> Design:
+def _read_tree(path: str, content: bytes, asked_for: bool) -> Design:
     marked = _MARKED.search(content)
-    if not asked_for and (len(content) > tree.LARGEST or not (marked or plain.looks_like_one(content))):
+    if not asked_for and (
+        len(content) > yaml_tree.MAX_DESIGN_BYTES or not (marked or consumer_lists.looks_like_design(content))
+    ):
         return Design()
     try:
-        roots = tree.documents(path, content)
-    except Unreadable:
+        roots = yaml_tree.load_documents(path, content)
+    except UnreadableFile:
         if asked_for or (marked and b"asyncapi" in marked.group()):
             raise
         return Design()  # a template of a template
     out = Design()
     for root in roots:
         if root.kind == "map":
-            found = _read(root)
+            found = _read_document(root)
             out.consumers += found.consumers
             out.queues += found.queues
             out.early_acks += found.early_acks
@@ -75,14 +77,14 @@ def _tree(path: str, content: bytes, asked_for: bool) -> Design:
     return out
 
 
-def _read(root: tree.Node) -> Design:
+def _read_document(root: yaml_tree.YamlNode) -> Design:
     if asyncapi.is_asyncapi(root):
         return asyncapi.read(root)
-    if infrastructure.is_serverless(root):
-        return infrastructure.serverless(root)
-    if infrastructure.is_template(root):
+    if deployment_files.is_serverless(root):
+        return deployment_files.read_serverless(root)
+    if deployment_files.is_template(root):
         shared = root.get("Globals")
-        return infrastructure.template(root.get("Resources"), shared=shared.get("Function") if shared else None)
-    if infrastructure.is_compose(root):
-        return infrastructure.compose(root)
-    return plain.read(root)
+        return deployment_files.read_template(root.get("Resources"), shared=shared.get("Function") if shared else None)
+    if deployment_files.is_compose(root):
+        return deployment_files.read_compose(root)
+    return consumer_lists.read(root)

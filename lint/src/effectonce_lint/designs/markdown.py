@@ -7,7 +7,7 @@ import re
 from effectonce_lint.findings import Place
 
 from . import mermaid
-from .model import Consumer, Design, Said
+from .model import DescribedConsumer, Design, Phrase
 from .prose import read as prose_of
 
 _CONSUMER = re.compile(
@@ -23,7 +23,7 @@ _KEY = re.compile(r"\bkey\b", re.IGNORECASE)
 _ACK = re.compile(r"\back", re.IGNORECASE)
 _RETENTION = re.compile(r"retention|ttl|remember|keep", re.IGNORECASE)
 _RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
-_LONGEST = 2_000
+_MAX_LINE_LENGTH = 2_000
 
 
 def read(path: str, text: str) -> Design:
@@ -33,20 +33,20 @@ def read(path: str, text: str) -> Design:
     at = 0
     while at < len(lines):
         line = lines[at]
-        fence = re.match(r"^(\s*)(```+|~~~+)\s*(\S*)", line[:_LONGEST])
+        fence = re.match(r"^(\s*)(```+|~~~+)\s*(\S*)", line[:_MAX_LINE_LENGTH])
         if fence:
-            end = _closing(lines, at, fence.group(2))
+            end = _closing_fence(lines, at, fence.group(2))
             if fence.group(3).lower().strip("{}") == "mermaid":
                 found = mermaid.read(path, lines[at + 1 : end], at + 2)
                 design.consumers += found.consumers
                 design.early_acks += found.early_acks
             prose[at : end + 1] = [""] * len(prose[at : end + 1])
             at = end + 1
-        elif "|" in line and at + 1 < len(lines) and _RULE.match(lines[at + 1][:_LONGEST]):
+        elif "|" in line and at + 1 < len(lines) and _RULE.match(lines[at + 1][:_MAX_LINE_LENGTH]):
             end = at + 2
             while end < len(lines) and "|" in lines[end]:
                 end += 1
-            design.consumers += _table(path, lines, at, end)
+            design.consumers += _read_table(path, lines, at, end)
             at = end
         else:
             at += 1
@@ -54,14 +54,14 @@ def read(path: str, text: str) -> Design:
     return design
 
 
-def _closing(lines: list[str], at: int, fence: str) -> int:
+def _closing_fence(lines: list[str], at: int, fence: str) -> int:
     for end in range(at + 1, len(lines)):
         if lines[end].strip().startswith(fence):
             return end
     return len(lines)
 
 
-def _cells(line: str) -> list[tuple[str, int]]:
+def _split_cells(line: str) -> list[tuple[str, int]]:
     """The cells of a row, each with the column where its text begins."""
     out = []
     start = 0
@@ -76,8 +76,8 @@ def _cells(line: str) -> list[tuple[str, int]]:
     return out
 
 
-def _table(path: str, lines: list[str], start: int, end: int) -> list[Consumer]:
-    heads = [text for text, _ in _cells(lines[start][:_LONGEST])]
+def _read_table(path: str, lines: list[str], start: int, end: int) -> list[DescribedConsumer]:
+    heads = [text for text, _ in _split_cells(lines[start][:_MAX_LINE_LENGTH])]
     who = next((number for number, head in enumerate(heads) if _CONSUMER.match(head)), None)
     if who is None and all(any(map(needed.search, heads)) for needed in (_READS, _EFFECT, _DEDUP)):
         who = next((number for number, head in enumerate(heads) if _ANYBODY.match(head)), None)
@@ -93,19 +93,19 @@ def _table(path: str, lines: list[str], start: int, end: int) -> list[Consumer]:
         return []
     out = []
     for number in range(start + 2, end):
-        cells = _cells(lines[number][:_LONGEST])
+        cells = _split_cells(lines[number][:_MAX_LINE_LENGTH])
 
-        def said(index: int | None, cells: list[tuple[str, int]] = cells, number: int = number) -> Said | None:
+        def said(index: int | None, cells: list[tuple[str, int]] = cells, number: int = number) -> Phrase | None:
             if index is None or index >= len(cells):
                 return None
             text, place = cells[index]
-            return Said(text, Place(path, number + 1, place, number + 1, place + max(len(text), 1)))
+            return Phrase(text, Place(path, number + 1, place, number + 1, place + max(len(text), 1)))
 
         name = said(who)
         if name is None or not name.text:
             continue
         done, told = said(effect), said(dedup)
-        consumer = Consumer(name.text, name.at, queue=q.text if (q := said(queue)) is not None else "")
+        consumer = DescribedConsumer(name.text, name.at, queue=q.text if (q := said(queue)) is not None else "")
         consumer.effects = [done] if done is not None and done.text else []
         consumer.dedup = told if told is not None and told.text.strip() else None
         consumer.key = said(key) if key != dedup else None

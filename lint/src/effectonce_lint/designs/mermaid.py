@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from effectonce_lint.findings import Place
 
-from .model import Consumer, Design, Said, Setting, line_place
+from .model import DescribedConsumer, Design, Phrase, Setting, place_of_line
 
 _QUEUE = re.compile(
     r"queue|topic|stream|kafka|sqs|rabbit|pub.?sub|event.?bus|message.?bus|broker|nats|service.?bus|kinesis|amqp|\bmq\b",
@@ -26,7 +26,7 @@ _ARROW = re.compile(r"\s*(?:<?--+>?|<?==+>?|-\.+->?|--+[ox]|~~~)\s*(?:\|([^|]*)\
 _LABELLED = re.compile(r"(?:--|==|-\.)\s+([^->|][^>|]*?)\s+(?:-->|---|==>|\.->)")
 _MESSAGE = re.compile(r"^\s*([^\s:+-][^:]*?)\s*(?:<<)?(-->>|->>|-->|->|--x|-x|--\)|-\))\s*[+-]?\s*([^:]+?)\s*:\s*(.*)$")
 _PARTICIPANT = re.compile(r"^\s*(?:create\s+)?(?:participant|actor)\s+(\S+?)(?:\s+as\s+(.+?))?\s*$")
-_MOST = 3_000
+_MAX_ARROWS = 3_000
 
 
 @dataclass(slots=True)
@@ -48,44 +48,44 @@ def read(path: str, lines: list[str], first: int) -> Design:
     """The consumers of one diagram whose lines begin at line ``first`` of the file."""
     head = next((line.strip() for line in lines if line.strip() and not line.strip().startswith(("%%", "---"))), "")
     if head.startswith("sequenceDiagram"):
-        return _sequence(path, lines, first)
+        return _read_sequence(path, lines, first)
     if head.startswith(("flowchart", "graph")):
-        return _flow(path, lines, first)
+        return _read_flowchart(path, lines, first)
     return Design()
 
 
-def _place(path: str, lines: list[str], number: int, first: int) -> Place:
-    return line_place(path, number, lines[number - first])
+def _place_of_line(path: str, lines: list[str], number: int, first: int) -> Place:
+    return place_of_line(path, number, lines[number - first])
 
 
 # -- flowcharts
 
 
-def _flow(path: str, lines: list[str], first: int) -> Design:
+def _read_flowchart(path: str, lines: list[str], first: int) -> Design:
     chart = _Chart()
-    for number, line in enumerate(lines[:_MOST], first):
-        _flow_line(chart, line.strip()[:1000], number)
+    for number, line in enumerate(lines[:_MAX_ARROWS], first):
+        _read_flowchart_line(chart, line.strip()[:1000], number)
     design = Design()
     queues = {name for name in chart.labels if _QUEUE.search(chart.labels[name]) or _QUEUE.search(name)}
     for arrow in chart.arrows:
         if arrow.start not in queues or arrow.end in queues:
             continue
         name = arrow.end
-        after = _reached(chart, name, queues)
+        after = _arrows_from(chart, name, queues)
         words = [chart.labels[name], arrow.label, *(f"{each.label} {chart.labels[each.end]}" for each in after)]
         guarded = next((each for each in words if _GUARD.search(each)), "")
-        at = _place(path, lines, chart.lines.get(name, arrow.line), first)
-        consumer = Consumer(chart.labels[name], at, queue=chart.labels[arrow.start])
+        at = _place_of_line(path, lines, chart.lines.get(name, arrow.line), first)
+        consumer = DescribedConsumer(chart.labels[name], at, queue=chart.labels[arrow.start])
         if guarded:
-            consumer.dedup = Said("described", consumer.at)
+            consumer.dedup = Phrase("described", consumer.at)
         for each in after:
             text = f"{each.label} {chart.labels[each.end]}".strip()
-            consumer.effects.append(Said(text, _place(path, lines, each.line, first)))
+            consumer.effects.append(Phrase(text, _place_of_line(path, lines, each.line, first)))
         design.consumers.append(consumer)
     return design
 
 
-def _flow_line(chart: _Chart, line: str, number: int) -> None:
+def _read_flowchart_line(chart: _Chart, line: str, number: int) -> None:
     if not line or line.startswith(
         (
             "%%",
@@ -133,7 +133,7 @@ def _flow_line(chart: _Chart, line: str, number: int) -> None:
         position = arrow.end()
 
 
-def _reached(chart: _Chart, name: str, queues: set[str]) -> list[_Arrow]:
+def _arrows_from(chart: _Chart, name: str, queues: set[str]) -> list[_Arrow]:
     """What follows a consumer, up to three steps, without going through another queue's reader."""
     out: list[_Arrow] = []
     edge, seen = [name], {name}
@@ -152,12 +152,12 @@ def _reached(chart: _Chart, name: str, queues: set[str]) -> list[_Arrow]:
 # -- sequence diagrams
 
 
-def _sequence(path: str, lines: list[str], first: int) -> Design:
+def _read_sequence(path: str, lines: list[str], first: int) -> Design:
     names: dict[str, str] = {}
     where: dict[str, int] = {}
     messages: list[_Arrow] = []
     notes: list[tuple[int, str]] = []
-    for number, line in enumerate(lines[:_MOST], first):
+    for number, line in enumerate(lines[:_MAX_ARROWS], first):
         line = line[:1000]
         if found := _PARTICIPANT.match(line):
             names[found.group(1)] = found.group(2) or found.group(1)
@@ -187,15 +187,17 @@ def _sequence(path: str, lines: list[str], first: int) -> Design:
             if name in (each.start, each.end) and each.line >= delivery.line
         ]
         words += [text for line, text in notes if line > delivery.line]
-        consumer = Consumer(names[name], _place(path, lines, where[name], first), queue=names[delivery.start])
+        consumer = DescribedConsumer(
+            names[name], _place_of_line(path, lines, where[name], first), queue=names[delivery.start]
+        )
         if any(_GUARD.search(each) for each in words):
-            consumer.dedup = Said("described", consumer.at)
+            consumer.dedup = Phrase("described", consumer.at)
         for each in effects:
             consumer.effects.append(
-                Said(f"{each.label} {names[each.end]}".strip(), _place(path, lines, each.line, first))
+                Phrase(f"{each.label} {names[each.end]}".strip(), _place_of_line(path, lines, each.line, first))
             )
         design.consumers.append(consumer)
         if acks and effects and acks[0].line < effects[0].line and not consumer.dedup:
-            at = _place(path, lines, acks[0].line, first)
+            at = _place_of_line(path, lines, acks[0].line, first)
             design.early_acks.append(Setting("the ack comes before the work", at, names[name]))
     return design

@@ -65,7 +65,7 @@ _EARLY = re.compile(
 
 
 @dataclass(slots=True)
-class Said:
+class Phrase:
     """A piece of text in a design, and where it stands."""
 
     text: str
@@ -73,25 +73,25 @@ class Said:
 
 
 @dataclass(slots=True)
-class Consumer:
+class DescribedConsumer:
     """A consumer as a design describes it. ``None`` means that it does not say."""
 
     name: str
     at: Place
     queue: str = ""
-    effects: list[Said] = field(default_factory=list)
-    dedup: Said | None = None
-    key: Said | None = None
-    ack: Said | None = None
-    retention: Said | None = None
-    window: Said | None = None
+    effects: list[Phrase] = field(default_factory=list)
+    dedup: Phrase | None = None
+    key: Phrase | None = None
+    ack: Phrase | None = None
+    retention: Phrase | None = None
+    window: Phrase | None = None
     """How long the message can come back."""
     silent: bool = False
     """It names no effects, and the format has a place to say how duplicates are handled (AsyncAPI)."""
 
 
 @dataclass(slots=True)
-class Queue:
+class DescribedQueue:
     """A queue as its settings describe it."""
 
     name: str
@@ -118,7 +118,7 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Table:
+class UnkeyedTable:
     """A table of messages in which nothing keeps ``key`` unique."""
 
     name: str
@@ -128,52 +128,52 @@ class Table:
 
 @dataclass(slots=True)
 class Design:
-    consumers: list[Consumer] = field(default_factory=list)
-    queues: list[Queue] = field(default_factory=list)
+    consumers: list[DescribedConsumer] = field(default_factory=list)
+    queues: list[DescribedQueue] = field(default_factory=list)
     early_acks: list[Setting] = field(default_factory=list)
     short: list[Setting] = field(default_factory=list)
     """Retentions that are too short; what is wrong stands for the name."""
-    tables: list[Table] = field(default_factory=list)
+    tables: list[UnkeyedTable] = field(default_factory=list)
 
 
-def line_place(path: str, number: int, text: str) -> Place:
+def place_of_line(path: str, number: int, text: str) -> Place:
     """All of a line but its margins."""
     stripped = text.rstrip()
     start = len(stripped) - len(stripped.lstrip()) + 1
     return Place(path, number, start, number, max(len(stripped) + 1, start + 1))
 
 
-def doubles(text: str) -> bool:
+def doubles_when_repeated(text: str) -> bool:
     """Whether an effect, in words or in SQL, shows twice when it is done twice."""
-    if sql.looks_like_sql(text) and (statements := sql.read(text)):
+    if sql.looks_like_sql(text) and (statements := sql.parse_statements(text)):
         return any(bool(each.accumulates) or (each.verb == "insert" and not each.on_conflict) for each in statements)
     return bool(_DOUBLES.search(text)) and not _HARMLESS.search(text)
 
 
-def harmless(text: str) -> bool:
+def is_idempotent(text: str) -> bool:
     """Whether an effect says of itself that twice is once: an upsert, a delete."""
-    return bool(_HARMLESS.search(text)) and not doubles(text)
+    return bool(_HARMLESS.search(text)) and not doubles_when_repeated(text)
 
 
-def says_nothing(text: str) -> bool:
+def says_none(text: str) -> bool:
     """Whether a design says of something that it is not there: none, a dash, a cross."""
     return bool(_NOTHING.match(re.sub(r"[^\w\s?/.\-\u2013\u2014]", "", text)))
 
 
-def broker_only(text: str) -> bool:
+def relies_on_broker_only(text: str) -> bool:
     return bool(_BROKER.search(text)) and not _REAL.search(_BROKER.sub("", text))
 
 
-def unstable(text: str) -> str:
+def unstable_key_in(text: str) -> str:
     found = _UNSTABLE.search(text)
     return found.group() if found else ""
 
 
-def of_content(text: str) -> bool:
+def is_content_key(text: str) -> bool:
     return bool(_CONTENT.search(text))
 
 
-def checks_first(text: str) -> bool:
+def is_check_then_act(text: str) -> bool:
     return bool(_CHECKS.search(text))
 
 

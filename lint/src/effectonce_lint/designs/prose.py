@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 
 from effectonce_lint.findings import Place
 
-from .model import Consumer, Said, acks_early, broker_only, doubles, line_place, says_nothing
+from .model import (
+    DescribedConsumer,
+    Phrase,
+    acks_early,
+    doubles_when_repeated,
+    place_of_line,
+    relies_on_broker_only,
+    says_none,
+)
 
 _MAY = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])\s.*\b(?:consum|subscrib|listen|reads? |polls? |queue|topic)", re.I | re.M)
 _ITEM = re.compile(r"^(\s*)(?:[-*+]|\d+[.)])\s+(?!\[[ xX]\])(\S.*)$")
@@ -41,7 +49,7 @@ _ANYBODY = re.compile(
     r"|celery|single|new|same|default|typical|separate|normal|custom|if|when|while|where|as|once|first|second)\b",
     re.I,
 )
-"""First words of somebody who is nobody in particular."""
+"""First words that name no particular consumer."""
 _CONSUMER = re.compile(rf"\b{_ROLE}\b|^[\w]+(?:-\w+)+$", re.I)
 _BARE = re.compile(rf"^{_READS}\b", re.I)
 _SOURCE = re.compile(
@@ -99,7 +107,7 @@ _EARLY = re.compile(
 _NOT = re.compile(r"\b(?:no|not|never|without|instead of|rather than|unless)\b[^.;]{0,30}$", re.I)
 _KEPT = re.compile(r"\b(?:stor(?:es|ed|ing)|persists?|records?|saves?|inserts?|commits?|writes?|appends?)\b", re.I)
 _COMES_AGAIN = re.compile(r"at.least.once|redeliver|delivered (?:again|twice|more than once)|see it again", re.I)
-_LONGEST = 2_000
+_MAX_LINE_LENGTH = 2_000
 
 
 @dataclass(slots=True)
@@ -123,48 +131,48 @@ class _Item:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ConsumerNotes:
     """What a list says of one consumer."""
 
     name: str
     at: Place
     items: list[_Item] = field(default_factory=list)
-    labels: dict[str, Said] = field(default_factory=dict)
+    labels: dict[str, Phrase] = field(default_factory=dict)
 
 
-def read(path: str, lines: list[str]) -> list[Consumer]:
+def read(path: str, lines: list[str]) -> list[DescribedConsumer]:
     """The consumers of the lists in ``lines``, in which what is not prose is empty."""
-    if not _MAY.search("\n".join(line[:_LONGEST] for line in lines)):
+    if not _MAY.search("\n".join(line[:_MAX_LINE_LENGTH] for line in lines)):
         return []
-    told: list[_Told] = []
+    told: list[_ConsumerNotes] = []
     outside: list[str] = []
-    for heading, at, items in _lists(path, lines, outside):
-        found, rest = _told_by(heading, at, items)
+    for heading, at, items in _split_lists(path, lines, outside):
+        found, rest = _notes_of_list(heading, at, items)
         told += found
         outside += rest
-    guarded = [bool(_GUARD.search(_NONE.sub("", _whole(each)))) for each in told]
+    guarded = [bool(_GUARD.search(_NONE.sub("", _full_text(each)))) for each in told]
     elsewhere = any(_GUARD.search(each) for each in outside)
     counts = not elsewhere and (any(guarded) or any(_COMES_AGAIN.search(line) for line in lines))
     return [
         consumer
         for each, guard in zip(told, guarded, strict=True)
-        if (consumer := _consumer(each, guard, counts)) is not None
+        if (consumer := _make_consumer(each, guard, counts)) is not None
     ]
 
 
-def _lists(path: str, lines: list[str], outside: list[str]) -> Iterator[tuple[str, Place | None, list[_Item]]]:
+def _split_lists(path: str, lines: list[str], outside: list[str]) -> Iterator[tuple[str, Place | None, list[_Item]]]:
     """Each list, under its heading; what stands in none goes to ``outside``."""
     headings: list[tuple[int, str]] = []
     at: Place | None = None
     items: list[_Item] = []
     for number, raw in enumerate([*lines, "# "], 1):
-        line = raw[:_LONGEST]
+        line = raw[:_MAX_LINE_LENGTH]
         if found := _ITEM.match(line):
-            items.append(_Item(len(found.group(1)), [_Line(found.group(2), line_place(path, number, line))]))
+            items.append(_Item(len(found.group(1)), [_Line(found.group(2), place_of_line(path, number, line))]))
         elif not line.strip():
             continue
         elif items and line.startswith((" ", "\t")) and not _TASK.match(line):
-            items[-1].lines.append(_Line(line.strip(), line_place(path, number, line)))
+            items[-1].lines.append(_Line(line.strip(), place_of_line(path, number, line)))
         else:
             if items and not any(_ELSEWHERE.search(text) for _, text in headings):
                 yield headings[-1][1] if headings else "", at, items
@@ -175,18 +183,18 @@ def _lists(path: str, lines: list[str], outside: list[str]) -> Iterator[tuple[st
             if heading := _HEADING.match(line):
                 level = len(heading.group(1))
                 headings = [each for each in headings if each[0] < level] + [(level, heading.group(2).strip("*_` "))]
-                at = line_place(path, number, line)
+                at = place_of_line(path, number, line)
 
 
-def _told_by(heading: str, at: Place | None, items: list[_Item]) -> tuple[list[_Told], list[str]]:
+def _notes_of_list(heading: str, at: Place | None, items: list[_Item]) -> tuple[list[_ConsumerNotes], list[str]]:
     """What a list says of consumers, and the items that do not."""
-    out: list[_Told] = []
+    out: list[_ConsumerNotes] = []
     rest: list[str] = []
     top = min(each.depth for each in items)
-    current: _Told | None = None
-    headed = _Told(heading, at) if at is not None else None
+    current: _ConsumerNotes | None = None
+    headed = _ConsumerNotes(heading, at) if at is not None else None
     for number, item in enumerate(items):
-        label = _labelled(item)
+        label = _label_of(item)
         if item.depth > top:
             if current is None:
                 rest.append(item.text)
@@ -194,10 +202,10 @@ def _told_by(heading: str, at: Place | None, items: list[_Item]) -> tuple[list[_
                 current.labels.setdefault(*label)
             else:
                 current.items.append(item)
-        elif (name := _name(item)) or _has_labels(items, number):
-            current = _Told(name or item.text.strip("*_`: "), item.at, [item] if name else [])
+        elif (name := _consumer_name(item)) or _has_labels(items, number):
+            current = _ConsumerNotes(name or item.text.strip("*_`: "), item.at, [item] if name else [])
             out.append(current)
-        elif headed is not None and (label is not None or (_CONSUMER.search(heading) and _bare(item))):
+        elif headed is not None and (label is not None or (_CONSUMER.search(heading) and _lacks_consumer(item))):
             if current is not headed:
                 current = headed
                 out.append(headed)
@@ -210,19 +218,19 @@ def _told_by(heading: str, at: Place | None, items: list[_Item]) -> tuple[list[_
         else:
             current = None
             rest.append(item.text)
-    if headed in out and "source" not in headed.labels and not any(map(_bare, headed.items)):
+    if headed in out and "source" not in headed.labels and not any(map(_lacks_consumer, headed.items)):
         out.remove(headed)  # labels of something else
         rest += [f"{kind}: {each.text}" for kind, each in headed.labels.items()]
         rest += [each.text for each in headed.items]
     return out, rest
 
 
-def _bare(item: _Item) -> bool:
+def _lacks_consumer(item: _Item) -> bool:
     """Whether an item says what is consumed, and leaves it to the heading by whom."""
     return bool(_BARE.match(item.text) and _SOURCE.search(item.text))
 
 
-def _name(item: _Item) -> str:
+def _consumer_name(item: _Item) -> str:
     """Who consumes, where an item begins with that and says from what."""
     found = _SUBJECT.match(item.text)
     if found is None or not _SOURCE.search(item.text):
@@ -231,11 +239,11 @@ def _name(item: _Item) -> str:
     return found.group("marked") or ("" if _ANYBODY.match(plain) else plain)
 
 
-def _labelled(item: _Item) -> tuple[str, Said] | None:
+def _label_of(item: _Item) -> tuple[str, Phrase] | None:
     if found := _LABEL.match(item.text):
         for kind, label in _LABELS.items():
             if label.fullmatch(found.group(1).strip()):
-                return kind, Said(found.group(2).strip(), item.at)
+                return kind, Phrase(found.group(2).strip(), item.at)
     return None
 
 
@@ -244,45 +252,45 @@ def _has_labels(items: list[_Item], number: int) -> bool:
     for item in items[number + 1 :]:
         if item.depth <= items[number].depth:
             break
-        if (label := _labelled(item)) is not None and label[0] == "source":
+        if (label := _label_of(item)) is not None and label[0] == "source":
             return True
     return False
 
 
-def _whole(told: _Told) -> str:
+def _full_text(told: _ConsumerNotes) -> str:
     dedup = told.labels.get("dedup")
-    said = [] if dedup is None or says_nothing(dedup.text) else [f"dedup: {dedup.text}"]
+    said = [] if dedup is None or says_none(dedup.text) else [f"dedup: {dedup.text}"]
     return " ".join([*(item.text for item in told.items), *said])
 
 
-def _consumer(told: _Told, guarded: bool, silence_counts: bool) -> Consumer | None:
-    labels, text = told.labels, _whole(told)
+def _make_consumer(told: _ConsumerNotes, guarded: bool, silence_counts: bool) -> DescribedConsumer | None:
+    labels, text = told.labels, _full_text(told)
     source = labels.get("source")
     if source is not None and not _NAMED.search(source.text):
         return None
     if source is None and not told.items:
         return None
-    consumer = Consumer(told.name, told.at, queue=source.text.strip("`") if source is not None else "")
+    consumer = DescribedConsumer(told.name, told.at, queue=source.text.strip("`") if source is not None else "")
     effect = labels.get("effect")
-    consumer.effects = [effect] if effect is not None else [each for item in told.items for each in _effects(item)]
+    consumer.effects = [effect] if effect is not None else [each for item in told.items for each in _effects_in(item)]
     ack, early = labels.get("ack"), next((item for item in told.items if _acks_early(item.text)), None)
     if early is not None or (ack is not None and acks_early(ack.text)):
-        consumer.ack = Said("auto", early.at if early is not None else ack.at if ack is not None else told.at)
-    consumer.key = labels.get("key") or _key(told)
-    none = _NONE.search(text) or ("dedup" in labels and says_nothing(labels["dedup"].text))
+        consumer.ack = Phrase("auto", early.at if early is not None else ack.at if ack is not None else told.at)
+    consumer.key = labels.get("key") or _key_of(told)
+    none = _NONE.search(text) or ("dedup" in labels and says_none(labels["dedup"].text))
     if guarded:
-        consumer.dedup = _dedup(told)
+        consumer.dedup = _dedup_of(told)
     elif not none and not silence_counts and effect is None:
-        consumer.dedup = Said("not said", told.at)
+        consumer.dedup = Phrase("not said", told.at)
     return consumer
 
 
-def _effects(item: _Item) -> Iterator[Said]:
+def _effects_in(item: _Item) -> Iterator[Phrase]:
     """What an item says is done, apart from names of events and queues."""
     plain = re.sub(r"`[^`]*`", "it", item.text)
     for found in _DOES.finditer(plain):
-        if doubles(found.group(1)):
-            yield Said(re.split(r"\s+and\s+|\s+with\s+", found.group(1))[0].strip("*_ "), item.at)
+        if doubles_when_repeated(found.group(1)):
+            yield Phrase(re.split(r"\s+and\s+|\s+with\s+", found.group(1))[0].strip("*_ "), item.at)
 
 
 def _acks_early(text: str) -> bool:
@@ -292,23 +300,23 @@ def _acks_early(text: str) -> bool:
     return not _NOT.search(text[max(found.start() - 60, 0) : found.start()])
 
 
-def _key(told: _Told) -> Said | None:
+def _key_of(told: _ConsumerNotes) -> Phrase | None:
     labelled = told.labels.get("dedup")
     if labelled is not None:
         return labelled
     for item in told.items:
         if found := _KEYED.search(item.text):
-            return Said(found.group(1) or found.group(2), item.at)
+            return Phrase(found.group(1) or found.group(2), item.at)
     return None
 
 
-def _dedup(told: _Told) -> Said:
-    """How duplicates are told: the broker's word for it is no guard, all else is taken for one."""
+def _dedup_of(told: _ConsumerNotes) -> Phrase:
+    """Read how duplicates are recognised. The broker's own dedup is not a guard; anything else counts as one."""
     labelled = told.labels.get("dedup")
     if labelled is not None:
         return labelled
-    sentences = [Said(each, item.at) for item in told.items for each in re.split(r"(?<=[.;,])\s+", item.text)]
+    sentences = [Phrase(each, item.at) for item in told.items for each in re.split(r"(?<=[.;,])\s+", item.text)]
     about = [each for each in sentences if _GUARD.search(each.text)]
-    if about and all(broker_only(each.text) for each in about):
+    if about and all(relies_on_broker_only(each.text) for each in about):
         return about[0]
-    return Said("described", told.at)
+    return Phrase("described", told.at)

@@ -11,9 +11,9 @@ import msgspec
 from effectonce_lint.engine import Report
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES, Rule
-from effectonce_lint.suppress import fingerprint
+from effectonce_lint.suppressions import fingerprint
 
-from .paths import shown
+from .printable import display_path
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -30,12 +30,12 @@ def as_sarif(report: Report, colours: bool) -> str:
                     "driver": {
                         "name": "effectonce",
                         "semanticVersion": version("effectonce-lint"),
-                        "rules": [_rule(rule) for rule in used],
+                        "rules": [_rule_object(rule) for rule in used],
                     }
                 },
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
-                "results": [_result(each, index[each.rule]) for each in report.findings],
+                "results": [_result_object(each, index[each.rule]) for each in report.findings],
                 "invocations": [{"executionSuccessful": not report.unreadable}],
             }
         ],
@@ -43,7 +43,7 @@ def as_sarif(report: Report, colours: bool) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-def _rule(rule: Rule) -> dict[str, object]:
+def _rule_object(rule: Rule) -> dict[str, object]:
     return {
         "id": rule.id,
         "name": "".join(part.capitalize() for part in rule.name.split("-")),
@@ -54,19 +54,19 @@ def _rule(rule: Rule) -> dict[str, object]:
     }
 
 
-def _result(finding: Finding, index: int) -> dict[str, object]:
+def _result_object(finding: Finding, index: int) -> dict[str, object]:
     text = finding.message + (f" ({finding.help})" if finding.help else "")
     result: dict[str, object] = {
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
         "message": {"text": text},
-        "locations": [{"physicalLocation": _physical(finding.place)}],
-        "partialFingerprints": {"effectonce/v1": fingerprint(finding, shown(finding.place.path))},
+        "locations": [{"physicalLocation": _physical_location(finding.place)}],
+        "partialFingerprints": {"effectonce/v1": fingerprint(finding, display_path(finding.place.path))},
     }
     if finding.labels:
         result["relatedLocations"] = [
-            {"id": number, "physicalLocation": _physical(label.place), "message": {"text": label.text}}
+            {"id": number, "physicalLocation": _physical_location(label.place), "message": {"text": label.text}}
             for number, label in enumerate(finding.labels)
         ]
     if finding.fix is not None:
@@ -75,9 +75,9 @@ def _result(finding: Finding, index: int) -> dict[str, object]:
                 "description": {"text": finding.fix.text},
                 "artifactChanges": [
                     {
-                        "artifactLocation": _artifact(edit.place),
+                        "artifactLocation": _artifact_location(edit.place),
                         "replacements": [
-                            {"deletedRegion": _region(edit.place), "insertedContent": {"text": edit.text}}
+                            {"deletedRegion": _region_of(edit.place), "insertedContent": {"text": edit.text}}
                         ],
                     }
                     for edit in finding.fix.edits
@@ -87,18 +87,18 @@ def _result(finding: Finding, index: int) -> dict[str, object]:
     return result
 
 
-def _physical(place: Place) -> dict[str, object]:
-    return {"artifactLocation": _artifact(place), "region": _region(place)}
+def _physical_location(place: Place) -> dict[str, object]:
+    return {"artifactLocation": _artifact_location(place), "region": _region_of(place)}
 
 
-def _artifact(place: Place) -> dict[str, object]:
-    path = shown(place.path)
+def _artifact_location(place: Place) -> dict[str, object]:
+    path = display_path(place.path)
     if path.startswith("/") or ":" in path[:3]:
         return {"uri": Path(path).as_uri()}
     return {"uri": quote(path), "uriBaseId": "SRCROOT"}
 
 
-def _region(place: Place) -> dict[str, object]:
+def _region_of(place: Place) -> dict[str, object]:
     region: dict[str, object] = {"startLine": place.line, "startColumn": place.column}
     if place.end_line:
         region["endLine"] = place.end_line

@@ -9,11 +9,11 @@ from effectonce_lint.engine import Report
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import MODES, RULES
 
-from .paths import plain, shown
+from .printable import display_path, strip_control_characters
 
 _CODES = {"red": "31;1", "yellow": "33;1", "blue": "34;1", "cyan": "36", "bold": "1", "dim": "2", "green": "32"}
 _COLOURS = {"error": "red", "warning": "yellow"}
-_WIDEST = 160
+_MAX_WIDTH = 160
 
 
 class _Painter:
@@ -24,36 +24,39 @@ class _Painter:
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self.colours and text else text
 
 
-def concise(report: Report, colours: bool) -> str:
+def as_concise(report: Report, colours: bool) -> str:
     """One line a finding, as editors parse it: ``path:line:column: RULE message``."""
     paint = _Painter(colours)
     out = []
     for each in report.findings:
-        where = f"{paint(shown(each.place.path), 'bold')}:{each.place.line}:{each.place.column}:"
+        where = f"{paint(display_path(each.place.path), 'bold')}:{each.place.line}:{each.place.column}:"
         fixable = " [*]" if each.fix is not None else ""
-        out.append(f"{where} {paint(each.rule, _colour(each))}{fixable} {plain(each.message)}")
-    return "\n".join([*out, *summary(report, paint)])
+        out.append(f"{where} {paint(each.rule, _colour_of(each))}{fixable} {strip_control_characters(each.message)}")
+    return "\n".join([*out, *summary_lines(report, paint)])
 
 
-def full(report: Report, colours: bool) -> str:
+def as_full(report: Report, colours: bool) -> str:
     """A frame of code for each finding, with what to do about it."""
     paint = _Painter(colours)
     out: list[str] = []
     for each in report.findings:
-        out += [*_frame(each, paint), ""]
-    return "\n".join([*out, *summary(report, paint)])
+        out += [*_render_finding(each, paint), ""]
+    return "\n".join([*out, *summary_lines(report, paint)])
 
 
-def _colour(finding: Finding) -> str:
+def _colour_of(finding: Finding) -> str:
     return _COLOURS[finding.severity]
 
 
-def _frame(finding: Finding, paint: _Painter) -> list[str]:
+def _render_finding(finding: Finding, paint: _Painter) -> list[str]:
     fixable = paint(" [*]", "cyan") if finding.fix is not None else ""
     name = RULES[finding.rule].name if finding.rule in RULES else ""
-    message = paint(plain(finding.message), "bold")
-    head = f"{paint(finding.rule, _colour(finding))}{fixable} {message} {paint(f'({name})', 'dim')}"
-    spans = [(finding.place, _caption(finding), True), *((label.place, label.text, False) for label in finding.labels)]
+    message = paint(strip_control_characters(finding.message), "bold")
+    head = f"{paint(finding.rule, _colour_of(finding))}{fixable} {message} {paint(f'({name})', 'dim')}"
+    spans = [
+        (finding.place, _caption_of(finding), True),
+        *((label.place, label.text, False) for label in finding.labels),
+    ]
     width = len(str(max(place.line for place, _, _ in spans)))
     bar = paint("|", "blue")
     lines = [head]
@@ -63,22 +66,22 @@ def _frame(finding: Finding, paint: _Painter) -> list[str]:
     for number, (path, group) in enumerate(by_file.items()):
         first = group[0][0]
         arrow = "-->" if number == 0 else ":::"
-        lines.append(f"{' ' * width}{paint(arrow, 'blue')} {shown(path)}:{first.line}:{first.column}")
+        lines.append(f"{' ' * width}{paint(arrow, 'blue')} {display_path(path)}:{first.line}:{first.column}")
         lines.append(f"{' ' * width} {bar}")
-        lines += _code(path, group, width, paint)
+        lines += _render_code(path, group, width, paint)
         lines.append(f"{' ' * width} {bar}")
-    for word, text in _remarks(finding):
-        lines.append(f"{' ' * width} {paint('=', 'blue')} {paint(word, 'bold')}: {plain(text)}")
+    for word, text in _remarks_of(finding):
+        lines.append(f"{' ' * width} {paint('=', 'blue')} {paint(word, 'bold')}: {strip_control_characters(text)}")
     return lines
 
 
-def _caption(finding: Finding) -> str:
+def _caption_of(finding: Finding) -> str:
     if finding.rule == "P11" and finding.place.path.endswith(".py"):
         return "delivered at least once"
     return ""
 
 
-def _remarks(finding: Finding) -> list[tuple[str, str]]:
+def _remarks_of(finding: Finding) -> list[tuple[str, str]]:
     out = []
     if finding.trail:
         out.append(("path", " -> ".join(finding.trail)))
@@ -92,8 +95,8 @@ def _remarks(finding: Finding) -> list[tuple[str, str]]:
     return out
 
 
-def _code(path: str, group: list[tuple[Place, str, bool]], width: int, paint: _Painter) -> list[str]:
-    source = _lines(path)
+def _render_code(path: str, group: list[tuple[Place, str, bool]], width: int, paint: _Painter) -> list[str]:
+    source = _read_lines(path)
     if not source:
         return []
     wanted: dict[int, list[tuple[Place, str, bool]]] = {}
@@ -110,24 +113,26 @@ def _code(path: str, group: list[tuple[Place, str, bool]], width: int, paint: _P
         if last and number > last + 1:
             out.append(paint("...".ljust(width + 3), "blue"))
         last = number
-        text = source[number - 1].expandtabs(4)[:_WIDEST]
-        out.append(f"{paint(str(number).rjust(width), 'blue')} {paint('|', 'blue')} {plain(text)}".rstrip())
+        text = source[number - 1].expandtabs(4)[:_MAX_WIDTH]
+        out.append(
+            f"{paint(str(number).rjust(width), 'blue')} {paint('|', 'blue')} {strip_control_characters(text)}".rstrip()
+        )
         for place, words, primary in wanted.get(number, ()):
-            out.append(_carets(source[number - 1], place, words, primary, width, paint))
+            out.append(_render_carets(source[number - 1], place, words, primary, width, paint))
     return out
 
 
-def _carets(line: str, place: Place, words: str, primary: bool, width: int, paint: _Painter) -> str:
+def _render_carets(line: str, place: Place, words: str, primary: bool, width: int, paint: _Painter) -> str:
     start = len(line[: place.column - 1].expandtabs(4))
     end_column = place.end_column if place.end_line == place.line else len(line.rstrip()) + 1
-    length = max(1, min(len(line[: end_column - 1].expandtabs(4)), _WIDEST) - start)
+    length = max(1, min(len(line[: end_column - 1].expandtabs(4)), _MAX_WIDTH) - start)
     marks = paint(("^" if primary else "-") * length, "red" if primary else "cyan")
-    text = paint(f" {plain(words)}", "red" if primary else "cyan") if words else ""
+    text = paint(f" {strip_control_characters(words)}", "red" if primary else "cyan") if words else ""
     return f"{' ' * width} {paint('|', 'blue')} {' ' * start}{marks}{text}"
 
 
 @lru_cache(maxsize=64)
-def _lines(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().splitlines()
@@ -135,23 +140,23 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def summary(report: Report, paint: _Painter) -> list[str]:
+def summary_lines(report: Report, paint: _Painter) -> list[str]:
     if not report.findings:
         return [paint("All clear.", "green") if report.files else "Nothing to look at."]
     count = len(report.findings)
     fixable = sum(each.fix is not None for each in report.findings)
     files = len({each.place.path for each in report.findings})
-    text = f"Found {_counted(count, 'problem')} in {files} of {_counted(report.files, 'file')}."
+    text = f"Found {_pluralize(count, 'problem')} in {files} of {_pluralize(report.files, 'file')}."
     if fixable:
-        text += f" {fixable} [*] can be mended with --fix (--diff shows how)."
+        text += f" {fixable} [*] fixable with --fix (--diff shows the changes)."
     return [text]
 
 
-def _counted(count: int, what: str) -> str:
+def _pluralize(count: int, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
 
 
-def statistics(report: Report, colours: bool) -> str:
+def as_statistics(report: Report, colours: bool) -> str:
     """How often each rule was found."""
     paint = _Painter(colours)
     counts = Counter(each.rule for each in report.findings)
@@ -161,4 +166,4 @@ def statistics(report: Report, colours: bool) -> str:
         f" {RULES[rule].name}"
         for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return "\n".join([*rows, *summary(report, paint)])
+    return "\n".join([*rows, *summary_lines(report, paint)])

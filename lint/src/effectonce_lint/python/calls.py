@@ -1,4 +1,4 @@
-"""What a call does: of the project's own functions by walking through them, of libraries by what is known of them."""
+"""Follows calls: walks through the project's own functions, and asks `libraries` what any other call does."""
 
 from __future__ import annotations
 
@@ -7,38 +7,35 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from .expressions import Expressions, one_of
-from .library import (
+from .expressions import ExpressionWalker, candidates_of
+from .libraries import (
+    background_work,
     brokers,
-    documents,
+    callbacks,
+    decorators,
     effects,
+    error_handling,
     guards,
-    habits,
-    handover,
-    higher,
-    layers,
+    nosql,
     orm,
-    plain,
+    record_services,
     redis,
     registrations,
-    services,
-    stores,
+    sql_drivers,
+    standard_library,
 )
-from .library.messages import BODIES, MESSAGE, PAYLOAD, delivered
-from .library.names import ATTRIBUTES, FLUENT, tag_of
+from .libraries.message_parts import BODIES, MESSAGE, PAYLOAD, message_parameter
+from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
 from .modules import Module
 from .project import OUTSIDE, Project
-from .values import Function, Op, Scope, Val
-from .walk import Held, Transaction, joined, origins, taints
+from .values import Function, Operation, Scope, Value
+from .walk_state import HeldGuard, OpenTransaction, join_values, origins_of, taints_of
 
-DEEPEST = 14
-"""Calls inside calls that are followed."""
+MAX_CALL_DEPTH = 14
+"""How many nested calls a walk follows."""
 
 
-_AWS_READS = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
-
-_LIBRARY = (handover, plain, higher, guards, brokers, registrations, orm, redis, documents, stores, services, effects)
-"""Asked in this order: the first that knows a call says what it does."""
+_AWS_READ_PREFIXES = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
 
 
 @dataclass(slots=True)
@@ -46,13 +43,13 @@ class Call:
     """A call, its parts evaluated."""
 
     node: ast.Call
-    target: Val
-    args: tuple[Val, ...] = ()
-    keywords: dict[str, Val] = field(default_factory=dict)
+    target: Value
+    args: tuple[Value, ...] = ()
+    keywords: dict[str, Value] = field(default_factory=dict)
 
     @property
-    def receiver(self) -> Val:
-        return self.target.base if self.target.base is not None else Val()
+    def receiver(self) -> Value:
+        return self.target.base if self.target.base is not None else Value()
 
     @property
     def name(self) -> str:
@@ -68,7 +65,7 @@ class Call:
         """What it is called on."""
         return self.receiver.tag
 
-    def argument(self, position: int, *names: str) -> Val | None:
+    def argument(self, position: int, *names: str) -> Value | None:
         """The argument at ``position``, or by one of ``names``."""
         for name in names:
             if name in self.keywords:
@@ -76,27 +73,27 @@ class Call:
         return self.args[position] if 0 <= position < len(self.args) else None
 
     @property
-    def shown(self) -> str:
+    def source_text(self) -> str:
         """As a person wrote it, without the arguments."""
         return ast.unparse(self.node.func) if len(self.target.text) < 80 else self.name
 
-    def all(self) -> tuple[Val, ...]:
+    def all_arguments(self) -> tuple[Value, ...]:
         return (*self.args, *self.keywords.values())
 
 
 @dataclass(slots=True)
-class Frame:
+class CallFrame:
     """A function that is being walked through: what it returned and yielded so far, and what held when it began."""
 
     held: int
     conditions: int
-    returned: list[Val] = field(default_factory=list)
-    yielded: list[Val] = field(default_factory=list)
-    body: Callable[[Val], bool] | None = None
+    returned: list[Value] = field(default_factory=list)
+    yielded: list[Value] = field(default_factory=list)
+    body: Callable[[Value], bool] | None = None
     """Of a generator: what its caller does with what it yields; whether that was it."""
 
 
-class Calls(Expressions):
+class CallWalker(ExpressionWalker):
     """Follows calls."""
 
     def __init__(self, project: Project, start: Module, fuel: int) -> None:
@@ -105,37 +102,37 @@ class Calls(Expressions):
         """Functions that are being walked through; none is entered twice."""
         self.quiet: set[ast.AST] = set()
         """Functions that turned out to do nothing of interest."""
-        self.stack: list[Frame] = []
-        self.deepest = DEEPEST
+        self.stack: list[CallFrame] = []
+        self.deepest = MAX_CALL_DEPTH
         self.discarded: ast.expr | None = None
-        """The call that is a statement of its own: nobody looks at what it gives."""
+        """The call that is a statement by itself: its result is unused."""
 
-    def call(self, node: ast.Call) -> Val:
+    def call(self, node: ast.Call) -> Value:
         target = self.value(node.func)
         args = tuple(self.value(each) for each in node.args)
-        keywords: dict[str, Val] = {}
+        keywords: dict[str, Value] = {}
         for keyword in node.keywords:
             value = self.value(keyword.value)
             if keyword.arg is not None:
                 keywords[keyword.arg] = value
             else:
                 keywords.update(value.fields or {"**": value})
-        return self.called(Call(node, target, args, keywords))
+        return self.interpret_call(Call(node, target, args, keywords))
 
-    def called(self, call: Call) -> Val:
-        """What a call gives, after all that it does has been noted."""
-        targets = one_of(call.target)
-        value = self._known(call) if targets[0] is call.target else None
+    def interpret_call(self, call: Call) -> Value:
+        """Record what a call does, and return its value."""
+        targets = candidates_of(call.target)
+        value = self._interpret_library_call(call) if targets[0] is call.target else None
         if value is not None:
             return value
-        results = [result for target in targets if (result := self._ours(call, target)) is not None]
+        results = [result for target in targets if (result := self._call_project_code(call, target)) is not None]
         if results:
-            return joined(results, self.text(call.target.text, "()"))
-        return self._unseen(call)
+            return join_values(results, self.text(call.target.text, "()"))
+        return self._interpret_unseen_call(call)
 
-    def _known(self, call: Call) -> Val | None:
-        for knows in _LIBRARY:
-            value: Val | None = knows.called(self, call)
+    def _interpret_library_call(self, call: Call) -> Value | None:
+        for interpret in _INTERPRETERS:
+            value = interpret(self, call)
             if value is not None:
                 return value
         tag = tag_of(call.ref) if call.ref else ""
@@ -144,7 +141,7 @@ class Calls(Expressions):
         if call.target.tag == "sql.sessionmaker":
             tag = "sql.session"
         if tag:
-            return Val(
+            return Value(
                 text=self.text(call.target.text, "()"),
                 tag=tag,
                 fields=dict(call.keywords),
@@ -154,7 +151,7 @@ class Calls(Expressions):
             )
         return None
 
-    def _ours(self, call: Call, target: Val) -> Val | None:
+    def _call_project_code(self, call: Call, target: Value) -> Value | None:
         if target.function is not None:
             return self.invoke(target.function, call.args, call.keywords, call.node)
         if target.cls is not None:
@@ -162,31 +159,36 @@ class Calls(Expressions):
         method = self.member(target, target.instance.cls, "__call__") if target.instance is not None else None
         found = [
             self.invoke(each.function, call.args, call.keywords, call.node)
-            for each in (one_of(method) if method is not None else ())
+            for each in (candidates_of(method) if method is not None else ())
             if each.function is not None
         ]
-        return joined(found, self.text(target.text, "()")) if found else None
+        return join_values(found, self.text(target.text, "()")) if found else None
 
-    def _unseen(self, call: Call) -> Val:
-        """Something out of sight: it may be work, and what it gives depends on what it was given."""
-        text = self.text(call.target.text, "(", ",".join(each.text for each in call.all()), ")")
+    def _interpret_unseen_call(self, call: Call) -> Value:
+        """Interpret a call of unseen code: it may be work, and its value depends on its arguments."""
+        text = self.text(call.target.text, "(", ",".join(each.text for each in call.all_arguments()), ")")
         if call.name[:1].isupper() and not call.name.isupper():  # it makes an object
-            return Val(text=text, base=call.target, fields=dict(call.keywords), taint=taints(*call.all()) - {PAYLOAD})
-        guard = guards.by_name(self, call)
+            return Value(
+                text=text,
+                base=call.target,
+                fields=dict(call.keywords),
+                taint=taints_of(*call.all_arguments()) - {PAYLOAD},
+            )
+        guard = guards.guard_by_name(self, call)
         if guard is not None:
             return replace(guard, text=text)
         # `event.total()` only looks at the message; `book(event)` does something with it
         known = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
-        if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READS):
+        if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READ_PREFIXES):
             known = ""
-        if not known and not habits.is_log(call):
-            self.emit("call", call.node, text=call.shown, key=Val(taint=taints(*call.all())))
-        taint = taints(call.receiver, *call.all()) - {PAYLOAD}
-        return Val(text=text, base=call.target, taint=taint, origin=origins(call.receiver))
+        if not known and not error_handling.is_log(call):
+            self.emit("call", call.node, text=call.source_text, key=Value(taint=taints_of(*call.all_arguments())))
+        taint = taints_of(call.receiver, *call.all_arguments()) - {PAYLOAD}
+        return Value(text=text, base=call.target, taint=taint, origin=origins_of(call.receiver))
 
     # -- functions of the project
 
-    def invoke(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST) -> Val:
+    def invoke(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST) -> Value:
         """Walk through a function as it is called here."""
         args = (*function.bound, *args)
         keywords = {**function.bound_names, **keywords}
@@ -195,59 +197,63 @@ class Calls(Expressions):
         plain_call = not self.muted and not any(each.function or each.cls for each in given)
         entered = function.node in self.active or len(self.active) >= self.deepest
         if entered or (plain_call and function.node in self.quiet):
-            return Val(text=self.text(function.qualname, "()"), taint=taints(*given) - {PAYLOAD})
+            return Value(text=self.text(function.qualname, "()"), taint=taints_of(*given) - {PAYLOAD})
         before = len(self.trace.ops)
-        with Guarded(self, function.guard):
-            found = self._through_layers(function, args, keywords, node)
-        if plain_call and len(self.trace.ops) == before and not found.origin and not found.known():
+        with UnderGuard(self, function.guard):
+            found = self._invoke_through_decorators(function, args, keywords, node)
+        if plain_call and len(self.trace.ops) == before and not found.origin and not found.is_known():
             self.quiet.add(function.node)
         return found
 
-    def _through_layers(
-        self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST
-    ) -> Val:
-        decorators = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
-        if function.layer >= len(decorators):
-            return self._run(function, args, keywords, node)
+    def _invoke_through_decorators(
+        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        applied = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
+        if function.layer >= len(applied):
+            return self._walk_function(function, args, keywords, node)
         inner = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
-        decorator = decorators[function.layer]
-        with self.quietly(), self.within(function.scope or Scope(function.module, owner=function.owner)):
-            layer = layers.of(self, decorator)
+        decorator = applied[function.layer]
+        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+            layer = decorators.effect_of_decorator(self, decorator)
         if layer.kind == "guard" and layer.guard is not None:
-            with Guarded(self, layer.guard):
-                return self._through_layers(inner, args, keywords, node)
+            with UnderGuard(self, layer.guard):
+                return self._invoke_through_decorators(inner, args, keywords, node)
         if layer.kind == "tx":
             with self.in_transaction("block"):
-                return self._through_layers(inner, args, keywords, node)
+                return self._invoke_through_decorators(inner, args, keywords, node)
         if layer.kind == "retry":
             self.retrying += 1
             try:
-                return self._through_layers(inner, args, keywords, node)
+                return self._invoke_through_decorators(inner, args, keywords, node)
             finally:
                 self.retrying -= 1
         if layer.kind == "wrap" and layer.value is not None and layer.value.function is not None:
             with self.quietly():
-                wrapped = self.invoke(layer.value.function, (Val(text=function.name, function=inner),), {}, node)
+                wrapped = self.invoke(layer.value.function, (Value(text=function.name, function=inner),), {}, node)
             if wrapped.function is not None and wrapped.function.node is not function.node:
                 return self.invoke(wrapped.function, args, keywords, node)
         if layer.kind == "object" and layer.value is not None and layer.value.cls is not None:
-            made = self.instance_of(layer.value.cls, (Val(text=function.name, function=inner),), {}, function.name)
+            made = self.instance_of(layer.value.cls, (Value(text=function.name, function=inner),), {}, function.name)
             method = self.member(made, layer.value.cls, "__call__")
             if method is not None and method.function is not None:
                 return self.invoke(method.function, args, keywords, node)
         if layer.kind == "dispatch":
-            found = [self.invoke(each, args, keywords, node) for each in layers.dispatched(inner)]
-            return joined([*found, self._through_layers(inner, args, keywords, node)], function.qualname)
-        return self._through_layers(inner, args, keywords, node)
+            found = [self.invoke(each, args, keywords, node) for each in decorators.registered_variants(inner)]
+            return join_values(
+                [*found, self._invoke_through_decorators(inner, args, keywords, node)], function.qualname
+            )
+        return self._invoke_through_decorators(inner, args, keywords, node)
 
-    def _run(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val], node: ast.AST) -> Val:
+    def _walk_function(
+        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         frames, trail, loops = self.frames, self.trail, self.loops
         self.frames = (*frames, self.number())
         self.trail = (*trail, function.qualname)
         self.active.append(function.node)
-        frame = Frame(len(self.held), len(self.conditions))
+        frame = CallFrame(len(self.held), len(self.conditions))
         self.stack.append(frame)
-        with self.within(Scope(function.module, function.scope, function.owner)):
+        with self.in_scope(Scope(function.module, function.scope, function.owner)):
             self.parameters(function, args, keywords)
             if isinstance(function.node, ast.Lambda):
                 frame.returned.append(self.value(function.node.body))
@@ -259,27 +265,29 @@ class Calls(Expressions):
         inside = self.held[frame.held :]
         del self.held[frame.held :]
         # what is held because a duplicate raised holds for the caller too
-        self.held += [Held(each.op, "raise") for each in inside if each.until == "raise"]
+        self.held += [HeldGuard(each.op, "raise") for each in inside if each.until == "raise"]
         text = self.text(function.qualname, "(", ",".join(each.text for each in args), ")")
         if frame.yielded:
             given = frame.yielded
-            return Val(text=text, tag="generator", items=tuple(given), taint=taints(*given), origin=origins(*given))
+            return Value(
+                text=text, tag="generator", items=tuple(given), taint=taints_of(*given), origin=origins_of(*given)
+            )
         if not frame.returned:
-            return Val(text=text, literal=None)
-        found = joined(frame.returned, text)
-        says = None if isinstance(function.node, ast.Lambda) or found.known() else function.node.returns
+            return Value(text=text, literal=None)
+        found = join_values(frame.returned, text)
+        says = None if isinstance(function.node, ast.Lambda) or found.is_known() else function.node.returns
         if says is None:
             return found
-        with self.quietly(), self.within(Scope(function.module, owner=function.owner)):
-            typed = self.annotated(says)
-        return replace(typed, text=text, taint=found.taint, origin=found.origin) if typed.known() else found
+        with self.quietly(), self.in_scope(Scope(function.module, owner=function.owner)):
+            typed = self.value_of_annotation(says)
+        return replace(typed, text=text, taint=found.taint, origin=found.origin) if typed.is_known() else found
 
-    def parameters(self, function: Function, args: tuple[Val, ...], keywords: dict[str, Val]) -> None:
+    def parameters(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> None:
         """Bind a function's parameters in the current scope."""
         node = function.node
         names = self.scope.names
         positional = [*node.args.posonlyargs, *node.args.args]
-        if function.receiver is not None and positional and not _static(node):
+        if function.receiver is not None and positional and not _is_static(node):
             names[positional[0].arg] = function.receiver
             positional = positional[1:]
         elif (
@@ -289,7 +297,7 @@ class Calls(Expressions):
             and len(args) < len(positional)
         ):
             if positional[0].arg == "cls":
-                names["cls"] = Val(text=function.owner.name, cls=function.owner)
+                names["cls"] = Value(text=function.owner.name, cls=function.owner)
             else:
                 names["self"] = self.instance_of(function.owner, (), {}, "self")
             positional = positional[1:]
@@ -304,33 +312,35 @@ class Calls(Expressions):
             names[parameter.arg] = self._parameter(parameter, given, defaults.get(parameter.arg), function)
         if node.args.vararg:
             rest = args[len(positional) :]
-            names[node.args.vararg.arg] = Val(
+            names[node.args.vararg.arg] = Value(
                 text=node.args.vararg.arg,
                 tag="tuple" if rest else "",
                 items=rest,
-                taint=taints(*rest) or frozenset({MESSAGE}),
+                taint=taints_of(*rest) or frozenset({MESSAGE}),
             )
         if node.args.kwarg:
             known = {each.arg for each in (*positional, *node.args.kwonlyargs)}
             more = {name: value for name, value in keywords.items() if name not in known}
-            names[node.args.kwarg.arg] = Val(
-                text=node.args.kwarg.arg, fields=more or None, taint=taints(*more.values()) or frozenset({MESSAGE})
+            names[node.args.kwarg.arg] = Value(
+                text=node.args.kwarg.arg, fields=more or None, taint=taints_of(*more.values()) or frozenset({MESSAGE})
             )
 
-    def _parameter(self, parameter: ast.arg, given: Val | None, default: ast.expr | None, function: Function) -> Val:
-        if given is not None and (given.known() or parameter.annotation is None):
+    def _parameter(
+        self, parameter: ast.arg, given: Value | None, default: ast.expr | None, function: Function
+    ) -> Value:
+        if given is not None and (given.is_known() or parameter.annotation is None):
             return given
-        value = Val(text=parameter.arg) if given is None else given
-        with self.quietly(), self.within(function.scope or Scope(function.module, owner=function.owner)):
-            typed = self._depends(default) if given is None and isinstance(default, ast.Call) else Val()
-            if not typed.known() and parameter.annotation is not None:
-                typed = self.annotated(parameter.annotation)
-            if not typed.known() and given is None and default is not None and not isinstance(default, ast.Call):
+        value = Value(text=parameter.arg) if given is None else given
+        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+            typed = self._resolve_dependency(default) if given is None and isinstance(default, ast.Call) else Value()
+            if not typed.is_known() and parameter.annotation is not None:
+                typed = self.value_of_annotation(parameter.annotation)
+            if not typed.is_known() and given is None and default is not None and not isinstance(default, ast.Call):
                 typed = self.value(default)
-        if typed.known():
+        if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if given is None:
-            return delivered(parameter.arg, whole=parameter.arg in BODIES)
+            return message_parameter(parameter.arg, whole=parameter.arg in BODIES)
         return value
 
     # -- what the scan for consumers overrides
@@ -339,7 +349,7 @@ class Calls(Expressions):
         self,
         family: str,
         kind: str,
-        callback: Val,
+        callback: Value,
         call: Call | None,
         *,
         acks: str = "return",
@@ -347,11 +357,11 @@ class Calls(Expressions):
     ) -> None:
         """``callback`` is made a consumer here."""
 
-    def register_route(self, call: Call, view: Val) -> None:
+    def register_route(self, call: Call, view: Value) -> None:
         """``view`` is made to answer requests here."""
 
     def register_router(self, call: Call, path: str) -> None:
-        """A router is hung up under ``path`` here."""
+        """Note that a router is mounted under ``path``."""
 
     # -- in the last part of the walk
 
@@ -363,11 +373,11 @@ class Calls(Expressions):
 
 
 @dataclass(slots=True)
-class Guarded:
+class UnderGuard:
     """Everything inside runs under a guard."""
 
-    walk: Calls
-    op: Op | None
+    walk: CallWalker
+    op: Operation | None
 
     def __enter__(self) -> None:
         if self.op is not None:
@@ -382,16 +392,33 @@ class Guarded:
 class InTransaction:
     """Everything inside belongs to one transaction, which is committed at the end."""
 
-    walk: Calls
+    walk: CallWalker
     kind: str
 
     def __enter__(self) -> None:
-        self.walk.transactions.append(Transaction(f"tx{self.walk.number()}", self.kind))
+        self.walk.transactions.append(OpenTransaction(f"tx{self.walk.number()}", self.kind))
 
     def __exit__(self, *_: object) -> None:
         self.walk.transactions.pop()
         self.walk.epoch += 1
 
 
-def _static(node: ast.AST) -> bool:
+def _is_static(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in getattr(node, "decorator_list", ()))
+
+
+_INTERPRETERS: tuple[Callable[[CallWalker, Call], Value | None], ...] = (
+    background_work.interpret_call,
+    standard_library.interpret_call,
+    callbacks.interpret_call,
+    guards.interpret_call,
+    brokers.interpret_call,
+    registrations.interpret_call,
+    orm.interpret_call,
+    redis.interpret_call,
+    nosql.interpret_call,
+    sql_drivers.interpret_call,
+    record_services.interpret_call,
+    effects.interpret_call,
+)
+"""Each knows some libraries, and answers None for a call of any other. The first that knows a call interprets it."""

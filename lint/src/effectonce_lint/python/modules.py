@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 from effectonce_lint.findings import Place
 
 from . import sql
-from .buffers import Taker, takers
+from .in_process_queues import QueueReader, find_readers
 
 if TYPE_CHECKING:
-    from .values import Val
+    from .values import Value
 
-LARGEST = 4 * 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 """Bytes of a file that is still read. A syntax tree takes a hundred times as much memory."""
 
-_DEEPEST = 3000
+_MAX_NESTING = 3000
 """Python's own limit while it parses: a chain of `a + b + c` is as deep as it is long."""
 
 
-class Unreadable(Exception):
-    """A file that cannot be looked at: what is wrong, and where."""
+class UnreadableFile(Exception):
+    """A file cannot be checked. Says what is wrong, and where."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -44,21 +44,21 @@ def digest(content: bytes) -> str:
 
 
 def parse(content: bytes) -> ast.Module:
-    """The syntax tree of a file; `Unreadable` says what is in the way."""
+    """The syntax tree of a file; `UnreadableFile` says what is in the way."""
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEEPEST))
+    sys.setrecursionlimit(max(limit, _MAX_NESTING))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(content)
     except SyntaxError as error:
-        raise Unreadable(f"not valid Python: {error.msg}", error.lineno or 1, error.offset or 1) from None
+        raise UnreadableFile(f"not valid Python: {error.msg}", error.lineno or 1, error.offset or 1) from None
     except UnicodeDecodeError as error:
-        raise Unreadable(f"not text in its declared encoding: {error.reason}") from None
+        raise UnreadableFile(f"not text in its declared encoding: {error.reason}") from None
     except (ValueError, LookupError) as error:
-        raise Unreadable(f"not valid Python: {error}") from None
+        raise UnreadableFile(f"not valid Python: {error}") from None
     except (RecursionError, MemoryError):
-        raise Unreadable("nested too deeply to be parsed") from None
+        raise UnreadableFile("nested too deeply to be parsed") from None
     finally:
         sys.setrecursionlimit(limit)
 
@@ -79,12 +79,12 @@ class Binding:
 
 
 @dataclass(eq=False)
-class Class:
+class ClassDefinition:
     """A class of the project."""
 
     node: ast.ClassDef
     module: Module
-    bases: list[Val] | None = None
+    bases: list[Value] | None = None
     """What it derives from; filled by the walk."""
 
     @property
@@ -96,9 +96,9 @@ class Class:
         return {each.name: each for each in self.node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
     @cached_property
-    def abstract(self) -> frozenset[str]:
+    def abstract_methods(self) -> frozenset[str]:
         """Methods that only say what those of a derived class do."""
-        return frozenset(name for name, method in self.methods.items() if _says_nothing(method))
+        return frozenset(name for name, method in self.methods.items() if _is_stub(method))
 
     @cached_property
     def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
@@ -114,7 +114,7 @@ class Class:
         return out
 
     @cached_property
-    def assigned(
+    def self_assignments(
         self,
     ) -> dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]]:
         """What methods put on ``self``: name to (value, annotation, method), those of ``__init__`` first."""
@@ -124,7 +124,9 @@ class Class:
                 pairs: list[tuple[ast.expr, ast.expr | None, ast.expr | None]]
                 if isinstance(each, ast.Assign):
                     pairs = [
-                        (target, value, None) for one in each.targets for target, value in _paired(one, each.value)
+                        (target, value, None)
+                        for one in each.targets
+                        for target, value in _pair_targets(one, each.value)
                     ]
                 elif isinstance(each, ast.AnnAssign):
                     pairs = [(each.target, each.value, each.annotation)]
@@ -140,7 +142,7 @@ class Class:
         return out
 
 
-def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def _pair_targets(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """`self.a, self.b = a, b` as two assignments."""
     several = (ast.Tuple, ast.List)
     if isinstance(target, several) and isinstance(value, several) and len(target.elts) == len(value.elts):
@@ -148,7 +150,7 @@ def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]
     return [(target, value)]
 
 
-def _says_nothing(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_stub(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     for each in method.body:
         match each:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
@@ -166,7 +168,7 @@ class Module:
     path: str
     content: bytes
     tree: ast.Module
-    values: dict[str, Val] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
     """What its names turned out to be; filled by the walk."""
 
     @property
@@ -191,53 +193,55 @@ class Module:
         return self.content.isascii()
 
     @cached_property
-    def lowered(self) -> bytes:
+    def lowercase_content(self) -> bytes:
         return self.content.lower()
 
     @cached_property
     def bindings(self) -> dict[str, list[Binding]]:
         out: dict[str, list[Binding]] = {}
-        for name, binding in _bindings(self.tree.body):
+        for name, binding in _collect_bindings(self.tree.body):
             out.setdefault(name, []).append(binding)
         if b"global " in self.content:
-            for name, binding in _declared_global(self.tree):
+            for name, binding in _global_bindings(self.tree):
                 out.setdefault(name, []).append(binding)
         return out
 
     @cached_property
     def imports(self) -> list[tuple[str, Binding]]:
         """The names that it imports, as far as its functions do not do so themselves."""
-        return [(name, binding) for name, binding in _bindings(self.tree.body) if binding.kind in ("import", "from")]
+        return [
+            (name, binding) for name, binding in _collect_bindings(self.tree.body) if binding.kind in ("import", "from")
+        ]
 
     @cached_property
-    def classes(self) -> dict[str, Class]:
+    def classes(self) -> dict[str, ClassDefinition]:
         return {
-            name: Class(binding.node, self)
+            name: ClassDefinition(binding.node, self)
             for name, bindings in self.bindings.items()
             for binding in bindings
             if isinstance(binding.node, ast.ClassDef)
         }
 
     @cached_property
-    def buffers(self) -> dict[str, list[Taker]]:
+    def buffers(self) -> dict[str, list[QueueReader]]:
         """The queues inside the process that this file makes, by name, and its functions that take from them."""
-        return takers(self)
+        return find_readers(self)
 
     @cached_property
     def unique(self) -> dict[str, list[frozenset[str]]]:
         """Tables that this file creates, and which columns they keep unique."""
-        return self._defined(b"create table", sql.unique_columns)
+        return self._read_sql_literals(b"create table", sql.unique_columns)
 
     @cached_property
-    def indexed(self) -> dict[str, list[frozenset[str]]]:
+    def unique_indexes(self) -> dict[str, list[frozenset[str]]]:
         """Columns of tables that this file makes unique."""
-        return self._defined(b"unique", sql.unique_indexes)
+        return self._read_sql_literals(b"unique", sql.unique_indexes)
 
-    def _defined(
+    def _read_sql_literals(
         self, word: bytes, read: Callable[[str], dict[str, list[frozenset[str]]]]
     ) -> dict[str, list[frozenset[str]]]:
         out: dict[str, list[frozenset[str]]] = {}
-        for node in ast.walk(self.tree) if word in self.lowered else ():
+        for node in ast.walk(self.tree) if word in self.lowercase_content else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.decode() in node.value.lower():
                 for table, keys in read(node.value).items():
                     out.setdefault(table, []).extend(keys)
@@ -272,7 +276,7 @@ class Module:
         return len(self.lines[line - 1][:offset].decode("utf-8", "replace")) + 1
 
 
-def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
+def _collect_bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, Binding("def", node)
@@ -282,26 +286,28 @@ def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
             yield from imports_of(node)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
-                yield from _targets(target, node.value, None)
+                yield from _bind_targets(target, node.value, None)
         elif isinstance(node, ast.AnnAssign):
-            yield from _targets(node.target, node.value, node.annotation)
+            yield from _bind_targets(node.target, node.value, node.annotation)
         elif isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
                 if isinstance(item.optional_vars, ast.Name):
                     yield item.optional_vars.id, Binding("with", node, item.context_expr)
-            yield from _bindings(node.body)
+            yield from _collect_bindings(node.body)
         elif isinstance(node, ast.If | ast.While | ast.For | ast.AsyncFor):
-            yield from _bindings(node.body)
-            yield from _bindings(node.orelse)
+            yield from _collect_bindings(node.body)
+            yield from _collect_bindings(node.orelse)
         elif isinstance(node, ast.Try | ast.TryStar):
-            yield from _bindings(node.body)
+            yield from _collect_bindings(node.body)
             for handler in node.handlers:
-                yield from _bindings(handler.body)
-            yield from _bindings(node.orelse)
-            yield from _bindings(node.finalbody)
+                yield from _collect_bindings(handler.body)
+            yield from _collect_bindings(node.orelse)
+            yield from _collect_bindings(node.finalbody)
 
 
-def _targets(target: ast.expr, value: ast.expr | None, annotation: ast.expr | None) -> Iterator[tuple[str, Binding]]:
+def _bind_targets(
+    target: ast.expr, value: ast.expr | None, annotation: ast.expr | None
+) -> Iterator[tuple[str, Binding]]:
     if isinstance(target, ast.Name):
         yield target.id, Binding("value", target, value, annotation)
     elif isinstance(target, ast.Tuple | ast.List):
@@ -327,13 +333,13 @@ def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding
         )
 
 
-def _declared_global(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
+def _global_bindings(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
     """Names that functions set by ``global``: a producer that is opened at start-up."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         names = {name for each in ast.walk(function) if isinstance(each, ast.Global) for name in each.names}
         if names:
-            for name, binding in _bindings(function.body):
+            for name, binding in _collect_bindings(function.body):
                 if name in names:
                     yield name, binding

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.config import SKIPPED
 
-from .library.names import LIBRARIES
-from .modules import LARGEST, Binding, Module, Unreadable, digest, parse
+from .libraries.object_types import LIBRARIES
+from .modules import MAX_FILE_BYTES, Binding, Module, UnreadableFile, digest, parse
 
 if TYPE_CHECKING:
-    from .values import Val
+    from .values import Value
 
 OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
-_MOST_FILES = 4000
+_MAX_FILES = 4000
 """Files of a project among which classes are looked for that derive from an abstract one."""
 _BASES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -33,7 +33,7 @@ _SQL_FILES = "*.sql"
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
-def _named_as_bases(root: str) -> dict[str, list[str]]:
+def _index_base_classes(root: str) -> dict[str, list[str]]:
     """Every name that a class under ``root`` derives from, with the files in which one does."""
     out: dict[str, list[str]] = {}
     files = 0
@@ -41,11 +41,11 @@ def _named_as_bases(root: str) -> dict[str, list[str]]:
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         for path in (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")):
             files += 1
-            if files > _MOST_FILES:
+            if files > _MAX_FILES:
                 return out
             try:
                 with open(path, "rb") as file:
-                    content = file.read(LARGEST)
+                    content = file.read(MAX_FILE_BYTES)
             except OSError:
                 continue
             for name in {name for bases in _BASES.findall(content) for name in _WORD.findall(bases)}:
@@ -65,11 +65,11 @@ class Project:
         self._bases: dict[str, dict[str, list[str]]] = {}
         self._tables: dict[str, list[str]] = {}
         self._receiving: dict[str, tuple[bool, str]] = {}
-        self._changed: list[tuple[Val, dict[str, Val] | None, tuple[Val, ...]]] = []
+        self._changed: list[tuple[Value, dict[str, Value] | None, tuple[Value, ...]]] = []
         self.used: dict[str, str] = {}
         self.asked: dict[tuple[str, str], str] = {}
 
-    def begin(self) -> None:
+    def start_tracking(self) -> None:
         """From here on, note what is used. Tables of handlers are again as their own files make them."""
         self.used = {}
         self.asked = {}
@@ -77,7 +77,7 @@ class Project:
             value.fields, value.items = fields, items
         self._changed = []
 
-    def changes(self, value: Val) -> None:
+    def track_change(self, value: Value) -> None:
         """Something is put into ``value``, which may be there for other files as well: take it out in the end."""
         self._changed.append((value, value.fields, value.items))
 
@@ -100,12 +100,12 @@ class Project:
     @staticmethod
     def _read(path: str) -> Module | None:
         try:
-            if os.path.getsize(path) > LARGEST:
+            if os.path.getsize(path) > MAX_FILE_BYTES:
                 return None
             with open(path, "rb") as file:
                 content = file.read()
             return Module(path, content, parse(content))
-        except (OSError, Unreadable):
+        except (OSError, UnreadableFile):
             return None
 
     def forget(self, keep: int) -> None:
@@ -120,7 +120,7 @@ class Project:
             return ""
         key = (directory, dotted)
         if key not in self._found:
-            self._found[key] = self._look(directory, dotted)
+            self._found[key] = self._search_upward(directory, dotted)
         self.asked[key] = self._found[key]
         return self._found[key]
 
@@ -130,7 +130,7 @@ class Project:
             directory = os.path.dirname(directory)
         key = (directory, "." + dotted)
         if key not in self._found:
-            self._found[key] = self._file(directory, dotted)
+            self._found[key] = self._module_file(directory, dotted)
         self.asked[key] = self._found[key]
         return self._found[key]
 
@@ -139,18 +139,18 @@ class Project:
         if path not in self._receiving:
             try:
                 with open(path, "rb") as file:
-                    content = file.read(LARGEST)
+                    content = file.read(MAX_FILE_BYTES)
             except OSError:
                 content = b""
             self._receiving[path] = (RECEIVES.search(content) is not None, digest(content))
         found, self.used[path] = self._receiving[path]
         return found
 
-    def deriving(self, directory: str, name: str) -> list[str]:
+    def files_deriving_from(self, directory: str, name: str) -> list[str]:
         """The project's files with classes that derive from one called ``name``."""
         root = self._root(directory)
         if root not in self._bases:
-            self._bases[root] = _named_as_bases(root)
+            self._bases[root] = _index_base_classes(root)
         found = self._bases[root].get(name, [])
         self.asked[directory, f"<{name}"] = os.pathsep.join(found)
         return found
@@ -182,7 +182,7 @@ class Project:
             if other != path:
                 try:
                     with open(other, "rb") as file:
-                        content = file.read(LARGEST)
+                        content = file.read(MAX_FILE_BYTES)
                 except OSError:
                     content = b""
                 self.used[other] = digest(content)
@@ -199,27 +199,27 @@ class Project:
                 ]
         return self._tables[above]
 
-    def still_so(self, directory: str, dotted: str, path: str) -> bool:
+    def is_still_resolved(self, directory: str, dotted: str, path: str) -> bool:
         """Whether an import that once meant ``path`` means it still."""
         if dotted == _SQL_FILES:
             return digest(os.pathsep.join(self._sql_files(directory)).encode()) == path
         if dotted.startswith("<"):
-            return os.pathsep.join(self.deriving(directory, dotted[1:])) == path
+            return os.pathsep.join(self.files_deriving_from(directory, dotted[1:])) == path
         if dotted.startswith("."):
             return self.find_relative(directory, 1, dotted[1:]) == path
         return self.find(directory, dotted) == path
 
-    def _look(self, directory: str, dotted: str) -> str:
+    def _search_upward(self, directory: str, dotted: str) -> str:
         root = self._root(directory)
         while True:
-            if found := self._file(directory, dotted):
+            if found := self._module_file(directory, dotted):
                 return found
             if directory == root or os.path.dirname(directory) == directory:
                 break
             directory = os.path.dirname(directory)
-        return self._file(os.path.join(directory, "src"), dotted)
+        return self._module_file(os.path.join(directory, "src"), dotted)
 
-    def _file(self, directory: str, dotted: str) -> str:
+    def _module_file(self, directory: str, dotted: str) -> str:
         stem = os.path.join(directory, *dotted.split(".")) if dotted else directory
         for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
             if path not in self._files:

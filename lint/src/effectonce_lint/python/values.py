@@ -1,4 +1,4 @@
-"""What the walk through a consumer knows: values, what happens to them, and the trace of it all."""
+"""The data of a walk: values, operations on them, and the trace of one consumer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from effectonce_lint.findings import Place
 
 if TYPE_CHECKING:
-    from .modules import Class, Module
+    from .modules import ClassDefinition, Module
 
 NOTHING: Final = frozenset[str]()
 UNKNOWN: Final = object()
@@ -24,10 +24,10 @@ class Scope:
 
     module: Module
     parent: Scope | None = None
-    owner: Class | None = None
-    names: dict[str, Val] = field(default_factory=dict)
+    owner: ClassDefinition | None = None
+    names: dict[str, Value] = field(default_factory=dict)
 
-    def find(self, name: str) -> Val | None:
+    def find(self, name: str) -> Value | None:
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -43,14 +43,14 @@ class Function:
     node: FunctionNode
     module: Module
     scope: Scope | None = None
-    owner: Class | None = None
-    receiver: Val | None = None
-    bound: tuple[Val, ...] = ()
-    bound_names: dict[str, Val] = field(default_factory=dict)
-    guard: Op | None = None
+    owner: ClassDefinition | None = None
+    receiver: Value | None = None
+    bound: tuple[Value, ...] = ()
+    bound_names: dict[str, Value] = field(default_factory=dict)
+    guard: Operation | None = None
     """Set where the function was wrapped by something that dedups: `idempotency.wrap(store, charge)`."""
     layer: int = 0
-    """How many of its decorators, from outside, have been gone through."""
+    """How many of its decorators, from the outermost, were already applied."""
 
     @property
     def name(self) -> str:
@@ -65,14 +65,14 @@ class Function:
 class Instance:
     """An object of a class of the project, and what it was made with."""
 
-    cls: Class
-    arguments: tuple[Val, ...] = ()
-    keywords: dict[str, Val] = field(default_factory=dict)
-    attributes: dict[str, Val] = field(default_factory=dict)
+    cls: ClassDefinition
+    arguments: tuple[Value, ...] = ()
+    keywords: dict[str, Value] = field(default_factory=dict)
+    attributes: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class Val:
+class Value:
     """What is known about a value.
 
     - ``text``: how it was come by, in one notation; two values with the same text are taken for the same;
@@ -85,25 +85,25 @@ class Val:
     text: str = "?"
     tag: str = ""
     ref: str = ""
-    base: Val | None = None
+    base: Value | None = None
     attr: str = ""
     function: Function | None = None
-    cls: Class | None = None
+    cls: ClassDefinition | None = None
     instance: Instance | None = None
     module: Module | None = None
     home: Module | None = None
     literal: object = UNKNOWN
-    items: tuple[Val, ...] = ()
-    fields: dict[str, Val] | None = None
+    items: tuple[Value, ...] = ()
+    fields: dict[str, Value] | None = None
     taint: frozenset[str] = NOTHING
-    origin: tuple[Op, ...] = ()
+    origin: tuple[Operation, ...] = ()
 
     @property
     def string(self) -> str | None:
         """The text of a string literal; of an f-string with ``{}`` for what is filled in."""
         return self.literal if isinstance(self.literal, str) else None
 
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether anything but its text is known."""
         return (
             bool(
@@ -132,7 +132,7 @@ class Effect:
     """Named where its API takes an idempotency key."""
     takes_key: str = ""
     """How that key is passed: an argument's name, or a header's."""
-    key: Val | None = None
+    key: Value | None = None
     key_given: bool = False
     sure: bool = True
     names_at_hand: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Effect:
 
 
 @dataclass(slots=True, eq=False)
-class Op:
+class Operation:
     """One thing that a consumer does, where, and under what.
 
     Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
@@ -161,7 +161,7 @@ class Op:
     """Where a read, claim or mark is kept: redis, sql, orm, entity, memory, dynamo, mongo, cache, opaque, tool."""
     location: str = ""
     """The table, key or set; what pairs a check with its record."""
-    key: Val | None = None
+    key: Value | None = None
     columns: tuple[str, ...] = ()
     atomic: bool = False
     """A mark that fails or says so if it is there; a claim once its answer is looked at."""
@@ -180,7 +180,7 @@ class Op:
     frames: tuple[int, ...] = ()
     trail: tuple[str, ...] = ()
     arms: tuple[tuple[int, int], ...] = ()
-    guards: tuple[Op, ...] = ()
+    guards: tuple[Operation, ...] = ()
     tx: str = ""
     tries: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
@@ -196,7 +196,7 @@ class Op:
 
 
 @dataclass(slots=True, eq=False)
-class Handler:
+class ExceptBlock:
     """An ``except`` that was walked through."""
 
     number: int
@@ -220,14 +220,14 @@ class Handler:
 class Trace:
     """Everything one consumer does, in the order of the code."""
 
-    ops: list[Op] = field(default_factory=list)
-    handlers: list[Handler] = field(default_factory=list)
+    ops: list[Operation] = field(default_factory=list)
+    handlers: list[ExceptBlock] = field(default_factory=list)
     exits: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """Arms of a branch that leave: how (return, raise, loop), and which frame they leave."""
-    settings: dict[str, tuple[Val, Place]] = field(default_factory=dict)
+    settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     """What is set on an application's configuration."""
 
-    def precedes(self, first: Op, then: Op) -> bool:
+    def precedes(self, first: Operation, then: Operation) -> bool:
         """Whether a run may pass ``first`` and then come to ``then``."""
         if first.seq >= then.seq:
             return False
@@ -241,7 +241,7 @@ class Trace:
                     return False
         return True
 
-    def of(self, *kinds: str) -> list[Op]:
+    def of(self, *kinds: str) -> list[Operation]:
         return [op for op in self.ops if op.kind in kinds]
 
 
@@ -261,13 +261,13 @@ class Consumer:
     family: str = ""
     tags: tuple[tuple[int, str], ...] = ()
     """What its parameters are, by position: (1, "pika.method")."""
-    given: tuple[Val, ...] = ()
+    given: tuple[Value, ...] = ()
     """Its first arguments, where more is known of them: arq's ``ctx``, with what start-up puts there."""
     receive: Place | None = None
     """Of a loop: where it receives. What it does before that is not the message's."""
-    settings: dict[str, Val] = field(default_factory=dict)
+    settings: dict[str, Value] = field(default_factory=dict)
     registration: ast.Call | None = None
     registered_in: Module | None = None
-    guard: Op | None = None
+    guard: Operation | None = None
     only: frozenset[str] = NOTHING
-    """If set: the rules that apply; it is no consumer, but can do the same harm."""
+    """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""

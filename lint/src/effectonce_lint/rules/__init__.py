@@ -39,23 +39,23 @@ MODES = {
     "K": Mode(
         "K", "keyed call", "eo.Intents: the call logged before it is made, with a key that every attempt repeats"
     ),
-    "I": Mode("I", "unkeyed call", "eo.Intents, at most once: an outcome that nobody knows is kept for an operator"),
+    "I": Mode("I", "unkeyed call", "eo.Intents, at most once: an unknown outcome is kept for an operator"),
     "L": Mode("L", "lease", "@eo.once: an atomic claim, a heartbeat, a stored result"),
     "S": Mode("S", "seen-set", '@eo.once(mode="seen"): the cheapest, for what is idempotent already'),
 }
 
 
-def _all() -> dict[str, Rule]:
+def _load_rules() -> dict[str, Rule]:
     from . import acks, composition, designs, guards, keys, meta
 
     rules = [*guards.RULES, *acks.RULES, *keys.RULES, *composition.RULES, *designs.RULES, *meta.RULES]
     return {rule.id: rule for rule in rules}
 
 
-RULES: dict[str, Rule] = _all()
+RULES: dict[str, Rule] = _load_rules()
 
 
-def selected(rule: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
+def is_selected(rule: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
     """Whether ``rule`` is on: the longest prefix that names it decides."""
 
     def longest(prefixes: tuple[str, ...]) -> int:

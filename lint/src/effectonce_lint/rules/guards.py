@@ -266,7 +266,7 @@ def ship(message_id, order):
     requests.post("https://carrier.example/parcels", json=order, timeout=10)
 """,
         modes="L on Redis: one script claims, renews and records, and every key expires.",
-        fix="Adds `nx=True` where the answer of SET is looked at, and `ex=1296000` (15 days) where there is no expiry.",
+        fix="Adds `nx=True` where the answer of SET is checked, and `ex=1296000` (15 days) where there is no expiry.",
     ),
     Rule(
         id="EO106",

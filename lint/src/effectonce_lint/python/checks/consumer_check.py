@@ -1,0 +1,159 @@
+"""The state of checking one consumer: its trace, its findings, and questions that several rules ask."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from effectonce_lint.findings import Finding, Fix, Label, Place
+from effectonce_lint.python.values import Consumer, Effect, Operation, Trace, Value
+from effectonce_lint.rules import RULES
+
+TOOL_STORES = ("tool", "opaque")
+DATABASE_STORES = ("sql", "orm", "entity")
+HOLES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
+"""Rules about a guard that is there."""
+
+
+_OWN_ID = re.compile(
+    r"field:(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
+    re.IGNORECASE,
+).match
+
+
+@dataclass(eq=False)
+class ConsumerCheck:
+    """One consumer under check: its trace, and the findings so far."""
+
+    consumer: Consumer
+    trace: Trace
+    settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @cached_property
+    def ops(self) -> list[Operation]:
+        """What happens for a message: of a loop, what comes after it was received."""
+        start = self.consumer.receive
+        if start is None:
+            return self.trace.ops
+        received = next((op for op in self.trace.ops if op.kind == "receive" and op.at == start), None)
+        if received is None:
+            return []
+        return [op for op in self.trace.ops if op.seq >= received.seq]
+
+    @cached_property
+    def effects(self) -> list[Operation]:
+        """Effects that are not themselves the answer to "is this the first?" (a counter that is compared)."""
+        compared = {id(guard) for op in self.ops for guard in op.guards if guard.kind == "effect"}
+        return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
+
+    @cached_property
+    def only(self) -> frozenset[str]:
+        """The rules that apply; empty: all. An endpoint that looks for duplicates expects them, and may miss them."""
+        only = self.consumer.only
+        dedups = self.consumer.family == "webhook" and any(
+            _expects_duplicates(guard) for op in self.effects for guard in op.guards
+        )
+        return only | HOLES if only and dedups else only
+
+    @cached_property
+    def work(self) -> list[Operation]:
+        """All that a lost message would leave undone."""
+        return [
+            op
+            for op in self.ops
+            if (op.kind in ("effect", "write", "claim", "mark", "unmark") and op.store != "memory")
+            or (op.kind == "call" and receives_message(op))
+        ]
+
+    @cached_property
+    def records(self) -> list[Operation]:
+        """What may be a record of having done something."""
+        return [op for op in self.ops if op.kind in ("mark", "claim", "write", "effect")]
+
+    def report(
+        self,
+        rule: str,
+        at: Place,
+        message: str,
+        *,
+        labels: tuple[Label, ...] = (),
+        trail: tuple[str, ...] = (),
+        note: str = "",
+        help: str = "",
+        mode: str = "",
+        fix: Fix | None = None,
+        sure: bool = True,
+    ) -> None:
+        """Report, unless this rule does not apply to what this is."""
+        if self.only and rule not in self.only:
+            return
+        self.findings.append(
+            Finding(
+                rule=rule,
+                severity=RULES[rule].severity if sure else "warning",
+                place=at,
+                message=message,
+                symbol=self.consumer.name,
+                labels=labels,
+                trail=trail,
+                note=note,
+                help=help,
+                mode=mode,
+                fix=fix,
+            )
+        )
+
+    @property
+    def who(self) -> str:
+        """The consumer, for a person."""
+        if self.consumer.receive is not None:
+            where = "the module" if self.consumer.function is None else f"`{self.consumer.name}`"
+            return f"the {self.consumer.kind} in {where}"
+        return f"the {self.consumer.kind} `{self.consumer.name}`"
+
+    def calls_leading_to(self, op: Operation) -> tuple[str, ...]:
+        """The calls that lead from the consumer to ``op``, where there are any."""
+        return (*op.trail, op.text) if len(op.trail) > 1 else ()
+
+
+def _expects_duplicates(guard: Operation) -> bool:
+    """Whether a guard says that the same request is expected again: by its name, or since it is claimed by its id."""
+    taint = guard.key.taint if guard.key is not None else frozenset()
+    claimed = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache") and any(map(_OWN_ID, taint))
+    return (guard.dedup or claimed) and guard.store not in TOOL_STORES and "message" in taint
+
+
+def receives_message(op: Operation) -> bool:
+    """Whether something unseen was given the message, or a part of it."""
+    return op.key is not None and "message" in op.key.taint
+
+
+def effect_of(op: Operation) -> Effect:
+    assert op.effect is not None
+    return op.effect
+
+
+def in_same_transaction(first: Operation, second: Operation) -> bool:
+    return bool(first.tx) and first.tx == second.tx
+
+
+def is_in_database(op: Operation) -> bool:
+    return op.store in DATABASE_STORES
+
+
+def advice_for(effect: Effect, op: Operation) -> tuple[str, str]:
+    """The mode that fits an effect, and what to write."""
+    if effect.category == "payment" and effect.provider:
+        return "K", f"pass {effect.takes_key} made from the message's own id, best through eo.Intents"
+    if effect.category in ("payment", "mail", "message", "http"):
+        return "I", "log the call with eo.Intents before making it: an unknown outcome is then kept, not repeated"
+    if effect.in_database:
+        return "T", "claim in the same transaction: `if inbox.first(conn, message):`"
+    if effect.category == "publish":
+        return (
+            "T",
+            "claim with eo.Inbox and publish through eo.Outbox in one transaction, or give the message a stable id",
+        )
+    return "L", "guard it with @eo.once(store, key=…)"

@@ -1,0 +1,65 @@
+"""Traces one consumer: walks through it as it would run for one message."""
+
+from __future__ import annotations
+
+import ast
+
+from .libraries.message_parts import BODIES, MESSAGE, message_parameter
+from .project import Project
+from .statements import StatementWalker
+from .values import Consumer, Trace, Value
+from .walk_state import FuelExhausted
+
+CONSUMER_FUEL = 120_000
+"""How many expressions one walk may evaluate. When they are used up, the trace so far counts."""
+
+
+def trace_consumer(project: Project, consumer: Consumer) -> Trace:
+    """Walk through ``consumer`` and all that it calls, and return the trace."""
+    walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
+    if consumer.guard is not None:
+        walker.hold((consumer.guard,), "walk")
+    try:
+        if consumer.function is None:
+            walker.block(consumer.module.tree.body)
+        else:
+            walker.invoke(consumer.function, _delivered_arguments(consumer), {}, consumer.function.node)
+    except FuelExhausted:
+        pass
+    return walker.trace
+
+
+def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
+    """The arguments that the framework passes: the message, its fields, its channel. A loop gets none."""
+    function = consumer.function
+    assert function is not None
+    if consumer.receive is not None:
+        return ()
+    node = function.node
+    parameters = [*node.args.posonlyargs, *node.args.args]
+    if function.receiver is not None or (function.owner is not None and parameters and parameters[0].arg == "self"):
+        parameters = parameters[1:]
+    parameters = parameters[len(function.bound) :]
+    tags = dict(consumer.tags)
+    values: list[Value] = []
+    for position, parameter in enumerate(parameters):
+        if position < len(consumer.given):
+            values.append(consumer.given[position])
+            continue
+        tag = tags.get(position, "")
+        if parameter.arg in function.bound_names or (not tag and _is_injected(node.args, parameter)):
+            break
+        if tag == "celery.self":
+            values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
+        else:
+            alone = len(parameters) == 1 and not consumer.tags
+            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or alone
+            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, whole=whole))
+    return tuple(values)
+
+
+def _is_injected(arguments: ast.arguments, parameter: ast.arg) -> bool:
+    """Whether a framework injects a parameter that is not part of the message: `session=Depends(get_session)`."""
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
+    return isinstance(defaults.get(parameter.arg), ast.Call)

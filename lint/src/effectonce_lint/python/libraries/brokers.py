@@ -1,0 +1,206 @@
+"""Brokers: how messages are received, acked and given back."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from effectonce_lint.python.values import NOTHING, Value
+from effectonce_lint.word_lists import word_set
+
+from .message_parts import MESSAGE, PAYLOAD
+from .registrations import callback_of
+
+if TYPE_CHECKING:
+    from effectonce_lint.python.calls import Call, CallWalker
+
+_WHOLE = frozenset({MESSAGE, PAYLOAD})
+
+#: (tag, method): (family, the tag of what it gives). Calling it receives.
+_RECEIVES = {
+    ("kafka.consumer", "poll"): ("kafka", "kafka.message"),
+    ("kafka.consumer", "consume"): ("kafka", "stream:kafka.message"),
+    ("kafka.consumer", "getone"): ("kafka", "kafka.message"),
+    ("kafka.consumer", "getmany"): ("kafka", "kafka.message"),
+    ("sqs.queue", "receive_messages"): ("sqs", "stream:sqs.message"),
+    ("asb.receiver", "receive_messages"): ("servicebus", "stream:asb.message"),
+    ("asb.receiver", "receive_message_batch"): ("servicebus", "stream:asb.message"),
+    ("nats.sub", "next_msg"): ("nats", "nats.message"),
+    ("nats.sub", "fetch"): ("nats", "stream:nats.message"),
+    ("nats.psub", "fetch"): ("nats", "stream:nats.message"),
+    ("aiopika.queue", "get"): ("aio-pika", "aiopika.message"),
+    ("pika.channel", "basic_get"): ("pika", "pika.tuple"),
+    ("pulsar.consumer", "receive"): ("pulsar", "pulsar.message"),
+    ("pubsub.subscriber", "pull"): ("pubsub", "pubsub.response"),
+    ("redis.pubsub", "get_message"): ("redis", "redis.message"),
+}
+#: Methods whose name alone says that they receive, and from what.
+_RECEIVES_BY_NAME = {
+    "xreadgroup": ("redis", "redis.entries"),
+    "xread": ("redis", "redis.entries"),
+    "xautoclaim": ("redis", "redis.entries"),
+    "brpop": ("redis", "redis.message"),
+    "blpop": ("redis", "redis.message"),
+    "brpoplpush": ("redis", "redis.message"),
+    "blmove": ("redis", "redis.message"),
+}
+#: (tag, method): the tag of the source of messages that it makes.
+_SOURCES = {
+    ("redis", "pubsub"): "redis.pubsub",
+    ("pika.channel", "consume"): "stream:pika.tuple",
+    ("aiopika.queue", "iterator"): "stream:aiopika.message",
+    ("nats.client", "subscribe"): "nats.sub",
+    ("nats.js", "subscribe"): "nats.sub",
+    ("nats.client", "pull_subscribe"): "nats.psub",
+    ("nats.js", "pull_subscribe"): "nats.psub",
+}
+_TAKE_CALLBACKS = word_set("consume subscribe pull_subscribe")
+#: Methods of boto3 and of its sessions that make a client: the tag's prefix, before the service's name.
+_AWS_FACTORIES = {"client": "aws.", "create_client": "aws.", "resource": "aws.resource."}
+#: Looping over it receives: tag to (family, tag of one).
+_ITERATED = {
+    "kafka.consumer": ("kafka", "kafka.message"),
+    "asb.receiver": ("servicebus", "asb.message"),
+    "redis.pubsub": ("redis", "redis.message"),
+    "stream:pika.tuple": ("pika", "pika.tuple"),
+    "stream:aiopika.message": ("aio-pika", "aiopika.message"),
+    "stream:nats": ("nats", "nats.message"),
+    "aiopika.queue": ("aio-pika", "aiopika.message"),
+    "pulsar.consumer": ("pulsar", "pulsar.message"),
+    "mqtt.messages": ("mqtt", "mqtt.message"),
+}
+_UNPACKED = {
+    ("pika.tuple", 0): "pika.method",
+    ("pika.tuple", 1): "pika.properties",
+}
+KINDS = {
+    "kafka": "Kafka loop",
+    "sqs": "SQS loop",
+    "servicebus": "Service Bus loop",
+    "nats": "NATS loop",
+    "redis": "Redis loop",
+    "pika": "pika loop",
+    "aio-pika": "aio-pika loop",
+    "pulsar": "Pulsar loop",
+    "pubsub": "Pub/Sub loop",
+    "mqtt": "MQTT loop",
+}
+
+_ACKS = word_set("ack acknowledge complete accept delete ack_sync")
+_NACKS = word_set(
+    "nack nak reject abandon term requeue release dead_letter negative_acknowledge reject_log_error defer"
+)
+_ACKS_BY_NAME = word_set(
+    "basic_ack xack complete_message delete_message delete_message_batch acknowledge store_offsets commit_offsets"
+    " complete_async ack_message"
+)
+_NACKS_BY_NAME = word_set(
+    "basic_nack basic_reject abandon_message dead_letter_message defer_message negative_acknowledge"
+    " change_message_visibility seek pause send_to_dlq"
+)
+_MESSAGES = word_set(
+    "aiopika.message nats.message asb.message pubsub.message kombu.message sqs.message faststream.message"
+    " pulsar.message"
+)
+_AGAIN = word_set("Retry Reject Requeue NackMessage RejectMessage RetryTask JobRetry RetryException")
+
+
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    """Interpret a call on a broker's client: it makes a source of messages, receives from one, or settles a message."""
+    for interpret in _INTERPRETERS:
+        value = interpret(walk, call)
+        if value is not None:
+            return value
+    return None
+
+
+def _interpret_receive(walk: CallWalker, call: Call) -> Value | None:
+    name, tag = call.name, call.tag
+    source = _RECEIVES.get((tag, name))
+    if source is None and not call.ref and (not tag or tag.startswith("redis")):
+        source = _RECEIVES_BY_NAME.get(name)
+    if source is None and name == "receive_message" and (tag == "aws.sqs" or "QueueUrl" in call.keywords):
+        source = ("sqs", "sqs.response")
+    return _emit_receive(walk, call, *source) if source is not None else None
+
+
+def _make_source(walk: CallWalker, call: Call) -> Value | None:
+    """Make what messages are received from: a subscription, an iterator. Given a callback, such a method registers."""
+    tag = _SOURCES.get((call.tag, call.name))
+    if tag is None or (call.name in _TAKE_CALLBACKS and callback_of(walk, call) is not None):
+        return None
+    taint = _WHOLE if tag.startswith("stream:") else NOTHING
+    return Value(text=f"{call.name}()", tag=tag, taint=taint, fields=dict(call.keywords))
+
+
+def _make_sqs_queue(walk: CallWalker, call: Call) -> Value | None:
+    if call.name != "create_queue" or call.tag not in ("aws.sqs", "aws.resource.sqs"):
+        return None
+    tag = "sqs.queue" if call.tag == "aws.resource.sqs" else ""
+    return Value(text=f"{call.source_text}()", tag=tag, fields=dict(call.keywords))
+
+
+def _make_aws_client(walk: CallWalker, call: Call) -> Value | None:
+    prefix = _AWS_FACTORIES.get(call.name)
+    if prefix is None or not (call.tag == "boto.session" or call.ref in ("boto3.client", "boto3.resource")):
+        return None
+    service = call.argument(0, "service_name")
+    name = service.literal if service is not None and isinstance(service.literal, str) else "?"
+    return Value(text=f"{call.source_text}({name})", tag=f"{prefix}{name}")
+
+
+def _emit_receive(walk: CallWalker, call: Call, family: str, tag: str) -> Value:
+    if call.node is walk.discarded:  # `consumer.poll(0)`, to keep the connection alive
+        return Value()
+    source = Value(fields=dict(call.keywords), base=call.receiver)
+    walk.emit("receive", call.node, text=call.source_text, store=family, key=source)
+    return Value(text=f"{call.source_text}()", tag=tag, taint=_WHOLE)
+
+
+def receive_by_iteration(walk: CallWalker, iterable: Value, node: ast.AST) -> Value | None:
+    """One message of a source of messages."""
+    tag = iterable.tag
+    if tag in _ITERATED:
+        family, one = _ITERATED[tag]
+        walk.emit("receive", node, text=iterable.text, store=family, key=iterable)
+        return Value(text=f"{iterable.text}[]", tag=one, taint=_WHOLE)
+    if tag.startswith("stream:"):
+        return Value(text=f"{iterable.text}[]", tag=tag[7:], taint=_WHOLE)
+    if tag in ("kafka.message", "redis.entries", "redis.message", "pika.tuple"):
+        return replace(iterable, text=f"{iterable.text}[]")
+    return None
+
+
+def tag_of_unpacked(value: Value, index: int) -> str:
+    """The tag of a part of a tuple that a broker gives."""
+    if value.tag in ("kafka.message", "redis.entries"):
+        return value.tag
+    return _UNPACKED.get((value.tag, index), "")
+
+
+def _interpret_settlement(walk: CallWalker, call: Call) -> Value | None:
+    """An ack, a nack, a retry."""
+    name, tag = call.name, call.tag
+    if call.target.function is not None or call.ref.startswith(("builtins.", "os.")):
+        return None
+    delivered = MESSAGE in call.receiver.taint or "message" in call.receiver.text
+    settles = tag in _MESSAGES or (delivered and name in ("ack", "nack", "nak", "reject"))
+    commits = tag == "kafka.consumer" and name in ("commit", "commit_async")
+    if commits or (settles and name in _ACKS) or name in _ACKS_BY_NAME:
+        walk.emit("ack", call.node, text=call.source_text, key=call.argument(0, "offsets") if commits else None)
+    elif (settles and name in _NACKS) or name in _NACKS_BY_NAME:
+        walk.emit("nack", call.node, text=call.source_text)
+    elif name == "retry" and tag in ("celery.self", "celery.app"):
+        walk.emit("retry", call.node, text=call.source_text, key=Value(fields=dict(call.keywords)))
+    else:
+        return None
+    return Value(literal=None, text=f"{name}()")
+
+
+def requests_redelivery(name: str) -> bool:
+    """Whether raising ``name`` asks the broker to deliver again."""
+    return name.partition("(")[0].rpartition(".")[2] in _AGAIN
+
+
+_INTERPRETERS = (_interpret_receive, _make_sqs_queue, _make_source, _make_aws_client, _interpret_settlement)

@@ -1,0 +1,168 @@
+"""Calls that run a function they are given: now, later or on another thread."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from effectonce_lint.python.values import Function, Value
+from effectonce_lint.word_lists import word_set
+
+from . import background_work
+
+if TYPE_CHECKING:
+    from effectonce_lint.python.calls import Call, CallWalker
+
+_WAITS = word_set(
+    "asyncio.create_task asyncio.ensure_future asyncio.gather asyncio.wait_for asyncio.shield asyncio.run"
+    " asyncio.wait uvloop.run"
+)
+"""Given what a call gives: the call itself was walked through when it was made."""
+_WAIT_METHODS = word_set("run_until_complete run_coroutine_threadsafe")
+_ADAPTS = word_set("asgiref.sync.sync_to_async asgiref.sync.async_to_sync")
+#: Where the function stands among the arguments; what follows it are its own. By dotted name, and by method.
+_RUNS = {
+    "asyncio.to_thread": 0,
+    "anyio.to_thread.run_sync": 0,
+    "anyio.run": 0,
+    "trio.run": 0,
+    "starlette.concurrency.run_in_threadpool": 0,
+    "fastapi.concurrency.run_in_threadpool": 0,
+    "builtins.map": 0,
+    "gevent.spawn": 0,
+    "eventlet.spawn": 0,
+    "threading.Timer": 1,
+    "starlette.background.BackgroundTask": 0,
+}
+_AFTER = word_set("starlette.background.BackgroundTask")
+"""Of those: what runs when the consumer has answered."""
+_RUN_METHODS = {
+    **dict.fromkeys(
+        word_set(
+            "submit apply_async apply map starmap imap imap_unordered spawn start_soon run_sync call_soon add_task"
+        ),
+        0,
+    ),
+    **dict.fromkeys(word_set("add_callback_threadsafe call_soon_threadsafe create_task"), 0),
+    "run_in_executor": 1,
+    "call_later": 1,
+}
+_MAPS = word_set("map starmap imap imap_unordered")
+"""What calls the function for each of what it is given."""
+_THREADS = word_set("run_in_executor run_in_threadpool submit start_soon run_sync add_task")
+_RETRYING = word_set("Retrying AsyncRetrying retry_context RetryingCaller")
+
+
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    """Walk through the function that ``call`` is given to run."""
+    for interpret in _INTERPRETERS:
+        value = interpret(walk, call)
+        if value is not None:
+            return value
+    return None
+
+
+def _await_argument(walk: CallWalker, call: Call) -> Value | None:
+    """`asyncio.gather(work(message))`: the argument was walked through when it was evaluated."""
+    waits = call.ref in _WAITS or call.ref in _ADAPTS or call.name in _WAIT_METHODS
+    return call.args[0] if waits and call.args else None
+
+
+def _make_retrying(walk: CallWalker, call: Call) -> Value | None:
+    package = call.ref.partition(".")[0]
+    known = package in ("tenacity", "stamina") and call.name in _RETRYING
+    return Value(text=f"{call.name}()", tag="retrying") if known else None
+
+
+def _run_argument(walk: CallWalker, call: Call) -> Value | None:
+    """`pool.submit(work, message)`: run the argument that is a function, with those behind it."""
+    own = call.target.function is not None or call.receiver.function is not None
+    position = _RUNS.get(call.ref, -1 if own else _RUN_METHODS.get(call.name, -1))
+    function = _function_argument(call, position)
+    if function is None:
+        return _run_library_function(walk, call, position)
+    given = call.args[position + 1 :]
+    if call.name in _MAPS:
+        given = tuple(walk.element(each, call.node) for each in given)
+    elif call.tag == "executor" and call.name in ("apply", "apply_async"):  # a pool of processes takes them in a tuple
+        given = (call.argument(1, "args") or Value()).items
+    start = len(walk.trace.ops)
+    result = walk.invoke(function, given, {}, call.node)
+    if call.ref in _AFTER:
+        background_work.mark_handed_over(walk, start, call.node)
+    return result
+
+
+def _run_library_function(walk: CallWalker, call: Call, position: int) -> Value | None:
+    """`to_thread(requests.post, url)`: interpret it as if it were called here."""
+    if not (call.ref in _RUNS or call.name in _THREADS) or not 0 <= position < len(call.args):
+        return None
+    function = call.args[position]
+    if not function.ref and function.base is None:
+        return None
+    function_node, *given_nodes = call.node.args[position:]
+    node = ast.copy_location(ast.Call(func=function_node, args=given_nodes, keywords=[]), call.node)
+    return walk.interpret_call(replace(call, node=node, target=function, args=call.args[position + 1 :]))
+
+
+def _function_argument(call: Call, position: int) -> Function | None:
+    return call.args[position].function if 0 <= position < len(call.args) else None
+
+
+def _run_thread(walk: CallWalker, call: Call) -> Value | None:
+    """`Thread(target=work, args=(message,))`: run the target."""
+    if call.ref not in ("threading.Thread", "multiprocessing.Process"):
+        return None
+    target = call.keywords.get("target", Value()).function
+    return walk.invoke(target, call.keywords.get("args", Value()).items, {}, call.node) if target is not None else None
+
+
+def _run_started(walk: CallWalker, call: Call) -> Value | None:
+    """An object that is a thread or a process of its own: starting it runs it."""
+    instance = call.receiver.instance
+    if call.name != "start" or instance is None or call.target.function is not None:
+        return None
+    if not {"threading.Thread", "multiprocessing.Process"} & set(walk.ancestry(instance.cls)):
+        return None
+    run = walk.member(call.receiver, instance.cls, "run")
+    return walk.invoke(run.function, (), {}, call.node) if run is not None and run.function is not None else None
+
+
+def _run_with_retries(walk: CallWalker, call: Call) -> Value | None:
+    """`Retrying(…)(work, message)`: run the function, and note that it may run several times."""
+    if "retrying" not in (call.target.tag, call.tag) and call.ref != "retry.api.retry_call":
+        return None
+    function = _function_argument(call, 0)
+    if function is None:
+        return None
+    walk.retrying += 1
+    try:
+        return walk.invoke(function, call.args[1:], call.keywords, call.node)
+    finally:
+        walk.retrying -= 1
+
+
+def _run_after_commit(walk: CallWalker, call: Call) -> Value | None:
+    """`transaction.on_commit(work)`: run it outside the transaction."""
+    if call.name not in ("on_commit", "run_after_commit", "after_commit") or not call.args:
+        return None
+    function = _function_argument(call, 0)
+    if function is not None:
+        outer, walk.transactions = walk.transactions, []
+        walk.deferred += 1
+        walk.invoke(function, (), {}, call.node)
+        walk.deferred -= 1
+        walk.transactions = outer
+    return Value(literal=None)
+
+
+_INTERPRETERS = (
+    _await_argument,
+    _run_thread,
+    _run_started,
+    _run_after_commit,
+    _make_retrying,
+    _run_with_retries,
+    _run_argument,
+)

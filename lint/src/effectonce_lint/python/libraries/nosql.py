@@ -1,0 +1,198 @@
+"""DynamoDB, MongoDB, Django's cache and plain containers: what is looked up, claimed, recorded and added to in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from effectonce_lint.python.values import Effect, Operation, Value
+from effectonce_lint.word_lists import word_set
+
+from .object_types import is_dedup_name
+from .orm_rows import is_stable, is_unstable
+from .redis import seconds_of
+from .sql_drivers import hold_claim
+
+if TYPE_CHECKING:
+    from effectonce_lint.python.calls import Call, CallWalker
+
+_DYNAMO = word_set("put_item update_item get_item transact_write_items")
+_EXPIRIES = ("timeout", "expire", "time", "ttl")
+_MONGO = word_set("insert_one insert_many update_one update_many find_one find_one_and_update")
+
+
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    tag, name = call.tag, call.name
+    if name in ("append", "add", "appendleft") and call.args:
+        register_handler(walk, call.receiver, call.args[0])
+    if call.ref.startswith("django.core.cache.") or tag == "cache":
+        return _interpret_cache(walk, call, name)
+    if tag in ("dynamo.table", "aws.dynamodb") or name in _DYNAMO:
+        return _interpret_dynamodb(walk, call, name)
+    if name in ("put_object", "upload_file", "upload_fileobj") and tag.startswith("aws."):
+        key = call.argument(2, "Key")
+        if key is not None and is_unstable(key):
+            walk.emit("effect", call.node, text=call.source_text, effect=Effect("counter", "stores a new object"))
+            return Value(text=f"{name}()")
+    if tag == "mongo.collection" or name in _MONGO:
+        return _interpret_mongodb(walk, call, name)
+    if tag in ("set", "dict", "list", "deque"):
+        return _interpret_container(walk, call, name)
+    return None
+
+
+# -- Django's cache
+
+
+def _interpret_cache(walk: CallWalker, call: Call, name: str) -> Value | None:
+    key = call.argument(0, "key") or Value()
+    named = key.string or key.text
+    common: dict[str, Any] = {"text": call.source_text, "store": "cache", "location": key.text, "key": key}
+    common["dedup"] = is_dedup_name(named)
+    kept = {"expires": True, "seconds": seconds_of(call.argument(2, *_EXPIRIES))}
+    op: Operation | None = None
+    match name.removeprefix("a") if name not in ("add", "aadd") else "add":
+        case "get" | "has_key":
+            op = walk.emit("read", call.node, **common)
+        case "add":
+            op = walk.emit("mark", call.node, atomic=True, **kept, **common)
+        case "set":
+            op = walk.emit("mark", call.node, **kept, **common)
+        case "incr" | "decr":
+            op = walk.emit("effect", call.node, effect=Effect("counter", f"counts up {named!r}"), atomic=True, **common)
+        case "delete":
+            walk.emit("unmark", call.node, **common)
+            return Value()
+        case "lock":
+            return Value(text="lock()", tag="lock")
+    return Value(text=f"cache({key.text})", origin=(op,)) if op is not None else None
+
+
+# -- DynamoDB
+
+_GROWS = re.compile(r"\bADD\b|(\S+)\s*=\s*(?:if_not_exists\s*\([^)]*\)|\1)\s*[-+]|list_append", re.IGNORECASE)
+
+
+def _interpret_dynamodb(walk: CallWalker, call: Call, name: str) -> Value | None:
+    table = call.keywords.get("TableName") or (call.receiver.items[0] if call.receiver.items else Value())
+    location = table.string or call.receiver.text
+    item = call.keywords.get("Item") or call.keywords.get("Key") or Value()
+    common: dict[str, Any] = {"text": call.source_text, "store": "dynamo", "location": location}
+    common["key"] = next(iter((item.fields or {}).values()), None)
+    common["dedup"] = is_dedup_name(location) or any(map(is_dedup_name, item.fields or {}))
+    change = call.keywords.get("UpdateExpression", Value()).string or ""
+    if name == "transact_write_items" or (
+        name in ("put_item", "update_item") and "ConditionExpression" in call.keywords
+    ):
+        op = hold_claim(walk, walk.emit("claim", call.node, atomic=True, **common))
+    elif name in ("get_item", "query"):
+        op = walk.emit("read", call.node, **common)
+    elif name == "put_item" and any(
+        is_unstable(value) for part, value in (item.fields or {}).items() if _is_key_field(part)
+    ):
+        op = walk.emit("effect", call.node, effect=Effect("counter", f"puts a new item into {location}"), **common)
+    elif name == "put_item":
+        op = walk.emit("mark" if common["dedup"] else "write", call.node, **common)
+    elif name == "update_item" and _GROWS.search(change):
+        op = walk.emit("effect", call.node, effect=Effect("counter", f"adds to an item of {location}"), **common)
+    elif name == "update_item":
+        op = walk.emit("write", call.node, **common)
+    elif name == "delete_item":
+        op = walk.emit("unmark", call.node, **common)
+    else:
+        return None
+    return Value(text=f"{location}.{name}()", origin=(op,))
+
+
+def _is_key_field(field: str) -> bool:
+    """Whether a field of an item is a part of its key, by its usual names."""
+    return field.lower() in ("pk", "sk", "id", "uuid", "key")
+
+
+# -- MongoDB
+
+
+def _interpret_mongodb(walk: CallWalker, call: Call, name: str) -> Value | None:
+    location = call.receiver.text
+    first = (call.argument(0, "filter", "document", "documents") or Value()).fields or {}
+    common: dict[str, Any] = {"text": call.source_text, "store": "mongo", "location": location}
+    common["key"] = first.get("_id") or next(iter(first.values()), None)
+    common["dedup"] = is_dedup_name(location.rpartition(".")[2])
+    if name in ("find_one", "count_documents", "find"):
+        op = walk.emit("read", call.node, **common)
+    elif name in ("insert_one", "insert_many"):
+        if walk.unique_tries or common["dedup"] or is_stable(first.get("_id", Value())):
+            op = hold_claim(walk, walk.emit("claim", call.node, atomic=True, **common))
+        else:
+            op = walk.emit("effect", call.node, effect=Effect("counter", f"inserts into {location}"), **common)
+    elif name in ("update_one", "update_many", "find_one_and_update"):
+        change = (call.argument(1, "update") or Value()).fields or {}
+        grows = next((word for word in ("$inc", "$push", "$mul") if word in change), "")
+        compares = bool((change.get("$set", Value()).fields or {}).keys() & first.keys())
+        fresh = "upsert" in call.keywords and "$setOnInsert" in change
+        if grows and not compares:
+            effect = Effect("counter", f"adds to a document of {location} ({grows})")
+            op = walk.emit("effect", call.node, effect=effect, **common)
+        else:
+            marks = compares or fresh or common["dedup"]
+            op = walk.emit("mark" if marks else "write", call.node, atomic=compares or fresh, **common)
+    elif name in ("replace_one", "find_one_and_replace", "bulk_write"):
+        op = walk.emit("write", call.node, **common)
+    elif name in ("delete_one", "delete_many"):
+        op = walk.emit("unmark", call.node, **common)
+    else:
+        return None
+    return Value(text=f"{location}.{name}()", origin=(op,))
+
+
+# -- containers of this process
+
+
+def _interpret_container(walk: CallWalker, call: Call, name: str) -> Value | None:
+    container = call.receiver
+    if name in ("add", "append", "appendleft", "setdefault") and call.args and walk.outlives(container):
+        walk.emit("mark", call.node, text=call.source_text, store="memory", location=container.text, key=call.args[0])
+        return Value(literal=None)
+    if name in ("discard", "remove", "pop", "clear"):
+        walk.emit("unmark", call.node, text=call.source_text, store="memory", location=container.text)
+        return Value()
+    if name in ("get", "count", "index") and call.args and walk.outlives(container) and not container.fields:
+        op = walk.emit(
+            "read", call.node, text=call.source_text, store="memory", location=container.text, key=call.args[0]
+        )
+        return Value(text=f"{container.text}.{name}()", origin=(op,))
+    if name in ("extend", "update", "copy", "keys"):
+        return replace(container, text=f"{container.text}.{name}()") if name == "copy" else None
+    return None
+
+
+def register_handler(walk: CallWalker, container: Value, value: Value) -> None:
+    """A handler is put into a table that an object holds: `self.handlers.setdefault(topic, []).append(handler)`."""
+    if value.function is None and value.instance is None:
+        return
+    for each in (container, container.base):
+        if each is None or each.home is not None:
+            return
+        if each.tag in ("dict", "list", "set", "deque"):
+            walk.project.track_change(each)
+        if each.tag == "dict":
+            each.fields = {**(each.fields or {}), f"<{value.text}>": value}
+        elif each.tag in ("list", "set", "deque"):
+            each.items = (*each.items, value)
+
+
+def set_item(walk: CallWalker, target: ast.Subscript, container: Value, key: Value, value: Value) -> None:
+    """`seen[id] = True`: a record in this process's memory."""
+    if not isinstance(key.literal, str):
+        register_handler(walk, container, value)
+    if container.tag == "dict" and walk.outlives(container) and container.text != "{…}":
+        walk.emit("mark", target, text=ast.unparse(target), store="memory", location=container.text, key=key)
+
+
+def delete_item(walk: CallWalker, target: ast.expr) -> None:
+    if isinstance(target, ast.Subscript):
+        container = walk.value(target.value)
+        if container.tag == "dict":
+            walk.emit("unmark", target, store="memory", location=container.text)

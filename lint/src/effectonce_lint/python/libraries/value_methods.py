@@ -1,0 +1,89 @@
+"""Methods of plain values: strings, dicts, messages. They give a part of what they are called on, or another form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from effectonce_lint.python.values import UNKNOWN, Value
+from effectonce_lint.python.walk_state import taints_of
+from effectonce_lint.word_lists import word_set
+
+from . import standard_library
+from .message_parts import mark_message_part
+
+if TYPE_CHECKING:
+    from effectonce_lint.python.calls import Call, CallWalker
+
+_FORMS = word_set(
+    "hexdigest digest decode encode strip lower upper hex join format replace split rsplit zfill isoformat strftime"
+    " timestamp get pop setdefault items values keys copy title casefold lstrip rstrip removeprefix removesuffix ljust"
+    " rjust model_dump model_dump_json dict json to_dict as_dict value key offset get_json get_data read body as_tuple"
+    " urn total_seconds body_as_str headers partition rpartition splitlines first last tobytes astimezone date time_ns"
+)
+_PARTS = word_set("value key offset body headers json get_json read")
+"""Of those: what gives a part of a message rather than another form of it."""
+_ONLY_OF_MESSAGES = word_set("first last read key value offset headers body date json dict copy")
+_KEEPS_TEXT = word_set("strip lower upper lstrip rstrip encode decode replace")
+_MESSAGES = word_set("kafka pika aiopika sqs nats asb lambda stream:kafka web pubsub dict")
+_STORES = word_set("redis cache aiopika.queue sql.session orm.query http")
+_NOT_PLAIN = ("sa.", "orm.", "sql.", "mongo.", "eo.", "aws.")
+
+
+def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    receiver, name = call.receiver, call.target.attr
+    if name == "update" and receiver.text.startswith("hashlib."):
+        receiver.taint |= standard_library.taint_of_hash(taints_of(*call.args))
+        return Value(literal=None)
+    if name not in _FORMS or call.target.function is not None or receiver.tag.startswith(_NOT_PLAIN):
+        return None
+    text = walk.text(receiver.text, ".", name, "(", ",".join(each.text for each in call.all_arguments()), ")")
+    if name == "join" and call.args:
+        return Value(text=text, taint=taints_of(*call.args))
+    if name == "total_seconds" or (name in _KEEPS_TEXT and receiver.string is not None):
+        return replace(receiver, text=text)
+    if name == "format" and receiver.string is not None:
+        return Value(text=text, literal=receiver.literal, taint=taints_of(receiver, *call.all_arguments()))
+    if name in ("get", "pop", "setdefault"):
+        return _interpret_get(walk, call, text)
+    if name in ("items", "values", "keys") and receiver.fields is not None:
+        if name == "items":
+            return Value(text=text, tag="dict.items", fields=receiver.fields, taint=receiver.taint)
+        values = tuple(receiver.fields.values()) if name == "values" else ()
+        return Value(text=text, tag="list", items=values, taint=receiver.taint)
+    return _interpret_conversion(call, text)
+
+
+def _interpret_get(walk: CallWalker, call: Call, text: str) -> Value | None:
+    """`data.get("id")`: an item, unless it is a store that is asked."""
+    receiver = call.receiver
+    library = receiver.ref.partition(".")[0] in ("requests", "httpx", "django")
+    if not call.args or library or receiver.tag in _STORES:
+        return None
+    asked = call.args[0]
+    if asked.literal is UNKNOWN and receiver.fields is None and receiver.tag != "dict" and not receiver.taint:
+        return None
+    value = walk.item(receiver, asked)
+    empty = receiver.tag == "dict" and not receiver.fields and not value.taint and not value.is_known()
+    if empty and len(call.args) > 1:
+        return replace(call.args[1], origin=value.origin, base=receiver)
+    return replace(value, text=text)
+
+
+def _interpret_conversion(call: Call, text: str) -> Value | None:
+    receiver, name = call.receiver, call.target.attr
+    if name in _ONLY_OF_MESSAGES and not receiver.taint:
+        return None
+    ours = not receiver.tag or receiver.tag.partition(".")[0] in _MESSAGES or receiver.tag.startswith("redis.")
+    library = receiver.ref and receiver.tag != "web.request"  # that one is an object, not a name of the library's
+    if library or receiver.function is not None or not ours:
+        return None
+    if call.target.tag:
+        return Value(text=text, tag=call.target.tag, taint=call.target.taint, origin=receiver.origin)
+    taint = call.target.taint if name in _PARTS and receiver.taint else taints_of(receiver, *call.all_arguments())
+    value = Value(text=text, taint=taint, origin=receiver.origin, base=receiver)
+    if name in ("items", "values") and receiver.tag in ("kafka.message", "redis.entries"):
+        value.tag = receiver.tag
+    if receiver.taint and name in ("offset", "value", "key"):
+        mark_message_part(value, receiver, name)
+    return value
