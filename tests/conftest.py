@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
 from tests.harness import process, servers
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats

@@ -26,8 +26,9 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
+    StoredClaim,
     Swept,
-    standing,
+    answer_for,
 )  # fmt: skip
 from effectonce.urls import Address
 
@@ -175,11 +176,8 @@ class FilePort:
 
 def answer_of(row: Row, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
     """Steps 2 to 7 of a claim, which are the same for every store."""
-    return standing(
-        row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
-        row.lease_until, row.fingerprint, row.result, row.error, row.note,
-        fingerprints=fingerprints, now=now, claimant=claimant,
-    )  # fmt: skip
+    stored = StoredClaim(*(getattr(row, name) for name in StoredClaim.__struct_fields__))
+    return answer_for(stored, fingerprints=fingerprints, now=now, claimant=claimant)
 
 
 def apply(rows: Rows, op: Batchable, now: int) -> Reply:

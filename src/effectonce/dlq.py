@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from .broker import Broker
 from .contracts import DeadLetter, DeadLetters, Delivery, Packet
-from .core.flow import running
+from .core.guarded_call.run import running
 from .errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from .handlers import is_async
 from .message import BYPASS, REDRIVEN, Message

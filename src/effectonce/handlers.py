@@ -8,7 +8,7 @@ import sys
 import types
 import typing
 import warnings
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from .errors import ConfigurationError, WrongColour
 from .fingerprint import fingerprints
@@ -47,8 +47,10 @@ def refuse_unguardable(function: Any) -> None:
 LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
-def refuse_lazy(function: Any, value: Any) -> NoReturn:
-    """`WrongColour`: a plain `def` gave something that still has to be awaited or run through."""
+def refuse_lazy(function: Any, value: Any) -> None:
+    """`WrongColour` where a plain `def` returned something that still has to be awaited or run through."""
+    if type(value) not in LAZY and not hasattr(value, "__await__"):
+        return
     if inspect.iscoroutine(value):
         value.close()
     raise WrongColour(

@@ -20,8 +20,8 @@ import msgspec
 from .connections.callers import session_on
 from .contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection, Tracer
 from .core.codec import to_json
-from .core.drive import Pending, drive
-from .core.hints import ring
+from .core.hints import notify
+from .core.run_sync import Pending, run_sync
 from .errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from .message import Message
 from .names import require_name
@@ -94,7 +94,7 @@ class Outbox:
         rows = [self._row(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
-        return Pending(sending, what) if session.is_async else drive(sending)
+        return Pending(sending, what) if session.is_async else run_sync(sending)
 
     async def _insert(self, session: Session, rows: Sequence[Row]) -> None:
         if session.is_async:  # it may be awaited long after it was asked for, when the transaction is over
@@ -114,7 +114,7 @@ class Outbox:
             raise
         if place is not None:
             await session.release(place)
-        ring(self.table)
+        notify(self.table)
 
     def _row(self, message: Message[Any]) -> Row:
         if not isinstance(message, Message):

@@ -18,7 +18,7 @@ import pytest
 import effectonce as eo
 from effectonce.connections.callers import session_on
 from effectonce.connections.callers.psycopg import PsycopgSession
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync as run_coroutine
 from tests.harness.proxy import FaultProxy
 from tests.inbox.conftest import Shop, place_of
 from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync, told
@@ -738,7 +738,7 @@ def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
 
     with psycopg.connect(postgres_place.url) as conn, conn.pipeline():
         session = session_on(conn)
-        drive(session.rows("SELECT 1"))
+        run_sync(session.rows("SELECT 1"))
         monkeypatch.setattr(PsycopgSession, "_sync", sync)
-        assert not drive(session._has_failed())
+        assert not run_coroutine(session._has_failed())
     assert waited

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session
 
 import effectonce as eo
-from effectonce.core.drive import Pending
+from effectonce.core.run_sync import Pending
 from effectonce.envelopes import BabelQueue, CloudEvents, Raw, Signed
 from effectonce.integrations.babelqueue import SeenSet, seen_set
 from effectonce.outgoing import Backlog, Entries

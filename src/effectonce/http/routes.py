@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.core.flow import Policy
+from effectonce.core.guarded_call.run import Policy
 from effectonce.durations import Duration
 from effectonce.errors import ConfigurationError, show
 from effectonce.policies import policy_options

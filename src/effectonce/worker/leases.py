@@ -15,9 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from effectonce.core import flow
 from effectonce.core.backoff import Backoff
-from effectonce.core.engine import release
+from effectonce.core.guarded_call import begin, finish
+from effectonce.core.store_runtime import release
 from effectonce.errors import (
     AttemptsExhausted,
     BrokerUnavailable,
@@ -75,8 +75,8 @@ class Leases:
         self._line = line
         self._publish = publish
         self._store = store
-        self._engine = store.engine
-        self._side = self._engine.async_side()
+        self._runtime = store.runtime
+        self._client = self._runtime.async_client()
         self._isolation = isolation
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -148,20 +148,20 @@ class Leases:
             self._claim([job])
 
     def _claim(self, jobs: list[Job]) -> None:
-        engine = self._engine
-        prepare = flow.prepare
+        runtime = self._runtime
+        prepare = begin.prepare
         ops: list[Claim | Look] = []
         for job in jobs:
             run = job.run
             # One that was asked for before, and not answered, is asked for again by the same owner: if it was granted,
             # its lease began then. Where that is over by now, another owner asks.
             if run is None or run.lease_lost:
-                run = job.run = prepare(engine, job.route.policy, job.key, job.fingerprints)
+                run = job.run = prepare(runtime, job.route.policy, job.key, job.fingerprints)
                 mark(job, run)
-            ops.append(run.asks())
+            ops.append(run.claim_request())
         ends = [slots.ends for slots in self.slots]
         self._claiming += 1
-        self._chores.when(self._side.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
+        self._chores.when(self._client.claim_block(ops), lambda replies: self._answers(jobs, ops, ends, replies))
 
     def _answers(self, jobs: list[Job], ops: list[Claim | Look], ends: list[int], replies: list[Reply]) -> None:
         self._claiming -= 1
@@ -170,12 +170,12 @@ class Leases:
                 if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                     self._give_back(op, reply, lambda _: None)
             return
-        answered, of = flow.answered, self._of
+        of = self._of
         for job, op, reply in zip(jobs, ops, replies, strict=True):
             slots = of[job.route]
             if type(reply) is Answer and (reply.kind == "claimed" or reply.kind == "absent"):
                 if reply.attempts == 1 or self._may_run(job, op, reply):
-                    answered(job.run, reply)  # type: ignore[arg-type]
+                    begin.take_reply(job.run, reply)  # type: ignore[arg-type]
                     slots.ready.append(job)
                     continue
             elif type(reply) is Answer:
@@ -219,14 +219,14 @@ class Leases:
         return True
 
     def _give_back(self, claim: Claim, answer: Answer, then: Callable[[list[Reply]], None]) -> None:
-        self._chores.when(self._side.settle_block([release(claim, answer)]), then)
+        self._chores.when(self._client.settle_block([release(claim, answer)]), then)
 
     def _refused(self, job: Job, answer: Answer) -> None:
         run = job.run
         assert run is not None
         job.run = None
         try:
-            flow.answered(run, answer)
+            begin.take_reply(run, answer)
         except Exception as error:
             if answer.kind == "in_progress":
                 self._line.later(job, max(answer.retry_after, SOON))
@@ -292,7 +292,7 @@ class Leases:
 
     def _ended(self, job: Job) -> None:
         if job.run is not None:
-            job.run.over()
+            job.run.stop_clock()
         self.ending += 1
         self._finished.append(job)
         if len(self._finished) == 1:
@@ -308,23 +308,23 @@ class Leases:
         for job in jobs:
             run = job.run
             assert run is not None
-            ops.append(flow.completion_of(run, flow.traced(run, job.result)))
-        self._chores.when(self._side.settle_block(ops), lambda replies: self._recorded(jobs, replies))
+            ops.append(finish.completion_of(run, finish.add_trace(run, job.result)))
+        self._chores.when(self._client.settle_block(ops), lambda replies: self._recorded(jobs, replies))
         self.start()
 
     def _recorded(self, jobs: list[Job], replies: list[Reply]) -> None:
         self._settling -= 1
         done: list[Job] = []
-        told = self._engine.hooks or self._engine.waiters.waiting  # somebody wants to hear of a success
+        told = self._runtime.hooks or self._runtime.waiters.waiting  # somebody wants to hear of a success
         for job, reply in zip(jobs, replies, strict=True):
             if reply is not True or told:
                 try:
-                    flow.recorded(job.run, reply)  # type: ignore[arg-type]
+                    finish.confirm_reply(job.run, reply)  # type: ignore[arg-type]
                 except Exception as error:
                     self._unrecorded(job, error)
                     continue
             done.append(job)
-        self._engine.leased.difference_update([job.run for job in done])
+        self._runtime.leased_runs.difference_update([job.run for job in done])
         self.ending -= len(done)
         sending = [job for job in done if job.outgoing] if self._sends else ()
         self._line.done([job for job in done if not job.outgoing] if sending else done)
@@ -347,7 +347,7 @@ class Leases:
             return
         log.warning("queue %s: a success was not recorded: %s", line.queue, error)
         line.later(job, UNRECORDED)
-        self._engine.leased.discard(run)
+        self._runtime.leased_runs.discard(run)
         self.ending -= 1
         self._isolation.left(job)
 
@@ -364,8 +364,8 @@ class Leases:
     async def _abort(self, job: Job, error: BaseException, failed: bool) -> None:
         run, retry = job.run, job.route.retry
         assert run is not None
-        await flow.abort(run, self._side, error)
-        self._engine.leased.discard(run)
+        await finish.abort(run, self._client, error)
+        self._runtime.leased_runs.discard(run)
         attempt, policy = job.attempt, run.policy
         if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
             await self._bury(job, error, attempt, "permanent-failure")
@@ -432,19 +432,19 @@ class Leases:
         await self._chores.finished()
         for job in self._finished:  # the store is away: these come again
             assert job.run is not None
-            self._engine.leased.discard(job.run)
+            self._runtime.leased_runs.discard(job.run)
         self._isolation.leave(self)
 
     async def _return(self, job: Job) -> None:
         run = job.run
         assert run is not None
         run.active = False
-        claim = run.asks()
+        claim = run.claim_request()
         if isinstance(claim, Claim):
-            replies = self._side.settle_block([release(claim, run.answer)])
+            replies = self._client.settle_block([release(claim, run.answer)])
             if not isinstance(replies, list):
                 await replies
-        self._engine.leased.discard(run)
+        self._runtime.leased_runs.discard(run)
         self._line.later(job, 0.0)
         self.ending -= 1
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from effectonce.connections.callers import Caller
 from effectonce.contracts import ConnectionLost
-from effectonce.core.drive import drive
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     AttemptsExhausted,
     ConfigurationError,
@@ -73,7 +73,7 @@ class Plans:
         if self.route.is_async:
             await _empty(transaction)
         else:
-            await asyncio.to_thread(lambda: drive(_empty(transaction)))
+            await asyncio.to_thread(lambda: run_sync(_empty(transaction)))
 
     def _plan(self, job: Job) -> Plan:
         return self.counted[job.delivery.attempt > 1] if job.suspect else self.plain
@@ -104,13 +104,13 @@ class Plans:
             if unit.waits(at):
                 continue
             try:
-                if job.key in self._owed and not drive(self._uncount(job)):
+                if job.key in self._owed and not run_sync(self._uncount(job)):
                     raise _away()
                 self._plan(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 errors[at] = error
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._owed:
-                    drive(self._uncount(job))
+                    run_sync(self._uncount(job))
 
     async def _batch_async(self, unit: Unit) -> bool:
         """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
@@ -134,13 +134,13 @@ class Plans:
         batch = Batch(self.plain)
         while True:
             try:
-                for job in drive(batch.begin(unit.jobs)):
+                for job in run_sync(batch.begin(unit.jobs)):
                     _handle(batch.session.connection, job)
-                    drive(batch.ran(job))
-                drive(batch.finish())
+                    run_sync(batch.ran(job))
+                run_sync(batch.finish())
                 return True
             except BaseException as error:
-                pause = drive(batch.abort(error))
+                pause = run_sync(batch.abort(error))
                 if pause is None:
                     return _all_failed(unit, batch, error)
             time.sleep(pause)

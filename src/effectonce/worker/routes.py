@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from effectonce.core.codec import Codec, json_decoder
-from effectonce.core.flow import Policy
+from effectonce.core.guarded_call.run import Policy
 from effectonce.core.retry import Retry
 from effectonce.durations import Duration
 from effectonce.errors import ConfigurationError, show

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
 from effectonce.handlers import LAZY, refuse_lazy
 
 from .jobs import Job

@@ -18,8 +18,9 @@ from typing import Final, cast
 
 from effectonce.contracts import ConnectionLost
 from effectonce.core.backoff import Backoff
-from effectonce.core.engine import Engine
-from effectonce.core.flow import Run
+from effectonce.core.events import Events
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
@@ -229,22 +230,30 @@ class Transactions:
             await slots.close()
 
 
-class _NoStore:
-    """What a `Run` asks its engine for, where there is none: nothing is leased, so nothing is lost."""
+class _NoStore(Events):
+    """What a `Run` asks its runtime for, where there is none: nothing is leased, so nothing is lost."""
 
-    hooks = ()
-    watched = False
     privacy = None
     monotonic = staticmethod(time.monotonic)
 
 
-_no_store = cast(Engine, _NoStore())
+_no_store = cast(StoreRuntime, _NoStore())
 
 
 def _run_of(job: Job) -> Run:
     policy = job.route.policy
     job.used = 0  # the broker has counted anew since the redrive
     answer = Answer("claimed", attempts=job.tries)
-    run = Run(_no_store, policy, job.key, job.key, b"", b"", None, answer=answer, protected=False)
+    run = Run(
+        runtime=_no_store,
+        policy=policy,
+        key=job.key,
+        stored_key=job.key,
+        owner=b"",
+        fingerprints=b"",
+        parent=None,
+        answer=answer,
+        protected=False,
+    )
     mark(job, run)
     return run

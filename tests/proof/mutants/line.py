@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.core.engine import release
+from effectonce.core.store_runtime import release
 from effectonce.worker import leases
 from effectonce.worker.leases import Leases
 from effectonce.worker.line import Line
@@ -55,7 +55,7 @@ def block_answers_mixed_up(self: Any, jobs: Any, ops: Any, ends: Any, replies: A
 @mutant("F08", Leases, "_unrecorded", "line-L+lapse/1")
 def lost_lease_acked(self: Any, job: Any, error: Exception) -> None:
     """A success that came after its lease is acked, although another runs it again."""
-    self._engine.leased.discard(job.run)
+    self._runtime.leased_runs.discard(job.run)
     self.ending -= 1
     self._line.done([job])
 

@@ -17,7 +17,6 @@ from effectonce.record import (
     Stats,
     Swept,
 )
-from effectonce.stores.memory import NEVER
 
 from .base import Defect, Mutant, fails
 
@@ -131,7 +130,7 @@ class ReadersSeeTheExpired(Mutant):
     def _revive(self) -> None:
         for scope, rows in self._backend.scopes.items():
             for key in rows:
-                self.row(Operation(scope, key)).expires_at = NEVER
+                self.row(Operation(scope, key)).expires_at = None
 
     async def list(self, query: Query) -> Page:
         self._revive()

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
 from effectonce.intents.operations import Operation
 
@@ -213,7 +213,7 @@ class IdempotentTransport(httpx.BaseTransport):
         port = _Port(self._transport, request)
         if self._log is not None:
             port = _LoggedPort(self._transport, request, call, self._log, self._operation)
-        response = drive(call.exchange(port))
+        response = run_sync(call.exchange(port))
         response.stream = _Reading(response, call)
         return response
 

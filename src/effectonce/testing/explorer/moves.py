@@ -73,7 +73,7 @@ def _deliveries(world: World, order: list[Process]) -> list[Move]:
 
 
 def _beat_is_due(process: Process) -> bool:
-    return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.engine.monotonic() for run in process.leased)
+    return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.runtime.monotonic() for run in process.leased)
 
 
 def _time(world: World, idle: bool) -> list[Move]:

@@ -1,6 +1,6 @@
 """What all schedules of one scenario share: the code under test, made once, and how its end is judged.
 
-One stage per tool. Before a process gets a turn its engine is put behind the store handle, so that each has its own
+One stage per tool. Before a process gets a turn its runtime is put behind the store handle, so that each has its own
 connections, heartbeat and waiters, as processes do.
 """
 
@@ -108,7 +108,7 @@ class Stage:
 
     def enter(self, process: Process) -> None:
         """``process`` gets a turn."""
-        self.store._live = process.engine
+        self.store._live = process.runtime
 
     def born(self, world: World, process: Process) -> None:
         """``process`` is new."""
@@ -173,4 +173,4 @@ class Stage:
 
 
 def nowhere() -> Any:
-    raise AssertionError("a process was given a turn without an engine")
+    raise AssertionError("a process was given a turn without an runtime")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Resolution, Swept
 
@@ -104,7 +104,7 @@ def beat(world: World, slot: int, how: str = "") -> None:
     process.log.append(("beat", world.elapsed, how))
     world.tell(f"w{slot}: the heartbeat beats{how and f' ({how})'}")
     process.beat = how
-    process.engine.heartbeat.beat()
+    process.runtime.heartbeat.beat()
     process.beat = ""
 
 
@@ -309,12 +309,12 @@ def sweep_broken(world: World, slot: int) -> None:
     """The sweep of a process fails, which somebody has to be told."""
     world.deaf = True
     world.tell(f"w{slot}: the sweeper gets no answer from the store")
-    engine, told = world.processes[slot].engine, [""]
-    hooks, engine.hooks = engine.hooks, (lambda event: told.append(event.kind),)
+    runtime, told = world.processes[slot].runtime, [""]
+    hooks, runtime.hooks = runtime.hooks, (lambda event: told.append(event.kind),)
     try:
-        engine.heartbeat.sweep(_Away())  # type: ignore[arg-type]
+        runtime.heartbeat.sweep(_Away())  # type: ignore[arg-type]
     finally:
-        engine.hooks = hooks
+        runtime.hooks = hooks
     if "sweep_failed" not in told:
         world.fail("silent", f"w{slot}: the sweep failed, and nobody was told")
 
@@ -329,7 +329,7 @@ def resolve(world: World, key: str, state: Literal["done", "free", "failed"]) ->
     """The operator decides what is in doubt; a message that was parked is delivered again."""
     result = b'1"operator"' if state == "done" else None
     world.tell(f"the operator resolves {key}: {state}")
-    if not drive(world.port.resolve(SCOPE, key, Resolution(state=state, retention=RETENTION, result=result))):
+    if not run_sync(world.port.resolve(SCOPE, key, Resolution(state=state, retention=RETENTION, result=result))):
         world.fail("wedged", f"{key}: in doubt, and the operator cannot resolve it")
     _decided(world, key, state, result)
 
@@ -337,7 +337,7 @@ def resolve(world: World, key: str, state: Literal["done", "free", "failed"]) ->
 def forget(world: World, key: str) -> None:
     """The operator lets a key start anew, whatever has become of it."""
     world.tell(f"the operator makes the store forget {key}")
-    if drive(world.port.forget(SCOPE, key, RETENTION)):  # else it had expired
+    if run_sync(world.port.forget(SCOPE, key, RETENTION)):  # else it had expired
         _decided(world, key, "free", None)
 
 

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from effectonce.core.drive import drive
-from effectonce.core.engine import Engine
-from effectonce.core.flow import Run, current
+from effectonce.core.guarded_call.run import Run, current
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
 
@@ -58,7 +58,7 @@ class Call:
 
 
 class Process:
-    """One worker process: its event loop, its store handle's engine, and what it has in flight."""
+    """One worker process: its event loop, its store handle's runtime, and what it has in flight."""
 
     def __init__(self, world: World, slot: int) -> None:
         self.slot = slot
@@ -73,17 +73,17 @@ class Process:
         self.stopping = False
         self.beat = ""  # how the heartbeat's round trip fares
         self._world = world
-        self._engine: Engine | None = None
+        self._runtime: StoreRuntime | None = None
         self._wire: Wire | None = None
 
     @property
-    def engine(self) -> Engine:
+    def runtime(self) -> StoreRuntime:
         """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
-        if self._engine is None:
+        if self._runtime is None:
             skew = (1, -1, 0)[self.slot % 3] * self._world.stage.skew
             self._wire = Wire(self._world, self, skew)
-            self._engine = Engine(self._wire, sweep_every=None)
-        return self._engine
+            self._runtime = StoreRuntime(self._wire, sweep_every=None)
+        return self._runtime
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         world = self._world
@@ -104,7 +104,7 @@ class Process:
     @property
     def leased(self) -> Collection[Run]:
         """The runs that its heartbeat keeps."""
-        return () if self._engine is None else self._engine.leased
+        return () if self._runtime is None else self._runtime.leased_runs
 
     @property
     def idle(self) -> bool:
@@ -121,9 +121,9 @@ class Process:
         self.loop.close()
         if self._wire is not None:
             self._wire.cut()
-        if self._engine is not None:
-            self._engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
-            self._engine = None
+        if self._runtime is not None:
+            self._runtime.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
+            self._runtime = None
 
 
 class StoreClock:
@@ -304,7 +304,7 @@ class World:
 
     def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
         """Execute ``batch`` at the store, now."""
-        replies = [drive(self.port.run([op]))[0] for op in batch]
+        replies = [run_sync(self.port.run([op]))[0] for op in batch]
         now = self.now()
         for op, reply in zip(batch, replies, strict=True):
             if self.story is not None:
@@ -409,7 +409,7 @@ class World:
         return replies
 
     def sweep(self, limit: int = 500) -> Swept:
-        swept: Swept = drive(self.port.sweep(limit))
+        swept: Swept = run_sync(self.port.sweep(limit))
         self.ledger.swept(self.now())
         self.swept = self.steps
         return swept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.providers import Provider as Described
@@ -81,7 +81,7 @@ class IntentsStage(Stage):
     def finish(self, world: World) -> None:
         for entry in world.broker.unsettled():
             world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
-        listed = len(drive(world.port.list(Query(state="in_doubt"))).records)
+        listed = len(run_sync(world.port.list(Query(state="in_doubt"))).records)
         parked: set[str] = set()
         for key in sorted({entry.key for entry in world.broker.entries}):
             states = {entry.state for entry in world.broker.entries if entry.key == key}

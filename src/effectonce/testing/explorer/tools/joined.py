@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effectonce.connections.callers import session_on
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox import Outbox
@@ -100,7 +100,7 @@ class JoinedStage(IntentsStage):
         for key in sorted({entry.key for entry in world.broker.entries}):
             rows, messages = self.database.effects.count(key), self.sent.count(key)
             charged = key in self.provider.effects
-            record = drive(world.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
+            record = run_sync(world.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
             done = record is not None and record.state == "done"
             if rows > 1 or messages > 1:
                 world.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")

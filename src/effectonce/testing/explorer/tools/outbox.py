@@ -239,7 +239,7 @@ class OutboxStage(InboxStage):
         port: Any = Port(self, world, process)
         broker: Any = self  # of which a lane wants the capabilities only
         settings = Settings(
-            engine=process.engine,
+            runtime=process.runtime,
             outboxes=broker,
             table=None,
             broker=broker,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Query, Record, Settlement
 from effectonce.testing.explorer.finale import delivered
@@ -82,7 +82,7 @@ class RecoveryStage(Stage):
         return self.id_of(key) in world.ledger.ended or self._record(world, key) is not None
 
     def _record(self, world: World, key: str) -> Record | None:
-        return drive(world.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
+        return run_sync(world.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
 
     # -- recoveries
 
@@ -103,7 +103,7 @@ class RecoveryStage(Stage):
 
     def _due(self, world: World) -> int | None:
         """In how many microseconds there may be something to go on with; None: all has come to its end."""
-        left = drive(world.port.list(Query(scope=self.scope, unfinished=True))).records
+        left = run_sync(world.port.list(Query(scope=self.scope, unfinished=True))).records
         if not left and all(entry.key == RECOVERY for entry in world.broker.unsettled()):
             return None
         held = [each.lease_until for each in left if each.state == "claimed" and each.lease_until is not None]

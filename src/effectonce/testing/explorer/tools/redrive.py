@@ -76,7 +76,7 @@ class RedriveStage(GuardStage):
 
     def enter(self, process: Process) -> None:
         super().enter(process)
-        self._behind._live = process.engine
+        self._behind._live = process.runtime
 
     # -- the broker, as `DeadLetterQueue` sees it
 

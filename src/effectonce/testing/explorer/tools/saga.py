@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.drive import drive
-from effectonce.core.flow import current
+from effectonce.core.guarded_call.run import current
+from effectonce.core.run_sync import run_sync
 from effectonce.durations import Duration
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
@@ -110,7 +110,7 @@ class SagaStage(Stage):
     def finish(self, world: World) -> None:
         for entry in world.broker.unsettled():
             world.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
-        in_doubt = len(drive(world.port.list(Query(state="in_doubt"))).records)
+        in_doubt = len(run_sync(world.port.list(Query(state="in_doubt"))).records)
         for key in sorted({entry.key for entry in world.broker.entries}):
             states = {entry.state for entry in world.broker.entries if entry.key == key}
             effects = [effect for effect in self.provider.effects if effect[1:].startswith(f"{key}/")]
