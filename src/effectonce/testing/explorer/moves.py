@@ -94,7 +94,7 @@ def _comes_first(world: World, due: int) -> bool:
 def _sweepable(world: World) -> bool:
     now = world.now()
     return any(
-        row.expires_at <= now or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
+        row.is_expired(now) or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
         for rows in world.backend.scopes.values()
         for row in rows.values()
     )
