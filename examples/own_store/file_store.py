@@ -29,7 +29,7 @@ from effectonce.record import (
     StoredClaim,
     Swept,
     answer_for,
-)  # fmt: skip
+)
 from effectonce.urls import Address
 
 
@@ -197,9 +197,14 @@ def apply(rows: Rows, op: Batchable, now: int) -> Reply:
             return answer
         if isinstance(op, Claim) and row is not None and 0 < op.max_attempts <= row.attempts:
             rows[at] = structs.replace(
-                row, state="failed", error=EXHAUSTED, result=None, changed_at=now, lease_until=None,
+                row,
+                state="failed",
+                error=EXHAUSTED,
+                result=None,
+                changed_at=now,
+                lease_until=None,
                 expires_at=now + op.retention,
-            )  # fmt: skip
+            )
             return Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
         new = Row(  # step 8
             scope=op.scope,

@@ -140,7 +140,16 @@ def block(
     """
     check_scope(scope)
     options = policy_options(
-        mode, lease, retention, wait, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+        mode=mode,
+        lease=lease,
+        retention=retention,
+        wait=wait,
+        max_attempts=max_attempts,
+        max_run=max_run,
+        on_error=on_error,
+        on_lapse=on_lapse,
+        on_store_error=on_store_error,
+        permanent=permanent,
     )
     policy = Policy(scope=scope, codec=Codec(returns, store.max_result), **options)
     return Block(store, policy, encode_key(key), b"" if payload is ... else fingerprints(payload))

@@ -384,6 +384,15 @@ def once(
         returns=returns,
         run_without_key=choice("on_missing_key", on_missing_key, "run", "raise"),
         **policy_options(
-            mode, lease, retention, wait, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+            mode=mode,
+            lease=lease,
+            retention=retention,
+            wait=wait,
+            max_attempts=max_attempts,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            on_store_error=on_store_error,
+            permanent=permanent,
         ),
     )

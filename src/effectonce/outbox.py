@@ -276,5 +276,7 @@ def _params(dialect: Dialect, rows: Sequence[Row]) -> list[Any]:
     values = [value for row in rows for value in row]
     if dialect != "mysql":
         return values
-    return [value.encode().hex() if type(value) is str else value.hex() if type(value) is bytes else value
-            for value in values]  # fmt: skip
+    return [
+        value.encode().hex() if type(value) is str else value.hex() if type(value) is bytes else value
+        for value in values
+    ]

@@ -80,7 +80,15 @@ class Idempotency:
         if not isinstance(key, str) and not callable(key):
             raise ConfigurationError("key= takes the name of a header, or a function of the message")
         options = policy_options(
-            "lease", lease, retention, None, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+            mode="lease",
+            lease=lease,
+            retention=retention,
+            max_attempts=max_attempts,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            on_store_error=on_store_error,
+            permanent=permanent,
         )
         self.store = store
         self.key = key

@@ -86,8 +86,15 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
 class Operation(Generic[Req, Res]):
     """A function under `Intents.operation`: called with a request and a key, it happens once."""
 
-    def __init__(self, intents: Book, function: Callable[..., Any], provider: Provider, terms: Terms, policy: Policy,
-                 request: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        intents: Book,
+        function: Callable[..., Any],
+        provider: Provider,
+        terms: Terms,
+        policy: Policy,
+        request: Any,
+    ) -> None:
         self._intents = intents
         self._function = function
         self.is_async = is_async(function)

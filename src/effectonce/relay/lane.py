@@ -206,10 +206,17 @@ class Lane:
         for row, error in sending.failures:
             parked = sending.verdicts[row.seq].state == "parked"
             what = "and parked" if parked else "and is tried again"
-            log.warning("message %s to %s was refused (attempt %d) %s: %s", row.message_id, row.destination,
-                        row.attempts, what, error)  # fmt: skip
-            runtime.emit("parked" if parked else "publish_failed", row.destination, row.id, row.attempts,
-                        detail=str(error))  # fmt: skip
+            log.warning(
+                "message %s to %s was refused (attempt %d) %s: %s",
+                row.message_id,
+                row.destination,
+                row.attempts,
+                what,
+                error,
+            )
+            runtime.emit(
+                "parked" if parked else "publish_failed", row.destination, row.id, row.attempts, detail=str(error)
+            )
         if runtime.hooks:
             for row in sending.rows:
                 if sending.verdicts[row.seq].state == "published":

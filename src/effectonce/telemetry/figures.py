@@ -36,7 +36,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Literal["sum", "max"]]] = {
     "effectonce_in_hand": ("Messages received and not settled.", ("queue", "worker"), "sum"),
     "effectonce_running": ("Messages claimed and not ended.", ("queue", "worker"), "sum"),
     "effectonce_ready": ("Whether it consumes, or relays, and is not stopping.", ("what",), "max"),
-}  # fmt: skip
+}
 DELIVERIES = "effectonce_deliveries"
 BATCHES = "effectonce_batch_size"
 

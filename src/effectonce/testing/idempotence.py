@@ -108,10 +108,8 @@ def assert_idempotent(
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(
-                aassert_idempotent(
-                    handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs
-                )
-            )  # fmt: skip
+                aassert_idempotent(handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs)
+            )
         raise WrongColour("an event loop is running: await aassert_idempotent(…) instead")
     return _passed(run_sync(_report(handler, args, kwargs, effects, store, reset, strict)))
 

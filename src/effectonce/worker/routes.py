@@ -108,7 +108,16 @@ def make_route(
     scope = f"{queue}/{type or '*'}/{consumer}" if scope is None else scope
     check_scope(scope)
     own_lease = DEFAULT_LEASE if lease is None else lease
-    options = policy_options(mode, own_lease, retention, None, None, max_run, on_error, on_lapse, "raise", permanent)
+    options = policy_options(
+        mode=mode,
+        lease=own_lease,
+        retention=retention,
+        max_run=max_run,
+        on_error=on_error,
+        on_lapse=on_lapse,
+        on_store_error="raise",
+        permanent=permanent,
+    )
     return Route(
         queue=queue,
         type=type,

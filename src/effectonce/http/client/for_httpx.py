@@ -78,9 +78,13 @@ class _LoggedPort(_Port):
     """Sends what was written down before."""
 
     def __init__(
-        self, transport: httpx.BaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        self,
+        transport: httpx.BaseTransport,
+        request: httpx.Request,
+        call: Call,
+        log: IntentLog,
         operation: Operation[Request, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
         self._call = call
@@ -116,9 +120,13 @@ class _AsyncPort:
 
 class _AsyncLoggedPort(_AsyncPort):
     def __init__(
-        self, transport: httpx.AsyncBaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        self,
+        transport: httpx.AsyncBaseTransport,
+        request: httpx.Request,
+        call: Call,
+        log: IntentLog,
         operation: Operation[Request, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
         self._call = call
