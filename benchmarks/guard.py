@@ -215,14 +215,14 @@ def sqlite(scale: float) -> Iterator[Table]:
 
 def two_statements(path: str, synchronous: str) -> Handler:
     """The store's own claim and settlement, run through the `sqlite3` module on a file of its own."""
-    from effectonce.core.drive import drive
+    from effectonce.core.run_sync import run_sync
 
     url = f"sqlite:///{path}?synchronous={synchronous}"
     with eo.connect(url, sweep_every=None) as store:
         store.migrate()
-        port: Any = store.engine.backend.sync_port()
+        port: Any = store.runtime.backend.sync_port()
         claim, settle = port._claim_sql, port._settle_sql
-        drive(port.close())
+        run_sync(port.close())
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(
         f"PRAGMA journal_mode=WAL; PRAGMA synchronous={synchronous}; PRAGMA wal_autocheckpoint=4000"
@@ -261,13 +261,13 @@ def claim_and_complete(store: eo.Store) -> Handler:
     """The store's own part of a guarded call, through the group, without the guard around it."""
     from effectonce.record import Settlement
 
-    side = store.engine.sync_side()
-    bits = store.engine.random_bits
+    client = store.runtime.sync_client()
+    bits = store.runtime.random_bits
 
     def pair(payment_id: str, amount: int) -> None:
         owner = bits(128).to_bytes(16, "little")
-        answer = side.claim(Claim("pair", payment_id, owner, 30_000_000, 10**12))
-        side.settle(Settlement("pair", payment_id, owner, answer.token, "done", 10**12, b"14200"))
+        answer = client.claim(Claim("pair", payment_id, owner, 30_000_000, 10**12))
+        client.settle(Settlement("pair", payment_id, owner, answer.token, "done", 10**12, b"14200"))
 
     return pair
 
@@ -451,31 +451,31 @@ def postgres(scale: float) -> Iterator[Table]:
 
 def million(scale: float) -> Iterator[Table]:
     """Claims in batches on an empty store and on one that knows a million operations, all done, of equal settings."""
-    from effectonce.core.drive import drive
+    from effectonce.core.run_sync import run_sync
     from effectonce.record import Settlement
 
     live = max(20_000, int(1_000_000 * scale))
     count = max(1280, int(12_800 * scale))
 
     def fill(store: eo.Store, keys: list[str], settled: bool = True) -> None:
-        port = store.engine.backend.sync_port()
+        port = store.runtime.backend.sync_port()
         for start in range(0, len(keys), 128):
             batch = sorted(keys[start : start + 128])
-            answers: Any = drive(port.run([Claim("fill", key, b"o" * 16, 10**10, 10**12) for key in batch]))
+            answers: Any = run_sync(port.run([Claim("fill", key, b"o" * 16, 10**10, 10**12) for key in batch]))
             tokens = zip(batch, (answer.token for answer in answers), strict=True)
             if not settled:
                 continue
-            drive(port.run([Settlement("fill", key, b"o" * 16, token, "done", 10**12) for key, token in tokens]))
-        drive(port.close())
+            run_sync(port.run([Settlement("fill", key, b"o" * 16, token, "done", 10**12) for key, token in tokens]))
+        run_sync(port.close())
 
     def claims(store: eo.Store, count: int) -> Callable[[int], float]:
-        port = store.engine.backend.sync_port()
+        port = store.runtime.backend.sync_port()
 
         def measure(number: int) -> float:
             keys = fresh(count)
             batches = [sorted(keys[start : start + 128]) for start in range(0, count, 128)]
             ops = [[Claim("probe", key, b"o" * 16, 10**10, 10**12) for key in batch] for batch in batches]
-            return rate(count, lambda: [drive(port.run(batch)) for batch in ops])
+            return rate(count, lambda: [run_sync(port.run(batch)) for batch in ops])
 
         return measure
 
@@ -540,27 +540,29 @@ def redis_bytes(url: str, keys: list[str]) -> tuple[float, float]:
     """What a Redis uses for a claimed key, and for the same key when it is done without a result."""
     import redis as client_library
 
-    from effectonce.core.drive import drive
+    from effectonce.core.run_sync import run_sync
     from effectonce.record import Settlement
 
     owner = b"o" * 16
     batches = [sorted(keys[start : start + 128]) for start in range(0, len(keys), 128)]
     with contextlib.closing(client_library.Redis.from_url(url)) as client:
-        port: Any = eo.connect(url, sweep_every=None).engine.backend.sync_port()
-        drive(port.check())
+        port: Any = eo.connect(url, sweep_every=None).runtime.backend.sync_port()
+        run_sync(port.check())
 
         def used() -> int:
             return int(client.info("memory")["used_memory"])
 
         before = used()
-        answers = [drive(port.run([Claim("fill", key, owner, 10**10, 10**12) for key in batch])) for batch in batches]
+        answers = [
+            run_sync(port.run([Claim("fill", key, owner, 10**10, 10**12) for key in batch])) for batch in batches
+        ]
         tokens = [[answer.token for answer in each] for each in answers]
         claimed = used() - before
         for batch, each in zip(batches, tokens, strict=True):
             pairs = zip(batch, each, strict=True)
-            drive(port.run([Settlement("fill", key, owner, token, "done", 10**12) for key, token in pairs]))
+            run_sync(port.run([Settlement("fill", key, owner, token, "done", 10**12) for key, token in pairs]))
         done = used() - before
-        drive(port.close())
+        run_sync(port.close())
     return claimed / len(keys), done / len(keys)
 
 

@@ -193,7 +193,7 @@ def leases(scale: float) -> Iterator[Table]:
     published = max(1000, int(100_000 * scale))
     with servers.postgres(durable=True) as postgres, asyncio.Runner() as loop:
         shop = Shop(postgres.url)
-        backend: Any = shop.store.engine.backend
+        backend: Any = shop.store.runtime.backend
 
         def beside(others: int) -> Callable[[int], float]:
             async def lease(count: int) -> float:

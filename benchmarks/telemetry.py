@@ -124,7 +124,7 @@ def without_telemetry(folder: Path) -> Any:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes out ``if watched: …``, ``if engine.hooks: …``, ``if engine.tracer …``, ``run.tell(…)`` and their fields;
+    """Takes out ``if watched: …``, ``if engine.hooks: …``, ``if engine.tracer …``, ``run.emit(…)`` and their fields;
     renames imports."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:

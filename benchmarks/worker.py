@@ -379,11 +379,11 @@ def duplicates(scale: float) -> Iterator[Table]:
                 message for at, message in enumerate(distinct) for message in [message] * (2 if at % 10 == 0 else 1)
             ]
             await fill(broker, queue, flow)
-            hooks, store.engine.hooks = store.engine.hooks, (told,)
+            hooks, store.runtime.hooks = store.runtime.hooks, (told,)
             try:
                 return await consume(worker, len(flow), lambda: seen)
             finally:
-                store.engine.hooks = hooks
+                store.runtime.hooks = hooks
 
         yield Table(
             "50 concurrent handlers of 5 ms, one in ten delivered twice",

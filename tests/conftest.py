@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
 from tests.harness import process, servers, shared, tiers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited

@@ -25,9 +25,10 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
+    StoredClaim,
     Swept,
-    standing,
-)  # fmt: skip
+    answer_for,
+)
 from effectonce.values.clocks import SystemClock
 from effectonce.values.urls import Address
 
@@ -175,11 +176,8 @@ class FilePort:
 
 def answer_of(row: Row, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
     """Steps 2 to 7 of a claim, which are the same for every store."""
-    return standing(
-        row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
-        row.lease_until, row.fingerprint, row.result, row.error, row.note,
-        fingerprints=fingerprints, now=now, claimant=claimant,
-    )  # fmt: skip
+    stored = StoredClaim(*(getattr(row, name) for name in StoredClaim.__struct_fields__))
+    return answer_for(stored, fingerprints=fingerprints, now=now, claimant=claimant)
 
 
 def apply(rows: Rows, op: Batchable, now: int) -> Reply:
@@ -199,9 +197,14 @@ def apply(rows: Rows, op: Batchable, now: int) -> Reply:
             return answer
         if isinstance(op, Claim) and row is not None and 0 < op.max_attempts <= row.attempts:
             rows[at] = structs.replace(
-                row, state="failed", error=EXHAUSTED, result=None, changed_at=now, lease_until=None,
+                row,
+                state="failed",
+                error=EXHAUSTED,
+                result=None,
+                changed_at=now,
+                lease_until=None,
                 expires_at=now + op.retention,
-            )  # fmt: skip
+            )
             return Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
         new = Row(  # step 8
             scope=op.scope,

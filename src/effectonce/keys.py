@@ -15,14 +15,11 @@ from __future__ import annotations
 import enum
 import inspect
 import math
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from operator import itemgetter
 from typing import Any, Final
 
 from .errors import ConfigurationError, InvalidKey, MissingKey, show
@@ -44,7 +41,6 @@ __all__ = [
     "digest",
     "encode_key",
     "extractor",
-    "position",
     "time_window",
 ]
 
@@ -87,12 +83,6 @@ def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signa
     return _extract(spec, _Handler(handler), name)
 
 
-def position(spec: FingerprintSpec, handler: Callable[..., Any]) -> int:
-    """Where in a call's ``args`` the value stands that ``spec`` names, where that is an argument itself and not a part
-    of one; else further out than any."""
-    return _Handler(handler).position(spec)
-
-
 def _extract(spec: FingerprintSpec, handler: _Handler, name: str) -> Extract:
     if isinstance(spec, str):
         return _path(spec, handler, name)
@@ -125,11 +115,11 @@ class _Handler:
     def __str__(self) -> str:
         return ", ".join(self.parameters) or "none"
 
-    def position(self, part: object) -> int:
-        """Where the argument stands that ``part`` names, if it is one that can be given by position."""
+    def position(self, part: object) -> int | None:
+        """The index of the positional argument that ``part`` names; None: it cannot be given by position."""
         parameter = self.parameters.get(part) if isinstance(part, str) else None
         if parameter is None or parameter.kind in (*_VARIADIC, parameter.KEYWORD_ONLY):
-            return sys.maxsize
+            return None
         return list(self.parameters).index(parameter.name)
 
     def fetch(self, name: str) -> Extract:
@@ -145,7 +135,7 @@ class _Handler:
         keyword = None if kind is parameter.POSITIONAL_ONLY else name
 
         def fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if len(args) > position:
+            if position is not None and len(args) > position:
                 return args[position]
             if keyword in kwargs:
                 return kwargs[keyword]
@@ -192,16 +182,11 @@ def _path(path: str, handler: _Handler, name: str) -> Extract:
 
 
 def _step(value: Any, step: str) -> Any:
-    if _is_mapping(value.__class__):
+    if isinstance(value, Mapping):
         return value.get(step, _ABSENT)  # not [step]: a defaultdict would invent the key
     if isinstance(value, list | tuple) and step.isdecimal():
         return value[int(step)] if int(step) < len(value) else _ABSENT
     return getattr(value, step, _ABSENT)
-
-
-@lru_cache(maxsize=256)
-def _is_mapping(kind: type) -> bool:  # asking the abstract class each time took longer than the whole step
-    return issubclass(kind, Mapping)
 
 
 def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> Extract:
@@ -210,16 +195,7 @@ def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> 
     if any(isinstance(part, tuple | _TimeWindow) for part in parts):
         raise ConfigurationError(f"{name}={show(repr(parts))} is nested; write all parts in one tuple")
     fetches = [_extract(part, handler, name) for part in parts]
-    positions = [handler.position(part) for part in parts]
-    last = max(positions)
-    if last == sys.maxsize or len(parts) == 1:
-        return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
-    together = itemgetter(*positions)
-
-    def fetch_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        return together(args) if len(args) > last else tuple([fetch(args, kwargs) for fetch in fetches])
-
-    return fetch_all
+    return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
 
 
 def _function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:

@@ -9,10 +9,7 @@ from .broker import (
     connect_broker as connect_broker,
 )
 from .contracts import Event as Event
-from .core.flow import (
-    Run as Run,
-    current as current,
-)
+from .core.guarded_call.run import Run as Run, current as current
 from .core.retry import Retry as Retry
 from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue, bypass_external_effects as bypass_external_effects
 from .errors import (

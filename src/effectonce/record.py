@@ -8,7 +8,7 @@ clock; spans are microseconds too. One claim, one settlement or one renewal is o
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -18,21 +18,8 @@ State = Literal["claimed", "done", "failed", "in_doubt", "free"]
 Settled = Literal["done", "failed", "in_doubt", "free"]
 Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
-S = TypeVar("S", bound=Struct)
-
 #: The stored error of a record that failed because no attempt was left (`failed` with this: `exhausted`).
 EXHAUSTED = b'1{"code":"attempts-exhausted"}'
-
-
-def written_often(cls: type[S]) -> type[S]:
-    """For a Struct with ``gc=False``: its fields are written as those of any class with slots, six times as fast.
-
-    msgspec's own way looks, at every write, whether the cycle collector is to know of it now, and so hides from Python
-    that there is a slot. It gives each class that way when it is made; a subclass has it again.
-    """
-    for name in ("__setattr__", "__delattr__"):
-        setattr(cls, name, getattr(object, name))
-    return cls
 
 
 class Operation(Struct, gc=False):
@@ -228,43 +215,57 @@ Batchable = Claim | Look | Settlement | Note | Renewal | Remember
 Reply = Answer | bool | Exception
 
 
-def standing(
-    state: str,
-    owner: bytes,
-    token: int,
-    attempts: int,
-    generation: int,
-    lapsed: bool,
-    doubt_on_lapse: bool,
-    lease_until: int | None,
-    fingerprint: bytes | None,
-    result: bytes | None,
-    error: bytes | None,
-    note: bytes | None = None,
-    *,
-    fingerprints: bytes,
-    now: int,
-    claimant: bytes | None = None,
-) -> Answer | None:
-    """What an unexpired record with these fields answers: steps 2 to 7 of a claim by ``claimant``, or of a look.
+FINGERPRINT_SIZE: Final = 33  # bytes of one fingerprint: its algorithm's version, and a SHA-256
 
-    None: it is there to be taken. ``in_doubt`` of a record that is ``claimed``: a claim moves it there. Raises
+
+def split_fingerprints(fingerprints: bytes) -> list[bytes]:
+    """The fingerprints of one payload, one for each version of the algorithm, the newest first."""
+    return [fingerprints[at : at + FINGERPRINT_SIZE] for at in range(0, len(fingerprints), FINGERPRINT_SIZE)]
+
+
+def first_fingerprint(fingerprints: bytes) -> bytes:
+    """The fingerprint that is stored; b"" where there is none."""
+    return fingerprints[:FINGERPRINT_SIZE]
+
+
+class StoredClaim(Struct):
+    """The fields of a stored record that decide what a claim is answered. SQL stores select them in this order."""
+
+    state: str
+    owner: bytes
+    token: int
+    attempts: int
+    generation: int
+    lapsed: bool
+    doubt_on_lapse: bool
+    lease_until: int | None  # when its last lease ends; it counts while the record is claimed
+    fingerprint: bytes | None
+    result: bytes | None
+    error: bytes | None
+    note: bytes | None = None
+
+
+def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
+    """What an unexpired record answers: rules 2 to 7 of `contracts.Port.run`, of a claim by ``claimant`` or of a look.
+
+    None: it is there to be taken. ``in_doubt`` where the record is ``claimed``: a claim moves it there. Raises
     `CorruptRecord` for fields that no store writes.
     """
-    if fingerprints and fingerprint and fingerprints.find(fingerprint) % 33:  # -1, not found, leaves 32
+    if fingerprints and stored.fingerprint and stored.fingerprint not in split_fingerprints(fingerprints):
         return Answer("mismatch")
-    if state == "done":
-        return Answer("done", token, attempts, generation, result)
-    if state == "failed":
-        return Answer("exhausted" if error == EXHAUSTED else "failed", token, attempts, generation, None, error)
-    if state == "in_doubt":
-        return Answer("in_doubt", token, attempts, generation)
-    if state == "claimed" and isinstance(lease_until, int):
-        if owner == claimant:
-            return Answer("claimed", token, attempts, generation, None, None, 0.0, bool(lapsed), note)
-        if now < lease_until:
-            return Answer("in_progress", token, attempts, generation, None, None, (lease_until - now) / 1e6)
-        return Answer("in_doubt", token, attempts, generation) if doubt_on_lapse else None
-    if state == "free":
+    counts = (stored.token, stored.attempts, stored.generation)
+    if stored.state == "done":
+        return Answer("done", *counts, result=stored.result)
+    if stored.state == "failed":
+        return Answer("exhausted" if stored.error == EXHAUSTED else "failed", *counts, error=stored.error)
+    if stored.state == "in_doubt":
+        return Answer("in_doubt", *counts)
+    if stored.state == "claimed" and isinstance(stored.lease_until, int):
+        if stored.owner == claimant:
+            return Answer("claimed", *counts, lapsed=bool(stored.lapsed), note=stored.note)
+        if now < stored.lease_until:
+            return Answer("in_progress", *counts, retry_after=(stored.lease_until - now) / 1e6)
+        return Answer("in_doubt", *counts) if stored.doubt_on_lapse else None
+    if stored.state == "free":
         return None
-    raise CorruptRecord(f"a record is stored in the state {show(state)!r}, which no store writes so; delete it")
+    raise CorruptRecord(f"a record is stored in the state {show(stored.state)!r}, which no store writes so; delete it")

@@ -11,11 +11,11 @@ from typing import Any, Literal, Self, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Fresh, Hook, Port
 from .core.codec import ABANDONED, encode_untyped
-from .core.drive import drive
-from .core.engine import Engine
 from .core.privacy import VERSION as SEALED
 from .core.privacy import Privacy
 from .core.registry import load, url_in_environment
+from .core.run_sync import run_sync
+from .core.store_runtime import StoreRuntime
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
 from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
 from .values.durations import Duration, micros
@@ -66,27 +66,27 @@ class Store:
         self._hooks = tuple(hooks)
         self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
         self._make = backend if callable(backend) else None
-        self._live: Engine | None = None if callable(backend) else self._engine_on(backend)
+        self._live: StoreRuntime | None = None if callable(backend) else self._runtime_on(backend)
         self._opening = threading.Lock()
         self._scopes: dict[str, weakref.ref[Any]] = {}
 
-    def _engine_on(self, backend: Backend) -> Engine:
-        return Engine(backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every)
+    def _runtime_on(self, backend: Backend) -> StoreRuntime:
+        return StoreRuntime(backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every)
 
     @property
-    def engine(self) -> Engine:
+    def runtime(self) -> StoreRuntime:
         """What runs behind this handle; `testing.override` puts another's in its place."""
         live = self._live
         if live is None:
             with self._opening:
                 if self._live is None:
-                    self._live = self._engine_on(self._make())  # type: ignore[misc]
+                    self._live = self._runtime_on(self._make())  # type: ignore[misc]
                 live = self._live
         return live
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.engine.backend.capabilities
+        return self.runtime.backend.capabilities
 
     @property
     def private(self) -> bool:
@@ -100,7 +100,7 @@ class Store:
 
     def add_hook(self, hook: Hook) -> None:
         """Call ``hook`` with every `Event` from now on; once with each, however often it is added."""
-        with self._opening:  # an engine that opens meanwhile would not be told of it
+        with self._opening:  # an runtime that opens meanwhile would not be told of it
             if hook not in self._hooks:
                 self._hooks = (*self._hooks, hook)
             if self._live is not None:
@@ -166,9 +166,9 @@ class Store:
         span = micros(retention, "retention")
         stored = self._stored(scope, key)
         forgotten = self._tell(lambda port: port.forget(scope, stored, span))
-        self.engine.waiters.wake((scope, stored))
+        self.runtime.waiters.wake((scope, stored))
         if forgotten:
-            self.engine.emit("forgotten", scope, encode_key(key))
+            self.runtime.emit("forgotten", scope, encode_key(key))
         return forgotten
 
     def resolve(
@@ -192,11 +192,11 @@ class Store:
         if record is None:
             raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
         body = encode_untyped(result) if outcome == "done" and result is not ... else None
-        if body is not None and self.engine.privacy is None:
+        if body is not None and self.runtime.privacy is None:
             self._require_public(record)
         error = ABANDONED if outcome == "abandon" else None
-        if self.engine.privacy is not None:
-            body, error = (self.engine.privacy.seal(each, scope, stored, record.generation) for each in (body, error))
+        if self.runtime.privacy is not None:
+            body, error = (self.runtime.privacy.seal(each, scope, stored, record.generation) for each in (body, error))
         states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
         if outcome not in states:
             raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
@@ -205,9 +205,9 @@ class Store:
         )
         if not self._tell(lambda port: port.resolve(scope, stored, resolution)):
             raise NotInDoubt(f"{about} is {record.state}, not in doubt; nothing was changed")
-        self.engine.waiters.wake((scope, stored))
+        self.runtime.waiters.wake((scope, stored))
         if not quiet:
-            self.engine.emit("resolved", scope, encode_key(key), detail=f"{outcome} by {who or 'this program'}")
+            self.runtime.emit("resolved", scope, encode_key(key), detail=f"{outcome} by {who or 'this program'}")
 
     def _require_public(self, record: Record) -> None:
         """Refuse to write a result in the clear that only a handle with ``private=`` could have sealed, and would read.
@@ -247,42 +247,42 @@ class Store:
 
     def schema_sql(self) -> str:
         """The schema, for those who run their own migrations; '' where the store has none."""
-        return self.engine.backend.schema_sql()
+        return self.runtime.backend.schema_sql()
 
     def _stored(self, scope: str, key: Key) -> str:
         text = encode_key(key)
-        privacy = self.engine.privacy
+        privacy = self.runtime.privacy
         return text if privacy is None else privacy.hide(scope, text)
 
     def _ask(self, ask: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-        engine = self.engine
-        with engine.people_lock:
-            port = engine.people()
+        runtime = self.runtime
+        with runtime.admin_lock:
+            port = runtime.admin_port()
             for _ in range(5):
                 try:
-                    return drive(ask(port))
+                    return run_sync(ask(port))
                 except ConnectionLost as error:
                     failure: Exception = error
                 except Contention as error:
                     failure = error
-            raise StoreUnavailable(f"{engine.backend!r} did not answer: {failure}") from failure
+            raise StoreUnavailable(f"{runtime.backend!r} did not answer: {failure}") from failure
 
     def _tell(self, tell: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
         """As `_ask`, for what must not be applied twice: it is never repeated once it may have been applied."""
         self._ask(lambda port: port.now())  # so that a connection that died while idle is not met by what follows
-        engine = self.engine
-        with engine.people_lock:
+        runtime = self.runtime
+        with runtime.admin_lock:
             for _ in range(5):
                 try:
-                    return drive(tell(engine.people()))
+                    return run_sync(tell(runtime.admin_port()))
                 except Contention as error:
                     failure: Exception = error
                 except ConnectionLost as error:
                     raise StoreUnavailable(
-                        f"the connection to {engine.backend!r} broke before it answered: this may have been applied; "
+                        f"the connection to {runtime.backend!r} broke before it answered: this may have been applied; "
                         "look at the record (store.get) before you repeat it"
                     ) from error
-            raise StoreUnavailable(f"{engine.backend!r} did not answer: {failure}") from failure
+            raise StoreUnavailable(f"{runtime.backend!r} did not answer: {failure}") from failure
 
     # -- the end
 

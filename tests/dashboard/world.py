@@ -111,14 +111,14 @@ class World:
         return self
 
     def _records(self) -> None:
-        port = self.store.engine.people()
-        from effectonce.core.drive import drive
+        port = self.store.runtime.admin_port()
+        from effectonce.core.run_sync import run_sync
 
         def settled(scope: str, key: str, state: Any, **more: Any) -> None:
             owner = bytes([len(key) % 250 + 1]) * 16
-            (answer,) = drive(port.run([Claim(scope, key, owner, 30 * SECOND, 86_400 * 30 * SECOND)]))
+            (answer,) = run_sync(port.run([Claim(scope, key, owner, 30 * SECOND, 86_400 * 30 * SECOND)]))
             if state != "claimed":
-                drive(port.run([Settlement(scope, key, owner, answer.token, state, 86_400 * 30 * SECOND, **more)]))
+                run_sync(port.run([Settlement(scope, key, owner, answer.token, state, 86_400 * 30 * SECOND, **more)]))
 
         for n in range(60):
             settled("charge-card", f"pay_{n:04}", "done", result=b'1{"receipt":"rc_%d","amount":4200}' % n)

@@ -14,6 +14,7 @@ from msgspec import structs
 import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.contracts import Packet
+from effectonce.core.run_sync import run_sync
 from effectonce.message import REDRIVEN
 from effectonce.record import Claim
 from tests.worker.bench import Bench, paid, serving, until
@@ -86,25 +87,28 @@ async def test_f51_a_dry_run_says_what_would_become_of_each_and_changes_nothing(
     messages = {name: paid(number, id=name) for number, name in enumerate(names)}
     await shop.bury(*messages.values())
     store, scope = shop.bench.store, SCOPE
-    port: Any = store.engine.backend.sync_port()
+    port: Any = store.runtime.backend.sync_port()
 
     def claimed(name: str) -> Any:
         claim = Claim(scope, name, name.ljust(16).encode(), 60_000_000, 10**12)
-        return claim, port.claim(claim)
+        return claim, run_sync(port.run([claim]))[0]
 
     def settled(name: str, state: Any) -> None:
         from effectonce.record import Settlement
 
         claim, answer = claimed(name)
-        assert port.settle(Settlement(scope, name, claim.owner, answer.token, state, 10**12, error=b'1{"code":"x"}'))
+        settlement = Settlement(scope, name, claim.owner, answer.token, state, 10**12, error=b'1{"code":"x"}')
+        assert run_sync(port.run([settlement])) == [True]
 
-    store.engine.backend.scopes[scope].pop("execute")  # type: ignore[attr-defined]
+    store.runtime.backend.scopes[scope].pop("execute")  # type: ignore[attr-defined]
     settled("no-op", "done")
     settled("failed", "failed")
     settled("in-doubt", "in_doubt")
     claimed("in-progress")
     store.forget(scope, "mismatch")
-    port.claim(Claim(scope, "mismatch", b"another payload.", 60_000_000, 10**12, fingerprints=b"\1" + b"x" * 32))
+    run_sync(
+        port.run([Claim(scope, "mismatch", b"another payload.", 60_000_000, 10**12, fingerprints=b"\1" + b"x" * 32)])
+    )
     report = await shop.dlq.aredrive(dry_run=True)
     assert {each.dead.packet.id: each.fate for each in report} == {name: name for name in names}
     assert not any(each.sent for each in report)

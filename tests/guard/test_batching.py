@@ -25,7 +25,7 @@ import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core import thread_group
 from effectonce.core.batching import AsyncGroup, exchange, pause_thread
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.core.thread_group import ThreadGroup
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
 
@@ -376,7 +376,7 @@ class Script:
 
 
 def send(port: Script, *keys: str) -> list[Any]:
-    return list(drive(exchange(port, [claim(key) for key in keys], pause_thread)))  # type: ignore[arg-type]
+    return list(run_sync(exchange(port, [claim(key) for key in keys], pause_thread)))  # type: ignore[arg-type]
 
 
 def test_a_lost_connection_is_tried_once_more() -> None:

@@ -13,8 +13,8 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core import events
-from effectonce.core.engine import Engine
 from effectonce.core.events import Events
+from effectonce.core.store_runtime import StoreRuntime
 
 
 class Lock:
@@ -67,7 +67,9 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.parametrize("make", [Events, lambda: Engine(MemoryBackend(), sweep_every=None)], ids=["worker", "store"])
+@pytest.mark.parametrize(
+    "make", [Events, lambda: StoreRuntime(MemoryBackend(), sweep_every=None)], ids=["worker", "store"]
+)
 def test_a_fork_while_a_hook_is_added_does_not_hang_the_child(make: Any) -> None:
     told = make()
     with events._adding:

@@ -23,8 +23,8 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import ConnectionLost
-from effectonce.core.drive import Pending, drive
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.run_sync import Pending, run_sync
 from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock, override
 from tests.harness.faulty import FaultyBackend, down
@@ -130,7 +130,7 @@ def test_f10_a_handler_learns_that_its_lease_is_lost(
         told.append(eo.current().lease_lost)
         clock.advance("29s")
         told.append(eo.current().lease_lost)
-        store.engine.heartbeat.beat()
+        store.runtime.heartbeat.beat()
         clock.advance("29s")
         told.append(eo.current().lease_lost)
         clock.advance("2s")
@@ -148,7 +148,7 @@ def test_f10_a_refused_heartbeat_tells_the_handler_at_once(
         clock.advance("10s")
         store.forget(eo.GLOBAL, "p1")
         assert not eo.current().lease_lost
-        store.engine.heartbeat.beat()
+        store.runtime.heartbeat.beat()
         assert eo.current().lease_lost
 
     with pytest.raises(eo.LeaseLost):
@@ -163,11 +163,11 @@ def test_the_heartbeat_stops_at_max_run(store: eo.Store, colour: Colour, clock: 
     def charge(k: str) -> None:
         for _ in range(6):
             clock.advance("10s")
-            store.engine.heartbeat.beat()
+            store.runtime.heartbeat.beat()
             assert not eo.current().lease_lost
         for _ in range(4):
             clock.advance("10s")
-            store.engine.heartbeat.beat()
+            store.runtime.heartbeat.beat()
         assert eo.current().lease_lost
 
     charge("p1")
@@ -227,12 +227,14 @@ def test_f16_an_interruption_just_before_the_handler_releases_its_key(
 ) -> None:
     charge = colour.once(store, scope="charge", key="k")(lambda k: 7)
 
+    enter = Run.enter
+
     def interrupted(run: Run) -> None:
-        running.set(run)
+        enter(run)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("effectonce.guard.once.set_running", interrupted)
+        patch.setattr(Run, "enter", interrupted)
         with pytest.raises(KeyboardInterrupt):
             charge("p1")
     record = store.get("charge", "p1")
@@ -398,7 +400,7 @@ def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend,
     lost = [True]
     faulty.after = lambda op: ConnectionLost("reset") if lost and lost.pop() else None
     claim = Claim("s", "k", b"o" * 16, 30_000_000, 10**9)
-    (reply,) = drive(exchange(faulty.sync_port(), [claim], pause_thread))
+    (reply,) = run_sync(exchange(faulty.sync_port(), [claim], pause_thread))
     assert not isinstance(reply, Exception | bool)
     assert (reply.kind, reply.attempts) == ("claimed", 1)
 
@@ -467,7 +469,7 @@ async def test_f72_a_blocking_wait_inside_a_running_loop_raises(store: eo.Store)
 
 def drive_claim(store: eo.Store) -> None:
     claim = Claim("charge", "p1", b"another".ljust(16), 30_000_000, 10**9)
-    store.engine.sync_side().claim(claim)
+    run_sync(store.runtime.sync_client().claim(claim))
 
 
 def test_f65_hostile_keys_cannot_forge_log_lines_or_repaint_a_terminal(store: eo.Store, colour: Colour) -> None:

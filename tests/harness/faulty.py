@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend, MemoryPort
 from effectonce.contracts import Capabilities
-from effectonce.record import Batchable, Claim, Reply
+from effectonce.record import Batchable, Reply
 from effectonce.testing import ManualClock
 
 Fault = Callable[[Batchable], Exception | None]
@@ -23,24 +22,18 @@ def down(op: Batchable) -> Exception:
 
 
 class FaultyPort(MemoryPort):
-    def _faulted(self, apply: Callable[[Any], Reply], op: Any) -> Reply:
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        return [await self._run_one(op) for op in batch]
+
+    async def _run_one(self, op: Batchable) -> Reply:
         faulty: FaultyBackend = self._backend  # type: ignore[assignment]
         error = faulty.before(op)
         if error is None:
-            reply = apply(op)
+            (reply,) = await super().run([op])
             error = faulty.after(op)
         if error is not None:
             raise error
         return reply
-
-    def claim(self, op: Any) -> Reply:
-        return self._faulted(super().claim, op)
-
-    def settle(self, op: Any) -> Reply:
-        return self._faulted(super().settle, op)
-
-    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        return [self.claim(op) if isinstance(op, Claim) else self.settle(op) for op in batch]
 
 
 class FaultyBackend(MemoryBackend):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
@@ -250,7 +250,7 @@ async def test_f15_a_herd_on_one_key_runs_once_with_bounded_store_calls(clock: M
     store = eo.Store(backend, sweep_every=None)
     middleware = guarded(app, store, Route(wait="60s"))
     herd = [Client(middleware).begin() for _ in range(1000)]
-    while sum(len(wakes) for wakes in store.engine.waiters.waiting.values()) < 999:  # noqa: ASYNC110
+    while sum(len(wakes) for wakes in store.runtime.waiters.waiting.values()) < 999:  # noqa: ASYNC110
         await asyncio.sleep(0)
     release.set()
     replies = await asyncio.gather(*herd)
@@ -273,7 +273,7 @@ async def test_work_after_the_response_is_not_part_of_it(store: eo.Store) -> Non
         await client.exchange()
     assert collected(client.sent).status == 200
     assert [record.state for record in store.list().records] == ["done"]
-    assert (running.get(), store.engine.leased) == (None, set())
+    assert (running.get(), store.runtime.leased_runs) == (None, set())
 
 
 # -- streams

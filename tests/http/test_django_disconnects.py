@@ -231,7 +231,7 @@ async def test_f07_a_stream_that_nobody_will_ever_read_is_renewed_no_longer(
     shop = Shop("async", urls, middleware=False)
     await leaves(shop, "sync_stream")
     gc.collect()
-    assert not store.engine.leased
+    assert not store.runtime.leased_runs
     clock.advance(31)
     with shop.settings:
         assert (await client(shop, "sync_stream").exchange()).code == "in-doubt"

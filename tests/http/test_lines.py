@@ -362,7 +362,7 @@ def test_10_with_wait_it_gets_the_response_instead(stack: Stack) -> None:
     def beside() -> None:
         waiting = threading.Thread(target=lambda: replies.append(stack.request()))
         waiting.start()
-        while not store.engine.waiters.waiting:
+        while not store.runtime.waiters.waiting:
             waiting.join(0.001)
         threads.append(waiting)
 
@@ -384,7 +384,7 @@ def test_11_the_lease_is_renewed_while_the_handler_runs(stack: Stack, store: eo.
     def long() -> Reply:
         for _ in range(6):
             clock.advance("5s")
-            store.engine.heartbeat.beat()
+            store.runtime.heartbeat.beat()
         return stack.request()
 
     first, beside = at_once(stack, stack.request, long)
@@ -881,7 +881,7 @@ def test_the_handler_knows_its_run(stack: Stack, store: eo.Store) -> None:
     assert stack.request().body == stack.request().body
     with pytest.raises(eo.ConfigurationError):
         eo.current()
-    assert store.engine.leased == set()
+    assert store.runtime.leased_runs == set()
 
 
 def test_a_private_store_shows_neither_key_nor_response(stack: Stack) -> None:

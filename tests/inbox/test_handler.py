@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import effectonce as eo
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync as run_coroutine
 from effectonce.sessions import session_on
 from effectonce.sessions.psycopg import PsycopgSession
 from tests.harness.proxy import FaultProxy
@@ -740,7 +740,7 @@ def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
 
     with psycopg.connect(postgres_place.url) as conn, conn.pipeline():
         session = session_on(conn)
-        drive(session.rows("SELECT 1"))
+        run_sync(session.rows("SELECT 1"))
         monkeypatch.setattr(PsycopgSession, "_sync", sync)
-        assert not drive(session._has_failed())
+        assert not run_coroutine(session._has_failed())
     assert waited

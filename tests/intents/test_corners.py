@@ -152,7 +152,7 @@ async def test_the_lease_of_a_coroutine_that_is_awaited_late_is_kept(
     async def charge(intent: Intent[str]) -> None:
         for _ in range(20):
             clock.advance("20s")
-            store.engine.heartbeat.beat()
+            store.runtime.heartbeat.beat()
         assert not eo.current().lease_lost
 
     later = charge("p1", key="p1")
@@ -194,7 +194,7 @@ def test_an_operation_of_the_wrong_colour_keeps_what_was_sent_before(
 ) -> None:
     """A deploy made it ``return client.post(…)``, a coroutine, between two sends: the first is still to be known."""
     unknown(charge, bank)
-    deployed = Intents(Store(store.engine.backend, sweep_every=None), scope="billing")
+    deployed = Intents(Store(store.runtime.backend, sweep_every=None), scope="billing")
 
     @deployed.operation("stripe", "charge")
     def lazy(intent: Intent[Payment]) -> str:
@@ -258,7 +258,7 @@ def test_a_frozen_request_that_no_longer_reads_is_not_counted_as_sent(
 
     with pytest.raises(eo.NotExecuted):
         send({"to": "ann"}, key="m")
-    deployed = Intents(Store(store.engine.backend, sweep_every=None), scope="billing")
+    deployed = Intents(Store(store.runtime.backend, sweep_every=None), scope="billing")
 
     @deployed.operation("ses", "send", keyless="at-most-once")
     def changed(intent: Intent[Payment]) -> None:

@@ -38,15 +38,15 @@ def test_a_stamp_whose_reply_is_late_is_not_sent(clock: ManualClock, store: Stor
     def charge(intent: Intent[Any]) -> str:
         return bank.charge(intent)
 
-    side = store.engine.sync_side()
-    settle = side.settle
+    client = store.runtime.sync_client()
+    settle = client.settle
 
     def stopped(op: Any) -> Any:
         clock.advance("11s")
         return settle(op)
 
-    side.settle = stopped
+    client.settle = stopped
     with pytest.raises(eo.LeaseLost, match="before it was sent"):
         charge({"id": "x"}, key="k")
-    side.settle = settle
+    client.settle = settle
     assert bank.seen == []

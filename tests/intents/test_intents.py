@@ -84,7 +84,7 @@ def test_a_resend_uses_the_request_as_it_was_frozen(clock: ManualClock, store: S
     """A deploy in between changes how requests are made; what was written down goes out all the same."""
     sent: list[Any] = []
     for version in range(2):
-        intents = Intents(Store(store.engine.backend, sweep_every=None), scope="billing")
+        intents = Intents(Store(store.runtime.backend, sweep_every=None), scope="billing")
 
         @intents.operation("stripe", "charge")
         def charge(intent: Intent[Any]) -> str:
@@ -269,7 +269,7 @@ def test_without_keys_an_unknown_outcome_is_in_doubt_at_once(intents: Intents, m
 
 
 def test_without_keys_a_process_that_died_leaves_it_in_doubt(clock: ManualClock, store: Store, mail: Any) -> None:
-    store.engine.after_fork()  # from here on nothing that this process held is settled by it
+    store.runtime.after_fork()  # from here on nothing that this process held is settled by it
     with pytest.raises(BaseException):  # noqa: B017
         mail("killed", key="m1")
     clock.advance("2m")

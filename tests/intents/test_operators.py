@@ -126,7 +126,7 @@ def test_a_wrong_result_is_told_what_would_be_one(
 
 def renamed(store: Store, scope: str = "billing") -> Intents:
     """The same intents after a deploy that gave the operation another name."""
-    deployed = Intents(Store(store.engine.backend, sweep_every=None), scope=scope)
+    deployed = Intents(Store(store.runtime.backend, sweep_every=None), scope=scope)
 
     @deployed.operation("ses", "mail", keyless="at-most-once")
     def mail(intent: Intent[str]) -> str:

@@ -160,7 +160,7 @@ def test_what_somebody_runs_is_left_alone(clock: ManualClock, store: Store, inte
 
     @intents.operation("stripe", "charge", wait="10s")
     def charge(intent: Intent[Payment]) -> str:
-        beside = Intents(Store(store.engine.backend, sweep_every=None), scope="billing")
+        beside = Intents(Store(store.runtime.backend, sweep_every=None), scope="billing")
         beside.operation("stripe", "charge", wait="10s")(lambda intent: bank.charge(intent))
         found.append(beside.recover(idle="1ms"))
         return bank.charge(intent)

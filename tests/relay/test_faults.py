@@ -90,7 +90,7 @@ async def test_rows_whose_lease_was_never_heard_of_leave_before_it_is_over(
 ) -> None:
     """F36: the database comes back after a moment; its rows do not wait for the end of a lease that the relay has."""
     with eo.connect(database.url) as store:
-        backend: Any = store.engine.backend
+        backend: Any = store.runtime.backend
         ports: list[LosesTheReplyToALease] = []
 
         def async_outbox(table: str | None, honest: Any = backend.async_outbox) -> LosesTheReplyToALease:

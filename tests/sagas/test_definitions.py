@@ -108,7 +108,7 @@ def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Stor
 
     with pytest.raises(eo.InDoubt):
         old.run("o-1", ORDER)
-    new = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order, version="2")
+    new = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order, version="2")
 
     @new.step()
     def pay(order: Order) -> str:
@@ -130,7 +130,7 @@ def undoable(
     store: eo.Store, did: list[str], *, undo: bool = True, error: BaseException | None = None, at: str = "charge"
 ) -> eo.Saga[Order]:
     """Reserve, which may have a compensation, and charge. One of them raises ``error``."""
-    saga = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order)
+    saga = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order)
 
     def do(name: str) -> Any:
         def step(order: Order) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
-from effectonce.core.engine import release
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import release
 from effectonce.sagas.saga import Resumed
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import Killed, Life, MortalBackend
@@ -47,16 +48,16 @@ def started_again(store: eo.Store, shop: Shop) -> None:
 
 
 def run_by_another_release(store: eo.Store, shop: Shop) -> None:
-    other = eo.Saga("order", eo.Store(store.engine.backend, sweep_every=None), input=Order, version="2")
+    other = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order, version="2")
     other.step(name="reserve")(lambda order: None)
     assert other.resume() == Resumed(refused=1)
 
 
 def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
     """As the store does for a caller that was cancelled just when its claim was granted."""
-    run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
-    claim: Any = run.asks()
-    assert side.settle(release(claim, side.claim(claim)))
+    run, client = order_saga(store, shop)._run("o-1"), store.runtime.sync_client()
+    claim: Any = run.claim_request()
+    assert run_sync(client.settle(release(claim, run_sync(client.claim(claim)))))
 
 
 @pytest.mark.parametrize("between", [started_again, run_by_another_release, claimed_and_given_back])
@@ -274,10 +275,10 @@ async def test_nobody_runs_beside_a_thread_that_outlives_its_caller() -> None:
         await task
     for _ in range(4):  # its lease is kept for it
         clock.advance("20s")
-        store.engine.heartbeat.beat()
+        store.runtime.heartbeat.beat()
         assert await saga.aresume() == Resumed()
     go.set()
-    while store.engine.leased:  # noqa: ASYNC110 - it is left by a thread
+    while store.runtime.leased_runs:  # noqa: ASYNC110 - it is left by a thread
         await asyncio.sleep(0.001)
     clock.advance("31s")
     assert await saga.aresume() == Resumed(done=1)
@@ -423,12 +424,12 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
     backend, shop = MortalBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     with monkeypatch.context() as ahead:
-        ahead.setattr(type(store.engine), "now", lambda self: backend.clock.now() + 30 * 86_400_000_000)
+        ahead.setattr(type(store.runtime), "now", lambda self: backend.clock.now() + 30 * 86_400_000_000)
         killed_after("reserve", store, backend, shop)
     if resumed:
         backend.clock.advance("16d")
-        run, side = order_saga(store, shop)._run("o-1"), store.engine.sync_side()
-        side.claim(run.asks())  # and it died at once
+        run, client = order_saga(store, shop)._run("o-1"), store.runtime.sync_client()
+        run_sync(client.claim(run.claim_request()))  # and it died at once
     backend.clock.advance("31d")
     assert order_saga(store, shop).resume() == Resumed(in_doubt=1)
     assert shop.calls == ["reserve"]

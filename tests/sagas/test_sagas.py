@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.sagas.saga import Resumed
 from effectonce.testing import ManualClock
 
@@ -56,8 +56,8 @@ def test_what_a_step_does_once_is_kept_as_long_as_the_saga(store: eo.Store) -> N
 
 def test_three_steps_are_four_commits(shop: Shop) -> None:
     with eo.connect("memory://") as store:
-        side = store.engine.sync_side()
-        claim, settle = side.claim, side.settle
+        client = store.runtime.sync_client()
+        claim, settle = client.claim, client.settle
         ops: list[Any] = []
 
         def noting(submit: Any) -> Any:
@@ -67,7 +67,7 @@ def test_three_steps_are_four_commits(shop: Shop) -> None:
 
             return noted
 
-        side.claim, side.settle = noting(claim), noting(settle)
+        client.claim, client.settle = noting(claim), noting(settle)
         order_saga(store, shop).run("o-1", ORDER)
     assert ops == ["Claim", "Note", "Note", "Settlement"]
 
@@ -160,8 +160,8 @@ def test_an_interruption_is_not_forgotten_by_who_only_looks(store: eo.Store, sho
     """F49: somebody had it and died, and then it is started once more, which runs nothing."""
     saga = order_saga(store, shop, lease="50ms")
     saga.start("o-1", ORDER)
-    claimed = store.engine.sync_side().claim(saga._run("o-1").asks())
-    assert (claimed if hasattr(claimed, "kind") else drive(claimed)).kind == "claimed"
+    claimed = run_sync(store.runtime.sync_client().claim(saga._run("o-1").claim_request()))
+    assert (claimed if hasattr(claimed, "kind") else run_sync(claimed)).kind == "claimed"
     while saga.get("o-1").lease_until > store.now():  # type: ignore[union-attr, operator]
         threading.Event().wait(0.01)
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_a_private_store_shows_no_key_and_no_detail(caplog: Log) -> None:
     store = eo.connect("memory://", sweep_every=None, private="a secret of 32 characters or more")
     EventLogger(level=logging.DEBUG).watch(store).watch(store)
     charged(store, "ann@example.org")
-    store.engine.emit("fenced", "charge", "ann@example.org", detail="about ann@example.org")
+    store.runtime.emit("fenced", "charge", "ann@example.org", detail="about ann@example.org")
     assert len(caplog.messages) == 3
     assert "ann" not in caplog.text
     keys = {message.split("key=")[1].split()[0] for message in caplog.messages}
@@ -63,7 +63,7 @@ def test_a_private_store_shows_no_key_and_no_detail(caplog: Log) -> None:
 def test_f65_what_comes_from_outside_stays_in_its_place(format: Any, hostile: str, caplog: Log) -> None:
     store = eo.connect("memory://", sweep_every=None)
     EventLogger(format=format).watch(store)
-    store.engine.emit("fenced", "s", hostile, detail=hostile)
+    store.runtime.emit("fenced", "s", hostile, detail=hostile)
     (line,) = caplog.messages
     assert line.isprintable()
     assert len(line) < 2500
@@ -76,7 +76,7 @@ def test_f65_what_comes_from_outside_stays_in_its_place(format: Any, hostile: st
 def test_f66_no_password_is_in_a_line(caplog: Log) -> None:
     store = eo.connect("memory://", sweep_every=None)
     EventLogger().watch(store)
-    store.engine.emit("publish_failed", "orders", "1", detail="cannot reach amqp://shop:canary@host/vhost: refused")
+    store.runtime.emit("publish_failed", "orders", "1", detail="cannot reach amqp://shop:canary@host/vhost: refused")
     assert "canary" not in caplog.text
     assert "amqp://shop:***@host/vhost" in caplog.text
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.testing import Trial, aassert_idempotent, assert_idempotent
 from effectonce.testing.idempotence import Bench
 
@@ -94,7 +94,7 @@ def failures(handler: Any, **options: Any) -> str:
 
 def verdicts(handler: Any, **options: Any) -> dict[tuple[str, str], Trial]:
     """Every trial, by its scenario and the line before which the first delivery ended."""
-    trials = drive(Bench(handler, ("pay_1",), {}, charged, **options).run())
+    trials = run_sync(Bench(handler, ("pay_1",), {}, charged, **options).run())
     return {(trial.scenario, trial.step.partition("  ")[2]): trial for trial in trials}
 
 

@@ -23,7 +23,7 @@ import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import Backlog, Entries
-from effectonce.core.drive import Pending
+from effectonce.core.run_sync import Pending
 from effectonce.envelopes import CloudEvents, Raw, Signed
 from effectonce.record import Page, Stats, Swept
 

@@ -87,8 +87,8 @@ async def test_an_empty_block_is_answered_at_once() -> None:
 
 async def test_a_store_in_this_process_answers_a_block_itself() -> None:
     store = eo.connect("memory://")
-    side = store.engine.async_side()
-    replies: Any = side.claim_block([claim("a"), claim("a", "other")])
+    client = store.runtime.async_client()
+    replies: Any = client.claim_block([claim("a"), claim("a", "other")])
     assert [reply.kind for reply in replies] == ["claimed", "in_progress"]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Delivery
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim, Settlement
 from effectonce.testing import ManualClock
 
@@ -94,8 +95,8 @@ async def test_f06_a_duplicate_of_what_runs_elsewhere_is_delayed_and_never_acked
         charged.append(message.id)
 
     message = paid()
-    port: Any = bench.store.engine.backend.sync_port()
-    port.claim(Claim("orders/*/billing", message.id, b"another worker..", 30_000_000, 10**12))
+    port: Any = bench.store.runtime.backend.sync_port()
+    run_sync(port.run([Claim("orders/*/billing", message.id, b"another worker..", 30_000_000, 10**12)]))
     async with serving(worker):
         await bench.send("orders", message)
         await until(lambda: bench.count("nack") == 1)
@@ -170,7 +171,7 @@ async def test_a_typed_handler_gets_its_type_and_a_new_default_is_no_other_paylo
     """Duplicates are compared by what came, not by what a release makes of it."""
     bench = Bench()
     before, after = bench.worker(), bench.worker()
-    after.store = eo.Store(bench.store.engine.backend, sweep_every=None)
+    after.store = eo.Store(bench.store.runtime.backend, sweep_every=None)
     seen: list[Any] = []
 
     @before.handler("orders")
@@ -346,15 +347,15 @@ async def test_f36_while_the_store_is_away_nothing_is_acked_and_nothing_is_lost(
         runs.append(message.id)
 
     down = asyncio.Event()
-    side = bench.store.engine.async_side()
-    claim, settle = side.claim, side.settle
+    client = bench.store.runtime.async_client()
+    claim, settle = client.claim, client.settle
 
-    def refuse(op: Any) -> Any:
+    async def refuse(op: Any) -> Any:
         if isinstance(op, Claim if claims else Settlement) and not down.is_set():
             raise eo.StoreUnavailable("it is away")
-        return claim(op) if isinstance(op, Claim) else settle(op)
+        return await (claim(op) if isinstance(op, Claim) else settle(op))
 
-    side.claim = side.settle = refuse
+    client.claim = client.settle = refuse
     claims = True
     async with serving(worker):
         await bench.send("orders", *(paid(number) for number in range(5)))
@@ -382,18 +383,18 @@ async def test_f08_a_claim_that_is_asked_for_again_does_not_make_an_old_lease_lo
         assert record is not None
         told.append((eo.current().lease_lost, (record.lease_until or 0) <= clock.now()))
 
-    side = bench.store.engine.async_side()
-    claim, lost = side.claim, [True]
+    client = bench.store.runtime.async_client()
+    claim, lost = client.claim, [True]
 
-    def lose_one_reply(op: Any) -> Any:
-        answer = claim(op)
+    async def lose_one_reply(op: Any) -> Any:
+        answer = await claim(op)
         if lost:
             lost.pop()
             clock.advance("40s")
             raise eo.StoreUnavailable("no answer")
         return answer
 
-    side.claim = lose_one_reply
+    client.claim = lose_one_reply
     async with serving(worker):
         await bench.send("orders", paid())
         await until(lambda: bench.count("ack") == 1)

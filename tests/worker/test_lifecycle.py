@@ -170,7 +170,7 @@ async def test_f58_stopping_lets_what_runs_end_and_gives_the_rest_back() -> None
 
 def again(bench: Bench, done: list[str]) -> eo.Worker:
     worker = bench.worker()
-    worker.store = eo.Store(bench.store.engine.backend, sweep_every=None)
+    worker.store = eo.Store(bench.store.runtime.backend, sweep_every=None)
 
     @worker.handler("orders")
     async def charge(message: eo.Message[Any]) -> None:
@@ -204,7 +204,7 @@ async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_g
     record = bench.store.get("orders/*/billing", message.id)
     assert record is not None
     assert record.state == "free"
-    assert bench.store.engine.leased == set()
+    assert bench.store.runtime.leased_runs == set()
 
 
 async def test_f58_a_thread_that_outlasts_the_drain_keeps_its_lease() -> None:
@@ -268,7 +268,11 @@ async def test_a_cancelled_serve_gives_everything_back_and_leaves_no_task_behind
     with pytest.raises(asyncio.CancelledError):
         await task
     assert asyncio.all_tasks() == before
-    assert (bench.left("orders"), bench.store.stats().counts["claimed"], bench.store.engine.leased) == (10, 0, set())
+    assert (bench.left("orders"), bench.store.stats().counts["claimed"], bench.store.runtime.leased_runs) == (
+        10,
+        0,
+        set(),
+    )
 
 
 def test_f58_run_drains_on_sigterm() -> None:

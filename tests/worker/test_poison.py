@@ -28,7 +28,7 @@ class Mortal:
 
     async def live(self, poison: int, until_done: int) -> bool:
         """One process: True if it died over the poison, False when ``until_done`` messages are done or dead."""
-        store = eo.Store(self.bench.store.engine.backend, sweep_every=None)
+        store = eo.Store(self.bench.store.runtime.backend, sweep_every=None)
         worker = self.bench.worker(store=store)
         died = asyncio.Event()
         running: list[int] = []
@@ -57,8 +57,8 @@ class Mortal:
             return False
         ended.cancel()
         # kill -9: nothing more is said, to the store or to the broker.
-        side = store.engine.async_side()
-        side.settle = side.claim = _never
+        client = store.runtime.async_client()
+        client.settle = client.claim = _never
         for each in asyncio.all_tasks() - {asyncio.current_task()}:
             each.cancel()
         await asyncio.sleep(0.01)
@@ -66,8 +66,8 @@ class Mortal:
         return True
 
 
-def _never(op: Any) -> Any:
-    return asyncio.get_running_loop().create_future()
+async def _never(op: Any) -> Any:
+    await asyncio.get_running_loop().create_future()
 
 
 async def test_f20_poison_is_parked_before_it_ends_a_third_process_and_its_batch_mates_are_not() -> None:
@@ -89,7 +89,7 @@ async def test_f20_poison_is_parked_before_it_ends_a_third_process_and_its_batch
 
 
 def with_handler(mortal: Mortal) -> eo.Worker:
-    worker = mortal.bench.worker(store=eo.Store(mortal.bench.store.engine.backend, sweep_every=None))
+    worker = mortal.bench.worker(store=eo.Store(mortal.bench.store.runtime.backend, sweep_every=None))
 
     @worker.handler("orders", **mortal.options)
     async def charge(message: eo.Message[Any]) -> None:
@@ -121,7 +121,7 @@ async def test_others_do_not_wait_for_ever_for_one_that_runs_alone(monkeypatch: 
     mortal = Mortal()
     await mortal.bench.send("orders", paid(3))
     assert await mortal.live(poison=3, until_done=1)
-    worker = mortal.bench.worker(store=eo.Store(mortal.bench.store.engine.backend, sweep_every=None))
+    worker = mortal.bench.worker(store=eo.Store(mortal.bench.store.runtime.backend, sweep_every=None))
     alone, go = asyncio.Event(), asyncio.Event()
     done: list[int] = []
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.core.codec import Codec
-from effectonce.core.drive import run_through
-from effectonce.core.flow import Policy, Run, begin, finish, prepare
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.finish import finish
+from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ResultNotStored
 from effectonce.guard.options import check_scope
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -45,9 +47,7 @@ class SeenSet:
         """
         run = self._run(message_id)
         try:
-            pending = begin(run, run.engine.sync_side())
-            if pending is not None:
-                run_through(pending)
+            run_sync(begin(run, run.runtime.sync_client()))
         except ResultNotStored:  # done, by a guard that could not keep its result; nobody asks for it here
             return True
         return run.replayed
@@ -55,16 +55,14 @@ class SeenSet:
     def remember(self, message_id: str) -> None:
         """Record that this id was handled. Whatever `once` holds under it by now stays as it is."""
         run = self._run(message_id)
-        pending = finish(run, run.engine.sync_side(), None)
-        if pending is not None:
-            run_through(pending)
+        run_sync(finish(run, run.runtime.sync_client(), None))
 
     def forget(self, message_id: str) -> None:
         """Let the next delivery of this id run."""
         self._store.forget(self._policy.scope, message_id)
 
     def _run(self, message_id: str) -> Run:
-        return prepare(self._store.engine, self._policy, encode_key(message_id), b"")
+        return prepare(self._store.runtime, self._policy, encode_key(message_id), b"")
 
     def __repr__(self) -> str:
         return f"SeenSet({self._store!r}, scope={self._policy.scope!r})"

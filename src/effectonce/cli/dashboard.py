@@ -87,7 +87,7 @@ def dashboard(
     listening = _listening(host.strip("[]"), port)
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     made_up = {} if given else {"operator": operator, "viewer": viewer}
-    _tell(f"http://{shown}:{listening.getsockname()[1]}", repr(sources.store.engine.backend), made_up, as_json)
+    _tell(f"http://{shown}:{listening.getsockname()[1]}", repr(sources.store.runtime.backend), made_up, as_json)
     config = uvicorn.Config(
         make_app(sources, access),
         access_log=False,
@@ -112,7 +112,7 @@ def _opened(url: str | None) -> Store | None:
     if url is None:
         return None
     store = connect(url, sweep_every=None)
-    require_there(store.engine.backend, MAKE_STORE)
+    require_there(store.runtime.backend, MAKE_STORE)
     return store
 
 

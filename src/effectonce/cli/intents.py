@@ -93,7 +93,7 @@ def recover(
     if dry_run:
         report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
         return
-    with audited(audit, "intents recover", name, place=found.store.engine.backend), Patience() as patience:
+    with audited(audit, "intents recover", name, place=found.store.runtime.backend), Patience() as patience:
         with bar("recovering", len(left)) as advance:
             found.store.add_hook(
                 lambda event: advance(1) if event.kind in ENDS and event.scope in found.operations else None
@@ -139,7 +139,7 @@ def resolve(
         yes=yes or record.state != "in_doubt",
     )
     target = f"{show(record.scope)} {show(id)}"
-    with audited(audit, "intents resolve", target, word, place=found.store.engine.backend):
+    with audited(audit, "intents resolve", target, word, place=found.store.runtime.backend):
         found.resolve(id, word, result=result, who=operator())
     report(as_json, f"{show(id)}: {word}", id=id, resolved=word)
 

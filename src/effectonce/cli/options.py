@@ -85,7 +85,7 @@ def opened(*urls: str | None, new: bool = False) -> Iterator[Store]:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
     with connect(settings.url("store", *given), sweep_every=None) as store:
         if not new:
-            require_there(store.engine.backend, MAKE_STORE)
+            require_there(store.runtime.backend, MAKE_STORE)
         yield store
 
 

@@ -107,7 +107,7 @@ def unpark_(
             report(as_json, f"would unpark {parked}", unparked=0, parked=parked, dry_run=True)
             return
         about = " ".join(map(str, numbers)) or "all"
-        target = f"{found.engine.backend!r} {table or 'outbox'}"
+        target = f"{found.runtime.backend!r} {table or 'outbox'}"
         with audited(audit, "outbox unpark", target, about), bar("unparking"):
             count = unpark(found, table, numbers or None)
     report(as_json, f"{count} unparked", unparked=count)
@@ -134,7 +134,7 @@ def discard(
             return
         confirm(f"Delete {parked} parked messages, which then never leave?", yes=yes)
         about = " ".join(map(str, numbers))
-        with audited(audit, "outbox discard", f"{found.engine.backend!r} {table or 'outbox'}", about):
+        with audited(audit, "outbox discard", f"{found.runtime.backend!r} {table or 'outbox'}", about):
             count = unpark(found, table, numbers, discard=True)
     report(as_json, f"{count} discarded", discarded=count)
 

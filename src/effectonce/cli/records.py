@@ -162,7 +162,7 @@ def forget(
             return
         running = ", and fences out who is running it now" if record.state == "claimed" else ""
         confirm(f"{about} is {_plain(record.state)}. Forgetting it lets it run again{running}. Forget it?", yes=yes)
-        with audited(audit, "records forget", about, f"was {record.state}", place=found.engine.backend):
+        with audited(audit, "records forget", about, f"was {record.state}", place=found.runtime.backend):
             forgotten = found.forget(scope, key, retention=span)
     report(as_json, f"{about}: forgotten" if forgotten else f"{about} was gone already", forgotten=forgotten)
 
@@ -200,7 +200,7 @@ def resolve(
             report(as_json, f"would resolve {about}: it {_COMES_TO[word]}", resolved=None, dry_run=True)
             return
         confirm(f"{about} then {_COMES_TO[word]}. Resolve it?", yes=yes)
-        with audited(audit, "records resolve", about, word, place=found.engine.backend):
+        with audited(audit, "records resolve", about, word, place=found.runtime.backend):
             found.resolve(scope, key, word, result=value, retention=span, who=operator())
     report(as_json, f"{about}: {word}", resolved=word)
 
@@ -229,7 +229,7 @@ def purge(
             least = None if figures is None else figures.overdue
             report(as_json, f"would delete {some}", deleted=0, expired=least, dry_run=True)
             return
-        shown = repr(found.engine.backend)
+        shown = repr(found.runtime.backend)
         confirm(f"Delete {some} of {shown}, for good?", yes=yes or known == 0)
         deleted = lapsed = 0
         total = known if limit is None or known is None else min(known, limit)

@@ -107,8 +107,12 @@ class Reporter:
             self.say(
                 f"{show(event.key)} to {show(event.scope)} {what} (attempt {event.attempt}): {show(event.detail, 300)}",
                 "red" if event.kind == "parked" else "yellow",
-                event=event.kind, id=event.key, destination=event.scope, attempt=event.attempt, error=event.detail,
-            )  # fmt: skip
+                event=event.kind,
+                id=event.key,
+                destination=event.scope,
+                attempt=event.attempt,
+                error=event.detail,
+            )
         elif event.kind in ("relay_paused", "sweep_failed"):
             self.say(show(event.detail, 500), "yellow", event=event.kind, error=event.detail)
 
@@ -135,6 +139,10 @@ class Reporter:
         self.say(
             f"{totals.published:,} published ({rate:,.0f}/s), {totals.failed:,} refused, {totals.parked:,} parked",
             "green" if event == "ended" else "",
-            event=event, published=totals.published, refused=totals.failed, parked=totals.parked,
-            cleaned=totals.cleaned, per_second=round(rate, 1),
-        )  # fmt: skip
+            event=event,
+            published=totals.published,
+            refused=totals.failed,
+            parked=totals.parked,
+            cleaned=totals.cleaned,
+            per_second=round(rate, 1),
+        )

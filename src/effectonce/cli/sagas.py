@@ -121,7 +121,7 @@ def resume(name: Name, dry_run: DryRun = False, audit: AuditFile = None, as_json
     if dry_run:
         report(as_json, f"{left:,} are on their way; nothing was done", open=left, dry_run=True)
         return
-    with audited(audit, "sagas resume", show(name), place=found.store.engine.backend), Patience() as patience:
+    with audited(audit, "sagas resume", show(name), place=found.store.runtime.backend), Patience() as patience:
         with bar("resuming", left) as advance:
             found.store.add_hook(
                 lambda event: advance(1) if event.kind in ENDS and event.scope == found.scope else None
@@ -154,7 +154,7 @@ def compensate(
         return
     confirm(f"Undo {', '.join(undo) or 'what is done'} of {show(id)}?", yes=yes or not unfinished)
     target = f"{found.name} {show(id)}"
-    with audited(audit, "sagas compensate", target, place=found.store.engine.backend), Patience():
+    with audited(audit, "sagas compensate", target, place=found.store.runtime.backend), Patience():
         if found.is_async:
             asyncio.run(found.acompensate(id))
         else:
@@ -194,7 +194,7 @@ def resolve(
         report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
         return
     confirm(f"Resolve {show(id)} as {said}?", yes=yes or record.state != "in_doubt")
-    with audited(audit, "sagas resolve", f"{found.name} {show(id)}", said, place=found.store.engine.backend):
+    with audited(audit, "sagas resolve", f"{found.name} {show(id)}", said, place=found.store.runtime.backend):
         found.resolve(id, word, result=value, who=operator())
     report(as_json, f"{show(id)}: {said}", id=id, resolved=word)
 

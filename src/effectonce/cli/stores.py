@@ -23,7 +23,7 @@ def migrate(
 ) -> None:
     """Create or upgrade the store's schema. Safe to run twice, and from two machines at once."""
     with opened(url, store, new=True) as found:
-        shown = repr(found.engine.backend)
+        shown = repr(found.runtime.backend)
         if sql:
             _print_schema(found, shown, as_json)
             return
@@ -43,9 +43,9 @@ def check(url: Url = None, store: StoreUrl = None, as_json: Json = False) -> Non
     `effectonce doctor` looks further: at what has piled up, too.
     """
     with opened(url, store, new=True) as found:
-        shown = repr(found.engine.backend)
+        shown = repr(found.runtime.backend)
         try:
-            require_there(found.engine.backend, MAKE_STORE)
+            require_there(found.runtime.backend, MAKE_STORE)
             found.check()
         except EffectOnceError as error:
             if as_json:
@@ -59,7 +59,7 @@ def check(url: Url = None, store: StoreUrl = None, as_json: Json = False) -> Non
 def _refused(store: Store) -> str | None:
     """Why the schema is not usable; None where it is."""
     try:
-        require_there(store.engine.backend, MAKE_STORE)
+        require_there(store.runtime.backend, MAKE_STORE)
         store.check()
     except ConfigurationError as error:
         return str(error) if error.code.startswith("schema") else None

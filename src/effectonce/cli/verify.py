@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from effectonce.core.drive import drive
 from effectonce.core.registry import named
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.introspection import is_async, name_of
 from effectonce.message import Message
@@ -55,7 +55,7 @@ def verify(
     )
     run = bench.run()
     try:
-        report = Report(name_of(function), asyncio.run(run) if is_async(function) else drive(run))
+        report = Report(name_of(function), asyncio.run(run) if is_async(function) else run_sync(run))
     finally:
         progress.wipe()
     if as_json:

@@ -46,8 +46,12 @@ def run(
         kind = f"type {show(route.type)}" if route.type is not None else "every other type"
         tell(
             f"{found.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
-            event="handler", queue=route.queue, type=route.type, handler=route.name, concurrency=route.concurrency,
-        )  # fmt: skip
+            event="handler",
+            queue=route.queue,
+            type=route.type,
+            handler=route.name,
+            concurrency=route.concurrency,
+        )
     if check:
         found.run_check()
         tell(f"{found.broker.backend!r} and its records can keep their promise", event="checked", ok=True)

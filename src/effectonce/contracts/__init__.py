@@ -45,8 +45,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
 
     name: str
-    #: How many connections concurrent work is spread over: 0: none, the port is in this process and also has
-    #: plain methods ``claim(op)`` and ``settle(op)`` that return the reply to one operation;
+    #: How many connections concurrent work is spread over: 0: none, the port is in this process, and each operation
+    #: goes straight to `Port.run`, from any thread;
     #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
     lanes: Literal[0, 1, 3] = 3
     #: One round trip takes all kinds of operation at the price of one. Threads then share a lane, since each that they
@@ -168,22 +168,6 @@ class Port(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class Short(Protocol):
-    """An optional power of a `Port` in this process (`Capabilities.lanes` 0): what a first call asks, without an
-    operation made for it. Threads call them at any time. The class that has them also has ``claim`` and ``settle``:
-    where a subclass changes one of those it is a `Short` no longer."""
-
-    def first(
-        self, scope: str, key: str, owner: bytes, lease: int, retention: int, doubt_on_lapse: bool, fingerprints: bytes
-    ) -> int:
-        """The token of a `Claim` of these, granted where there is no record; 0 where the claim has to be asked."""
-        ...
-
-    def complete(self, scope: str, key: str, owner: bytes, token: int, retention: int, result: bytes | None) -> bool:
-        """The reply to a `Settlement` of these as ``done``."""
-        ...
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Who is told what happens. Nobody wants most of it, and some only count: what is not wanted is not made."""
+"""Who is told of what happens: the hooks of a store, or of a worker that has none."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from effectonce.contracts import Event, Hook, Meter, Tracer
 
 log = logging.getLogger("effectonce")
 
-MANY_SCOPES = 2000  # so many are remembered; names that never end must not fill the memory
+MAX_REMEMBERED = 2000  # pairs of event kind and scope; scopes that never end must not fill the memory
 
 _adding = threading.Lock()  # one for all: hooks are added seldom
 
 
 class Events:
-    """The hooks of one store, or of a worker that has none. Whether anybody watches is asked before every event."""
+    """Emits events to hooks. A hook that only counts gives a meter instead, and no event is made for it."""
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
-        self._tracer: Tracer | None = None
+        self.tracer: Tracer | None = None  # who ties what happens to the traces that it happens in
         self.hooks = hooks
 
     @property
@@ -30,30 +30,10 @@ class Events:
     @hooks.setter
     def hooks(self, hooks: tuple[Hook, ...]) -> None:
         self._hooks = hooks
-        self._forget()
-        self._look()
+        self._forget_listeners()
 
-    @property
-    def tracer(self) -> Tracer | None:
-        """Who ties what happens to the traces that it happens in."""
-        return self._tracer
-
-    @tracer.setter
-    def tracer(self, tracer: Tracer | None) -> None:
-        self._tracer = tracer
-        self._look()
-
-    def _look(self) -> None:
-        self.traced = self._tracer is not None
-        #: Whether there is anybody to tell: all that an unwatched call asks.
-        self.watched = bool(self._hooks) or self.traced
-
-    def _forget(self) -> None:
-        self._told: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # who wants which events
-        #: By scope, who counts these two, where nobody else wants them: every call has both, so they take a short cut.
-        #: None: there is none.
-        self.claimed: dict[str, Meter | None] = {}
-        self.completed: dict[str, Meter | None] = {}
+    def _forget_listeners(self) -> None:
+        self._listeners: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # by kind and scope
 
     def add_hook(self, hook: Hook) -> None:
         with _adding:
@@ -61,29 +41,35 @@ class Events:
                 self.hooks = (*self._hooks, hook)
 
     def emit(
-        self, kind: Any, scope: str = "", key: str = "", attempt: int = 0, token: int = 0, seconds: float = 0.0,
+        self,
+        kind: Any,
+        scope: str = "",
+        key: str = "",
+        attempt: int = 0,
+        token: int = 0,
+        seconds: float = 0.0,
         detail: str = "",
-    ) -> None:  # fmt: skip
-        """Tell every hook. A hook that raises is logged and otherwise ignored: telemetry never changes an outcome."""
-        meters, hooks = self._told.get((kind, scope)) or self._who_wants(kind, scope)
+    ) -> None:
+        """Emit to every hook. One that raises is logged and otherwise ignored: telemetry never changes an outcome."""
+        if not self._hooks:
+            return
+        meters, hooks = self._listeners.get((kind, scope)) or self._find_listeners(kind, scope)
         for meter in meters:
             try:
                 meter(seconds)
             except Exception:
-                self.hook_raised(kind)
-        if hooks:
-            event = Event(kind, scope, key, attempt, token, seconds, detail)
-            for hook in hooks:
-                try:
-                    hook(event)
-                except Exception:
-                    self.hook_raised(kind)
+                _log_raised(kind)
+        if not hooks:
+            return
+        event = Event(kind, scope, key, attempt, token, seconds, detail)
+        for hook in hooks:
+            try:
+                hook(event)
+            except Exception:
+                _log_raised(kind)
 
-    def hook_raised(self, kind: str) -> None:
-        log.exception("an effectonce hook raised on %s", kind)
-
-    def _who_wants(self, kind: str, scope: str) -> tuple[list[Meter], list[Hook]]:
-        """Those who count such events, and those who want to see them; remembered."""
+    def _find_listeners(self, kind: str, scope: str) -> tuple[list[Meter], list[Hook]]:
+        """The meters and the hooks that want such events. They are asked once, and remembered."""
         meters: list[Meter] = []
         hooks: list[Hook] = []
         asked = self._hooks
@@ -91,21 +77,22 @@ class Events:
             try:
                 wanted = hook.wants(kind, scope) if hasattr(hook, "wants") else True
             except Exception:
-                self.hook_raised(kind)
+                _log_raised(kind)
                 continue
             if wanted is True:
                 hooks.append(hook)
             elif wanted:
                 meters.append(wanted)
-        if len(self._told) >= MANY_SCOPES:
-            self._forget()
-        self._told[kind, scope] = meters, hooks
-        if kind in ("claimed", "completed"):
-            alone = meters[0] if len(meters) == 1 and not hooks else None
-            (self.claimed if kind == "claimed" else self.completed)[scope] = alone
+        if len(self._listeners) >= MAX_REMEMBERED:
+            self._forget_listeners()
+        self._listeners[kind, scope] = meters, hooks
         if self._hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
-            self._forget()
+            self._forget_listeners()
         return meters, hooks
+
+
+def _log_raised(kind: str) -> None:
+    log.exception("an effectonce hook raised on %s", kind)
 
 
 def _after_fork() -> None:

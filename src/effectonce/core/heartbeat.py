@@ -1,6 +1,6 @@
 """One thread per store and process that keeps leases alive and sweeps what has ended.
 
-It runs on its own sync port, for handlers of both colours, so that a handler that blocks its event loop or holds
+It runs on its own sync port, for sync and async handlers alike, so that a handler that blocks its event loop or holds
 the interpreter for long still keeps its lease as far as threads get a turn.
 """
 
@@ -17,29 +17,30 @@ from effectonce.errors import EffectOnceError
 from effectonce.record import Renewal
 
 from .batching import exchange, pause_thread
-from .drive import drive
+from .run_sync import run_sync
 
 log = logging.getLogger("effectonce")
 
-SWEEP_BATCH = 500
-IDLE = 3_600_000_000
+SWEEP_BATCH = 500  # records deleted, and moved, in one sweep at most
+IDLE_LEASE_US = 3_600_000_000  # where no lease is to be kept, as often as for one of an hour
+NEVER_SECONDS = 10 * 365 * 86400.0
 
 
-class Leased(Protocol):
+class LeasedRun(Protocol):
     """A run whose lease is to be kept."""
 
     sent_at: float  # when the lease was last asked for, on the monotonic clock
     started_at: float  # when it was granted, there
 
     @property
-    def policy(self) -> Spans: ...
+    def policy(self) -> LeasePolicy: ...
 
     def renewal(self) -> Renewal: ...
 
-    def lost(self) -> None: ...
+    def mark_lost(self) -> None: ...
 
 
-class Spans(Protocol):
+class LeasePolicy(Protocol):
     @property
     def lease(self) -> int: ...
 
@@ -64,22 +65,23 @@ class Heartbeat:
         *,
         by_hand: bool,
     ) -> None:
-        self._leased: set[Leased] = leased
+        self._leased: set[LeasedRun] = leased
         self._open_port = open_port
         self._monotonic = monotonic
         self._swept = swept
         self._sweep_every = sweep_every
         self._batch = batch
         self._by_hand = by_hand  # under a manual clock nothing happens by itself
-        #: The shortest lease seen, in microseconds; whoever has a shorter one calls `hurry`.
-        self.shortest = IDLE
+        self._shortest = IDLE_LEASE_US
         self._thread: threading.Thread | None = None
         self._nudge = threading.Event()
         self._lock = threading.Lock()
         self._end = threading.Event()
 
-    def hurry(self, lease: int) -> None:
-        """Beat often enough for ``lease``; starts the thread."""
+    def cover(self, lease: int) -> None:
+        """Beat often enough for ``lease``, in microseconds. The first starts the thread."""
+        if lease >= self._shortest:
+            return
         with self._lock:
             if not self._by_hand and (self._thread is None or not self._thread.is_alive()):
                 self._end = threading.Event()
@@ -90,15 +92,16 @@ class Heartbeat:
                     log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
                     return
                 self._thread = thread
-            self.shortest = min(self.shortest, lease)
+            self._shortest = min(self._shortest, lease)
             self._nudge.set()
 
     def stop(self, wait: bool = True) -> None:
-        """End the thread, unless there are leases to keep: closing a store must not take them from who still runs."""
+        """End the thread, unless there are leases to keep: closing a store must not take them from a running call."""
         with self._lock:
-            shortest, self.shortest = self.shortest, IDLE  # before the look: whoever comes after it calls `hurry`
+            # Before the look at the leases: whoever comes after it starts the thread again.
+            shortest, self._shortest = self._shortest, IDLE_LEASE_US
             if self._leased:
-                self.shortest = shortest
+                self._shortest = shortest
                 return
             thread, self._thread = self._thread, None
             self._end.set()
@@ -110,7 +113,7 @@ class Heartbeat:
         port: Port | None = None
         due = self._next_sweep()
         while not end.is_set():
-            self._nudge.wait(min(self.shortest / 4e6, max(0.0, due - self._monotonic())))
+            self._nudge.wait(min(self._shortest / 4e6, max(0.0, due - self._monotonic())))
             self._nudge.clear()
             if end.is_set():
                 break
@@ -124,11 +127,11 @@ class Heartbeat:
                 log.exception("the heartbeat failed; it goes on")
                 end.wait(0.1)
         if port is not None:
-            drive(port.close())
+            run_sync(port.close())
 
     def _next_sweep(self) -> float:
         if self._sweep_every is None:
-            return self._monotonic() + 10 * 365 * 86400.0
+            return self._monotonic() + NEVER_SECONDS
         return self._monotonic() + self._sweep_every * random.uniform(0.5, 1.5)
 
     def beat(self, port: Port | None = None) -> None:
@@ -142,20 +145,20 @@ class Heartbeat:
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
 
-    def _renew(self, port: Port, due: Sequence[Leased], now: float) -> None:
+    def _renew(self, port: Port, due: Sequence[LeasedRun], now: float) -> None:
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
-        replies = drive(exchange(port, [renewal for renewal, _ in pairs], pause_thread))
+        replies = run_sync(exchange(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
                 run.sent_at = now
             elif reply is False and run in self._leased:
-                run.lost()
+                run.mark_lost()
             # An error: the next beat tries again; the run knows from the clock when its lease has ended.
 
     def sweep(self, port: Port) -> bool:
         """One bounded sweep; True where there is more to do. A failure is reported, never swallowed."""
         try:
-            swept = drive(port.sweep(SWEEP_BATCH))
+            swept = run_sync(port.sweep(SWEEP_BATCH))
         except EffectOnceError as error:
             self._swept(0, 0, str(error))
             return False

@@ -1,4 +1,4 @@
-"""Hints inside one process: whoever wrote something tells those who wait for it. A hint may come early, or never."""
+"""Hints inside one process: a writer notifies those who wait for what it wrote. A hint may come early, or never."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_listeners: dict[str, set[Callable[[], Any]]] = {}
+_subscribers: dict[str, set[Callable[[], Any]]] = {}
 
 
-def ring(subject: str) -> None:
-    """Tell everyone who listens for ``subject``; from any thread."""
-    for listener in tuple(_listeners.get(subject, ())):
-        listener()
+def notify(subject: str) -> None:
+    """Call everyone who has subscribed to ``subject``; from any thread."""
+    for callback in tuple(_subscribers.get(subject, ())):
+        callback()
 
 
 @contextmanager
-def listening(subject: str, listener: Callable[[], Any]) -> Iterator[None]:
-    """Call ``listener`` for every `ring` meanwhile. It must return at once and never raise."""
-    _listeners.setdefault(subject, set()).add(listener)
+def subscribe(subject: str, callback: Callable[[], Any]) -> Iterator[None]:
+    """Call ``callback`` for every `notify` meanwhile. It must return at once and never raise."""
+    _subscribers.setdefault(subject, set()).add(callback)
     try:
         yield
     finally:
-        _listeners[subject].remove(listener)
+        _subscribers[subject].remove(callback)

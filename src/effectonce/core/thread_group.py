@@ -14,7 +14,7 @@ from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
-from .drive import drive
+from .run_sync import run_sync
 
 PATIENCE = 0.1  # seconds after which a follower looks by itself
 ABREAST = 4  # how many a leader wakes at once
@@ -89,7 +89,7 @@ class ThreadGroup:
         try:
             return self._run_one(op)
         except Exception as error:
-            (reply,) = drive(exchange(self._port, (op,), pause_thread, error))
+            (reply,) = run_sync(exchange(self._port, (op,), pause_thread, error))
             return reply
 
     def _among_others(self, entry: Entry) -> Any:
@@ -154,7 +154,7 @@ class ThreadGroup:
                 queue.append(entry)
             self._sent = entries = take(queue, self._limit)
             tally(self._sizes, len(entries))
-            replies = drive(exchange(self._port, [each.op for each in entries], pause_thread))
+            replies = run_sync(exchange(self._port, [each.op for each in entries], pause_thread))
             for each, reply in pair(entries, replies, queue):
                 if each is not entry:
                     each.others = answered
@@ -225,7 +225,7 @@ def _lone(port: Port) -> Callable[[Batchable], Reply]:
             if "run_one" in names and isinstance(port, Lone):
                 return port.run_one
             break
-    return lambda op: drive(port.run((op,)))[0]
+    return lambda op: run_sync(port.run((op,)))[0]
 
 
 def _open(gate: threading.Lock) -> None:

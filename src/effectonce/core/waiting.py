@@ -14,12 +14,12 @@ from effectonce.errors import SyncAsyncMismatch
 
 Identity = tuple[str, str]
 
-FIRST_POLL = 0.02
+FIRST_POLL = 0.02  # seconds between two claims of a waiter, doubled each time
 LAST_POLL = 1.0
 
 
 class Waiters:
-    """Who waits for which identity in this process, of both colours."""
+    """Who waits for which identity in this process, in sync and async code."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,9 @@ class Waiters:
                     del self.waiting[identity]
 
     def wake(self, identity: Identity) -> None:
-        """Whoever waits for ``identity`` asks the store now."""
+        """Make whoever waits for ``identity`` ask the store now."""
+        if identity not in self.waiting:  # without the lock, which a signal's handler might wait for on its own thread
+            return
         with self._lock:
             wakes = tuple(self.waiting.get(identity, ()))
         for wake in wakes:

@@ -161,7 +161,7 @@ async def _answered(view: View, ask: Ask, *, acts: bool = False, at_hand: bool =
         return await patience.answer(lambda: view(ask), acts=acts)
     except Overdue:
         text = (
-            f"{ask.sources.store.engine.backend!r}, or the broker, has not answered within {patience.seconds:g} s. "
+            f"{ask.sources.store.runtime.backend!r}, or the broker, has not answered within {patience.seconds:g} s. "
             + ("Nothing was done: it had not begun. " if acts else "")
             + "See to the server and the way to it (effectonce check says what it answers), then try again."
         )

@@ -108,7 +108,7 @@ class Ask(Struct, frozen=True):
             words=desk.words.pop(self.session.id, []),
             path=self.path,
             doubts=doubts,
-            store=repr(desk.sources.store.engine.backend),
+            store=repr(desk.sources.store.runtime.backend),
             **values,
         )
 

@@ -125,6 +125,11 @@ def _node(
 def _end(title: str, x: int, width: int, y: int, reached: bool) -> Node:
     size = 84
     return Node(
-        x=x + (width - size) // 2, y=y, width=size, height=END, title=title,
-        state=("done" if title == "done" else "failed") if reached else "pending", shape="end",
-    )  # fmt: skip
+        x=x + (width - size) // 2,
+        y=y,
+        width=size,
+        height=END,
+        title=title,
+        state=("done" if title == "done" else "failed") if reached else "pending",
+        shape="end",
+    )

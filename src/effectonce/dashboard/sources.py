@@ -58,8 +58,8 @@ class Sources:
             raise ConfigurationError(
                 "which store? Give --store URL, set EFFECTONCE_STORE, or name a --worker that has one"
             )
-        backend = given.engine.backend
-        self.privacy = given.engine.privacy
+        backend = given.runtime.backend
+        self.privacy = given.runtime.privacy
         self.store = Store(backend, sweep_every=None)
         #: For the watcher, which must keep no page waiting.
         self.watched = Store(backend, sweep_every=None)
@@ -193,7 +193,7 @@ class Sources:
     @property
     def outbox_name(self) -> str:
         """How the audit log names it."""
-        return f"{self._outbox().engine.backend!r} {self.table or 'outbox'}"
+        return f"{self._outbox().runtime.backend!r} {self.table or 'outbox'}"
 
     def _outbox(self) -> Store:
         if self.outbox is None:

@@ -42,7 +42,7 @@ def intent_log(sources: Sources, record: Record) -> intent_flow.Log | None:
     """What an intent's record says; None where it is sealed, or not of this release."""
     known = sources.intents.get(record.scope)
     try:
-        return intent_flow.read(note_in(record, known.store.engine.privacy if known is not None else None))
+        return intent_flow.read(note_in(record, known.store.runtime.privacy if known is not None else None))
     except CorruptRecord:
         return None
 
@@ -51,7 +51,7 @@ def saga_log(sources: Sources, record: Record) -> saga_flow.Log | None:
     """What a saga's record says; None where it is sealed, or not of this release."""
     known = sources.sagas.get(record.scope)
     try:
-        return saga_flow.read(note_in(record, known.store.engine.privacy if known is not None else None))
+        return saga_flow.read(note_in(record, known.store.runtime.privacy if known is not None else None))
     except CorruptRecord:
         return None
 
@@ -88,7 +88,7 @@ def timeline(sources: Sources, record: Record) -> list[Moment]:
     if record.note is not None and kind_of(record.scope) == "saga":
         moments += _steps(sources, record)
     moments += _state(record)
-    here = repr(sources.store.engine.backend)
+    here = repr(sources.store.runtime.backend)
     moments += [Moment(entry.at, entry.action, entry.by, _deed(entry, here)) for entry in audited(sources, record)]
     if record.expires_at is not None:
         moments.append(

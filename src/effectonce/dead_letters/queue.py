@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from effectonce.broker import Broker
 from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.guard.introspection import is_async
 from effectonce.message import BYPASS, REDRIVEN, Message

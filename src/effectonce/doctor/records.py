@@ -19,12 +19,12 @@ _SAMPLE = 200
 def examine_store(store: Store, limits: Limits) -> Iterator[Finding]:
     """Bounded work, whatever the store holds: nothing is walked."""
     try:
-        about = repr(store.engine.backend)
+        about = repr(store.runtime.backend)
     except ConfigurationError as error:
         yield refusal(error, "store")
         return
     try:
-        require_there(store.engine.backend, "make it with: effectonce migrate")
+        require_there(store.runtime.backend, "make it with: effectonce migrate")
         store.check()
     except EffectOnceError as error:
         yield refusal(error, about)
@@ -187,7 +187,7 @@ def _redis(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
 def examine_outbox(store: Store, table: str | None, limits: Limits) -> Iterator[Finding]:
     """Parked keys, and messages that do not leave. Where nobody asked for a table, one that is missing, or not for this
     user to read, is no finding."""
-    backend = store.engine.backend
+    backend = store.runtime.backend
     if table is None and not isinstance(backend, OutboxBackend):
         return
     about = f"{backend!r} {table or 'outbox'}"

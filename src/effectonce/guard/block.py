@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from types import TracebackType
 from typing import Any, Literal
 
 from effectonce.core.codec import Codec
-from effectonce.core.drive import run_through
-from effectonce.core.engine import Side
-from effectonce.core.flow import Policy, Run, abort, begin, finish, prepare, running
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.finish import abort, finish
+from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, SyncAsyncMismatch
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
@@ -52,16 +53,16 @@ class Block:
             raise ConfigurationError("this block has not been entered; use `with` or `async with`")
         return self._run
 
-    def _enter(self) -> Run:
+    def _prepare(self) -> Run:
         if self._run is not None:
             raise ConfigurationError("a block is entered once; make a new one for each call")
-        self._run = run = prepare(self._store.engine, self._policy, self._key, self._prints)
+        self._run = run = prepare(self._store.runtime, self._policy, self._key, self._prints)
         return run
 
-    def _entered(self, run: Run) -> Block:
+    def _start(self, run: Run) -> Block:
         self.first = not run.replayed
         if self.first:
-            running.set(run)
+            run.enter()
         else:
             self._result = run.value
         return self
@@ -69,40 +70,34 @@ class Block:
     def __enter__(self) -> Block:
         if asyncio._get_running_loop() is not None:
             raise SyncAsyncMismatch("`with block(...)` would block the running event loop; use `async with`")
-        run = self._enter()
+        run = self._prepare()
         try:
-            pending = begin(run, run.engine.sync_side())
-            if pending is not None:
-                run_through(pending)
+            run_sync(begin(run, run.runtime.sync_client()))
         except ResultNotStored as error:
             self._missing = error
         except BaseException:
-            run.ended()
+            run.end()
             raise
-        return self._entered(run)
+        return self._start(run)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self.first:
             run = self.run
             try:
-                pending = self._exited(run, run.engine.sync_side(), error)
-                if pending is not None:
-                    run_through(pending)
+                run_sync(self._settle(run, run.runtime.sync_client(), error))
             finally:
-                run.ended()
+                run.end()
 
     async def __aenter__(self) -> Block:
-        run = self._enter()
+        run = self._prepare()
         try:
-            pending = begin(run, run.engine.async_side())
-            if pending is not None:
-                await pending
+            await begin(run, run.runtime.async_client())
         except ResultNotStored as error:
             self._missing = error
         except BaseException:
-            run.ended()
+            run.end()
             raise
-        return self._entered(run)
+        return self._start(run)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -110,14 +105,15 @@ class Block:
         if self.first:
             run = self.run
             try:
-                pending = self._exited(run, run.engine.async_side(), error)
-                if pending is not None:
-                    await pending
+                await self._settle(run, run.runtime.async_client(), error)
             finally:
-                run.ended()
+                run.end()
 
-    def _exited(self, run: Run, side: Side, error: BaseException | None) -> Awaitable[None] | None:
-        return finish(run, side, self._result) if error is None else abort(run, side, error)
+    async def _settle(self, run: Run, client: StoreClient, error: BaseException | None) -> None:
+        if error is None:
+            await finish(run, client, self._result)
+        else:
+            await abort(run, client, error)
 
 
 def block(
@@ -145,7 +141,16 @@ def block(
     """
     check_scope(scope)
     options = policy_options(
-        mode, lease, retention, wait, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+        mode=mode,
+        lease=lease,
+        retention=retention,
+        wait=wait,
+        max_attempts=max_attempts,
+        max_run=max_run,
+        on_error=on_error,
+        on_lapse=on_lapse,
+        on_store_error=on_store_error,
+        permanent=permanent,
     )
     policy = Policy(scope=scope, codec=Codec(returns, store.max_result), **options)
     return Block(store, policy, encode_key(key), b"" if payload is ... else fingerprints(payload))

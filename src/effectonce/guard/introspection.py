@@ -8,7 +8,7 @@ import sys
 import types
 import typing
 import warnings
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch
 from effectonce.keys import Extract, Key, extractor
@@ -47,8 +47,10 @@ def refuse_unguardable(function: Any) -> None:
 LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
-def refuse_lazy(function: Any, value: Any) -> NoReturn:
-    """`SyncAsyncMismatch`: a plain `def` gave something that still has to be awaited or run through."""
+def refuse_lazy(function: Any, value: Any) -> None:
+    """`SyncAsyncMismatch` where a plain `def` returned something that still has to be awaited or run through."""
+    if type(value) not in LAZY and not hasattr(value, "__await__"):
+        return
     if inspect.iscoroutine(value):
         value.close()
     raise SyncAsyncMismatch(

@@ -12,29 +12,18 @@ from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from effectonce.core.codec import NATIVE, Codec
-from effectonce.core.drive import run_through
-from effectonce.core.engine import Engine, Side
-from effectonce.core.flow import (
-    Policy,
-    Run,
-    abort,
-    begin,
-    finish,
-    leased,
-    prepare,
-    reset_running,
-    running,
-    set_running,
-    unprotected,
-)
+from effectonce.core.codec import Codec
+from effectonce.core.guarded_call.begin import begin, prepare, run_unprotected
+from effectonce.core.guarded_call.finish import abort, finish
+from effectonce.core.guarded_call.run import Policy, Run, running
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import ConfigurationError, MissingKey, SyncAsyncMismatch
-from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor, position
+from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
 
 from .introspection import (
-    LAZY,
     NO_CLASSMETHOD,
     default_scope,
     fingerprint_of,
@@ -78,14 +67,13 @@ class _Plan(Struct, kw_only=True):
     settings: dict[str, Any]
     returns: Any
     extract: Extract
-    key_at: int  # where the argument stands that is the key itself, where there is one; else far out
     fingerprint: Extract | None
     run_without_key: bool
     default_scope: bool
     defined_in: type | None = None
     bound_signature: inspect.Signature | None = None
 
-    def settled(self) -> Policy:
+    def build_policy(self) -> Policy:
         """The policy, whose result type may name things defined after the handler: so built on first use."""
         try:
             codec = Codec(return_type(self.function, self.returns), self.store.max_result)
@@ -97,22 +85,27 @@ class _Plan(Struct, kw_only=True):
         self.policy = Policy(codec=codec, **self.settings)
         return self.policy
 
-    def run(self, engine: Engine, side: Side, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+    def prepare_run(self, runtime: StoreRuntime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         """The run of one call, to be begun; without a key, where that is allowed, it goes ahead unprotected."""
-        policy = self.policy or self.settled()
+        policy = self.policy or self.build_policy()
         try:
-            at = self.key_at
-            key = args[at] if len(args) > at else self.extract(args, kwargs)
-            if type(key) is not str or not key or len(key) > 200 or not key.isascii() or "\0" in key:
-                key = encode_key(key)
+            key = encode_key(self.extract(args, kwargs))
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = Run(engine, policy, "", "", b"", b"", running.get())
-            unprotected(run, "missing_key", str(error))
+            run = Run(
+                runtime=runtime,
+                policy=policy,
+                key="",
+                stored_key="",
+                owner=b"",
+                fingerprints=b"",
+                parent=running.get(),
+            )
+            run_unprotected(run, "missing_key", str(error))
             return run
-        fingerprint = self.fingerprint
-        return prepare(engine, policy, key, b"" if fingerprint is None else fingerprint(args, kwargs), side.first)
+        fingerprints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)
+        return prepare(runtime, policy, key, fingerprints)
 
 
 class Guarded(Generic[P, R_co]):
@@ -123,27 +116,26 @@ class Guarded(Generic[P, R_co]):
 
     __name__: str
     __qualname__: str
-    __slots__ = ("__dict__", "__weakref__", "_give", "_plan", "_receiver")  # the last three are read on every call
+    __slots__ = ("__dict__", "__weakref__", "_plan", "_receiver")  # not in `__dict__`, which `functools.wraps` copies
 
     def __init__(self, plan: _Plan) -> None:
         function = plan.function
         functools.update_wrapper(self, function)
         self._plan = plan
-        self._receiver: tuple[Any, ...] = ()
-        self._give: Callable[[Run, Any], Any] | None = None  # makes of a run and its value what is returned
+        self._receiver: tuple[Any, ...] = ()  # of a bound method: the object
         # What `inspect` and `typing` read off a function: without it `iscoroutinefunction` would lie.
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
 
     def _bound(self, receiver: Any) -> Guarded[..., Any]:
-        """The same function as a method of ``receiver``: one argument less. Made on every access, so made cheaply."""
+        """The same function as a method of ``receiver``: one argument less."""
         plan = self._plan
         if plan.bound_signature is None:
             signature = inspect.signature(plan.function)
             plan.bound_signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         bound: Guarded[..., Any] = object.__new__(type(self))
-        bound._plan, bound._receiver, bound._give = plan, (receiver,), None
+        bound._plan, bound._receiver = plan, (receiver,)
         names = bound.__dict__
         names.update(self.__dict__)
         names.pop("__wrapped__", None)
@@ -184,9 +176,10 @@ class Guarded(Generic[P, R_co]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """As calling it, but gives an `Outcome` (to be awaited where the function is ``async def``)."""
-        telling: Guarded[..., Any] = object.__new__(type(self))
-        telling._plan, telling._receiver, telling._give = self._plan, self._receiver, _outcome
-        return telling(*args, **kwargs)
+        return self._call_for_outcome(args, kwargs)
+
+    def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
 
     @overload
     def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R_co]: ...
@@ -219,51 +212,45 @@ class Guarded(Generic[P, R_co]):
 
 class _Sync(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._receiver:
-            args = self._receiver + args
-        plan, give, before = self._plan, self._give, None
-        engine = plan.store._live or plan.store.engine
-        side = engine.sync or engine.sync_side()
-        run = plan.run(engine, side, args, kwargs)
+        return self._run_guarded(args, kwargs)[1]
+
+    def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+        return _outcome(*self._run_guarded(args, kwargs))
+
+    def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
+        plan = self._plan
+        args = (*self._receiver, *args)
+        runtime = plan.store.runtime
+        client = runtime.sync_client()
+        run = plan.prepare_run(runtime, args, kwargs)
         try:
-            if run.token:
-                leased(run)
-            elif run.protected:
-                pending = begin(run, side)
-                if pending is not None:
-                    run_through(pending)
+            if run.protected:
+                run_sync(begin(run, client))
                 if run.replayed:
-                    return run.value if give is None else give(run, run.value)
+                    return run, run.value
             try:
-                before = set_running(run)
-                value = plan.function(*args, **kwargs) if kwargs else plan.function(*args)
-                if type(value) not in NATIVE and (type(value) in LAZY or hasattr(value, "__await__")):
-                    refuse_lazy(plan.function, value)
+                run.enter()
+                value = plan.function(*args, **kwargs)
+                refuse_lazy(plan.function, value)
             except BaseException as error:
-                run_through(abort(run, side, error))
+                run_sync(abort(run, client, error))
                 raise
-            pending = finish(run, side, value)
-            if pending is not None:
-                run_through(pending)
-            return value if give is None else give(run, value)
+            run_sync(finish(run, client, value))
+            return run, value
         finally:
-            engine.leased.discard(run)  # as `ended` does, which is not called where that is all
-            if before is not None:  # nobody has come between: unlike a coroutine it was never suspended
-                reset_running(before)
-            if before is None or run.parent is not None:
-                run.ended()
+            run.end()
 
 
 class _Waiting(_Sync[P, R]):
     """A sync function with ``wait=``, which must not be called where that would block an event loop."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
         if asyncio._get_running_loop() is not None:
             raise SyncAsyncMismatch(
                 f"{name_of(self._plan.function)} has wait= and was called inside a running event loop, which it would "
                 "block; make it `async def`, or call it in a thread (asyncio.to_thread)"
             )
-        return super().__call__(*args, **kwargs)
+        return super()._run_guarded(args, kwargs)
 
 
 class _Async(Guarded[P, Any]):
@@ -278,33 +265,32 @@ class _Async(Guarded[P, Any]):
             self.__code__ = _Async.__call__.__code__
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._receiver:
-            args = self._receiver + args
-        plan, give = self._plan, self._give
-        engine = plan.store._live or plan.store.engine
-        side = engine.any_loop or engine.async_side()
-        run = plan.run(engine, side, args, kwargs)
+        return (await self._run_guarded(args, kwargs))[1]
+
+    async def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+        return _outcome(*await self._run_guarded(args, kwargs))
+
+    async def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
+        plan = self._plan
+        args = (*self._receiver, *args)
+        runtime = plan.store.runtime
+        client = runtime.async_client()
+        run = plan.prepare_run(runtime, args, kwargs)
         try:
-            if run.token:
-                leased(run)
-            elif run.protected:
-                pending = begin(run, side)
-                if pending is not None:
-                    await pending
+            if run.protected:
+                await begin(run, client)
                 if run.replayed:
-                    return run.value if give is None else give(run, run.value)
+                    return run, run.value
             try:
-                set_running(run)
-                value = await (plan.function(*args, **kwargs) if kwargs else plan.function(*args))
+                run.enter()
+                value = await plan.function(*args, **kwargs)
             except BaseException as error:
-                await abort(run, side, error)
+                await abort(run, client, error)
                 raise
-            pending = finish(run, side, value)
-            if pending is not None:
-                await pending
-            return value if give is None else give(run, value)
+            await finish(run, client, value)
+            return run, value
         finally:
-            run.ended()
+            run.end()
 
 
 def _outcome(run: Run, value: Any) -> Outcome[Any]:
@@ -312,7 +298,7 @@ def _outcome(run: Run, value: Any) -> Outcome[Any]:
 
 
 class Once:
-    """What `once(...)` returns: a decorator that keeps the function's signature and colour."""
+    """What `once(...)` returns: a decorator that keeps the function's signature, sync or async."""
 
     def __init__(self, store: Store, scope: str | None, key: KeySpec | None, fingerprint: Any, **options: Any) -> None:
         self._store = store
@@ -334,13 +320,12 @@ class Once:
             settings={"scope": scope, **options},
             returns=returns,
             extract=message_key(function) if self._key is None else extractor(self._key, function),
-            key_at=sys.maxsize if self._key is None else position(self._key, function),
             fingerprint=fingerprint_of(self._fingerprint, function),
             run_without_key=run_without_key,
             default_scope=self._scope is None,
         )
         try:
-            plan.settled()
+            plan.build_policy()
         except ConfigurationError as error:
             if not isinstance(error.__cause__, NameError):  # what it names may be defined further down
                 raise
@@ -400,6 +385,15 @@ def once(
         returns=returns,
         run_without_key=choice("on_missing_key", on_missing_key, "run", "raise"),
         **policy_options(
-            mode, lease, retention, wait, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+            mode=mode,
+            lease=lease,
+            retention=retention,
+            wait=wait,
+            max_attempts=max_attempts,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            on_store_error=on_store_error,
+            permanent=permanent,
         ),
     )

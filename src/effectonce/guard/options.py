@@ -7,21 +7,22 @@ from typing import Any, Final
 from effectonce.errors import ConfigurationError, show
 from effectonce.values.durations import Duration, micros, readable
 
-MAX_SCOPE: Final = 255
-MIN_LEASE: Final = 10_000
+MAX_SCOPE: Final = 255  # bytes
+MIN_LEASE: Final = 10_000  # microseconds
 
 
 def policy_options(
+    *,
     mode: str,
     lease: Duration,
     retention: Duration,
-    wait: Duration | None,
-    max_attempts: int | None,
     max_run: Duration,
     on_error: str,
     on_lapse: str,
     on_store_error: str,
-    permanent: tuple[type[BaseException], ...],
+    wait: Duration | None = None,
+    max_attempts: int | None = None,
+    permanent: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
     """The options of `once` and `block` as fields of a `Policy`, checked."""
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):

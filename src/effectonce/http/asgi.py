@@ -3,7 +3,7 @@
     app.add_middleware(IdempotencyMiddleware, store=store, scope=lambda request: request["user"].username)
 
 Authentication and rate limiting stand *outside* of it, so that the keys of a caller are looked up for that caller only.
-Compression may stand on either side: outside, replays are compressed like the first response; inside, it sees no
+Compression may stand on either client: outside, replays are compressed like the first response; inside, it sees no
 ``Accept-Encoding`` in requests with a key, so that what is stored can be replayed to whoever retries.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
 from effectonce.store import Store
 
@@ -132,15 +132,15 @@ class Exchange:
         try:
             prints = await self._body.fingerprint(plan.max_body)
             run = guard.prepare(plan, method, path, self._key, principal, prints)
-            side = run.engine.async_side()
-            response = await claim(run, side)
+            client = run.runtime.async_client()
+            response = await claim(run, client)
         except BaseException:
             self._body.close()
             raise
         if response is not None:
             self._body.close()
             return response
-        self.recording = Recording(plan, run, side, guard.docs)
+        self.recording = Recording(plan, run, client, guard.docs)
         running.set(run)
         return None
 
@@ -170,7 +170,7 @@ class Exchange:
                 await recording.fail(error)
         finally:
             if recording is not None:
-                recording.run.ended()
+                recording.run.end()
             self._tell_ended()
             self._body.close()
 

@@ -1,6 +1,6 @@
 """One keyed request, from its claim to the settlement of its response: what ASGI, WSGI and the frameworks share.
 
-Built on the guard's own flow. Written once, as `async def` over a `Side` of either colour: async adapters await it,
+Built on the guard's own flow. Written once, as `async def` over a `StoreClient`: async adapters await it,
 sync ones `drive` it.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from effectonce.core.engine import Engine, Side, log
-from effectonce.core.flow import Run, abort, begin, finish, leave, prepare
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.finish import abort, finish, leave
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.store_runtime import StoreClient, StoreRuntime, log
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -57,13 +59,13 @@ class Guard:
         self.docs = docs
 
     @property
-    def engine(self) -> Engine:
-        return self.store._live or self.store.engine
+    def runtime(self) -> StoreRuntime:
+        return self.store.runtime
 
     def prepare(self, plan: Plan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
         """The run of a request, not begun. `MissingPrincipal` where nobody knows whose it is."""
         stored = protocol.record_key(principal_key(principal), method, path, key)
-        return prepare(self.engine, plan.policy, stored, prints)
+        return prepare(self.runtime, plan.policy, stored, prints)
 
     def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
         return refusal(error, method, path, self.docs)
@@ -98,15 +100,13 @@ def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Respon
     return response
 
 
-async def claim(run: Run, side: Side) -> Response | None:
+async def claim(run: Run, client: StoreClient) -> Response | None:
     """Claim ``run``. A response is the stored one, to be sent; with None, the handler is to run now.
 
     Raises what else a claim can come to, always as an `EffectOnceError`.
     """
     try:
-        pending = begin(run, side)
-        if pending is not None:
-            await pending
+        await begin(run, client)
     except EffectOnceError:
         raise
     except Exception as error:  # of a store that breaks its contract; the handler has not run
@@ -124,20 +124,20 @@ class Recording:
         "_chunks",
         "_expected",
         "_size",
+        "client",
         "concluded",
         "docs",
         "headers",
         "over",
         "plan",
         "run",
-        "side",
         "status",
     )
 
-    def __init__(self, plan: Plan, run: Run, side: Side, docs: str = DRAFT) -> None:
+    def __init__(self, plan: Plan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
         self.plan = plan
         self.run = run
-        self.side = side
+        self.client = client
         self.docs = docs
         self.status = 0
         self.headers: Headers = []
@@ -189,10 +189,10 @@ class Recording:
         self.concluded = True
         plan, run, status = self.plan, self.run, self.status
         if status in plan.transient:
-            await leave(run, self.side, "free", f"status {status}")
+            await leave(run, self.client, "free", f"status {status}")
             return None
         if status >= 500 and plan.on_error != "replay":
-            await leave(run, self.side, "in_doubt" if plan.on_error == "doubt" else "free", f"status {status}")
+            await leave(run, self.client, "in_doubt" if plan.on_error == "doubt" else "free", f"status {status}")
             return None
         return await self._done(Response(status, self.headers, None if self.over else b"".join(self._chunks)))
 
@@ -200,7 +200,7 @@ class Recording:
         """The handler ended without a whole response, with ``error``. Never raises an `Exception`."""
         self.concluded = True
         if self.plan.on_error != "replay" or isinstance(error, GeneratorExit):
-            await abort(self.run, self.side, error)
+            await abort(self.run, self.client, error)
             return
         failed = await self._done(protocol.lost_attempt(self.docs))
         if failed is not None:
@@ -208,9 +208,7 @@ class Recording:
 
     async def _done(self, response: Response) -> EffectOnceError | None:
         try:
-            pending = finish(self.run, self.side, response)
-            if pending is not None:
-                await pending
+            await finish(self.run, self.client, response)
         except EffectOnceError as error:
             return error
         except Exception as error:

@@ -46,17 +46,49 @@ DRAFT: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-
 """Where problems link to, unless the API has a page of its own."""
 
 #: The response headers that are stored. Others belong to one exchange, one connection or one client.
-KEPT: Final = frozenset((
-    "content-type", "content-encoding", "content-language", "content-disposition", "content-location", "location",
-    "etag", "last-modified", "cache-control", "expires", "vary", "link", "retry-after", "deprecation", "sunset",
-))  # fmt: skip
+KEPT: Final = frozenset(
+    (
+        "content-type",
+        "content-encoding",
+        "content-language",
+        "content-disposition",
+        "content-location",
+        "location",
+        "etag",
+        "last-modified",
+        "cache-control",
+        "expires",
+        "vary",
+        "link",
+        "retry-after",
+        "deprecation",
+        "sunset",
+    )
+)
 
 #: What is never stored: another's session, a challenge, a connection's business, and what is made anew for each reply.
-DROPPED: Final = frozenset((
-    "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "proxy-authenticate",
-    "proxy-authentication-info", "authorization", "proxy-authorization", "connection", "keep-alive", "proxy-connection",
-    "te", "trailer", "trailers", "transfer-encoding", "upgrade", "date", "content-length",
-))  # fmt: skip
+DROPPED: Final = frozenset(
+    (
+        "set-cookie",
+        "set-cookie2",
+        "www-authenticate",
+        "authentication-info",
+        "proxy-authenticate",
+        "proxy-authentication-info",
+        "authorization",
+        "proxy-authorization",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "trailers",
+        "transfer-encoding",
+        "upgrade",
+        "date",
+        "content-length",
+    )
+)
 
 Headers = list[tuple[str, str]]
 

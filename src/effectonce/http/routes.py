@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.core.flow import Policy
+from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.options import policy_options
 from effectonce.store import DEFAULT_RETENTION
@@ -96,21 +96,21 @@ def plan(route: Route, service: str) -> Plan:
         if value not in choices:
             raise ConfigurationError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}")
     for name, size in (
-        ("max_key", route.max_key), ("max_body", route.max_body), ("max_response", route.max_response),
-    ):  # fmt: skip
+        ("max_key", route.max_key),
+        ("max_body", route.max_body),
+        ("max_response", route.max_response),
+    ):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"{name}={size!r} is not a size; give a whole number above zero")
     options = policy_options(
-        "lease",
-        route.lease,
-        route.retention,
-        route.wait,
-        None,
-        route.max_run,
-        "doubt" if route.on_error == "doubt" else "release",
-        "doubt" if route.on_lapse == "doubt" else "rerun",
-        route.on_store_error,
-        (),
+        mode="lease",
+        lease=route.lease,
+        retention=route.retention,
+        wait=route.wait,
+        max_run=route.max_run,
+        on_error="doubt" if route.on_error == "doubt" else "release",
+        on_lapse="doubt" if route.on_lapse == "doubt" else "rerun",
+        on_store_error=route.on_store_error,
     )
     return Plan(
         policy=Policy(scope=service, codec=ResponseCodec(route.max_response), **options),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError
 
 from .exchange import Incomplete, Recording
@@ -70,11 +70,11 @@ class Watched:
         try:
             return next(self._chunks, None)
         except BaseException as error:
-            drive(self._recording.fail(error))
+            run_sync(self._recording.fail(error))
             raise
 
     def _conclude(self) -> None:
-        error = drive(self._recording.conclude())
+        error = run_sync(self._recording.conclude())
         if error is not None:
             self._held.clear()
             if self._head is None:
@@ -90,15 +90,15 @@ class Watched:
                 if chunk is not None:
                     recording.add(chunk)
                 elif recording.over:
-                    drive(recording.fail(Incomplete(CUT_OFF)))
+                    run_sync(recording.fail(Incomplete(CUT_OFF)))
                 else:
-                    drive(recording.conclude())
+                    run_sync(recording.conclude())
         finally:
             try:
                 if self._closing is not None:
                     self._closing()
             finally:
-                recording.run.ended()
+                recording.run.end()
 
     def __del__(self) -> None:
         _let_go(self._recording)
@@ -122,7 +122,7 @@ class AsyncWatched:
     async def passed_on(self) -> AsyncIterator[bytes]:
         """The chunks, for the client. Cancelled, it waits for the end of the work; cancelled again, it ends that."""
         self._loop = asyncio.get_running_loop()
-        self._recording.side = self._recording.run.engine.async_side()  # of this loop, wherever it was claimed
+        self._recording.client = self._recording.run.runtime.async_client()  # of this loop, wherever it was claimed
         task = self._loop.create_task(self._take())
         _going_on.add(task)
         task.add_done_callback(_going_on.discard)
@@ -173,7 +173,7 @@ class AsyncWatched:
                 self._leave()  # so that there is room for the word that it is over
             raise
         finally:
-            recording.run.ended()
+            recording.run.end()
             if self._left:
                 self._leave()
             await self._ready.put(None)
@@ -185,4 +185,4 @@ class AsyncWatched:
 def _let_go(recording: Recording) -> None:
     """A stream that nobody has begun to read, or closed, is gone: its claim must not be renewed for ever."""
     if not recording.concluded:
-        recording.run.ended()
+        recording.run.end()

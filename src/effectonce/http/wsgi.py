@@ -14,8 +14,8 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
-from effectonce.core.drive import drive
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.store import Store
 
@@ -77,8 +77,8 @@ class IdempotencyMiddleware:
             principal = self._principal(environ)
             body, prints = read_body(environ, plan.max_body)
             run = guard.prepare(plan, method, path, key, principal, prints)
-            side = run.engine.sync_side()
-            response = drive(claim(run, side))
+            client = run.runtime.sync_client()
+            response = run_sync(claim(run, client))
         except EffectOnceError as error:
             response = guard.refusal(error, method, path)
         except Truncated:
@@ -88,7 +88,7 @@ class IdempotencyMiddleware:
         narrowed = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
         narrowed["wsgi.input"] = body
         running.set(run)
-        head = Head(guard, Recording(plan, run, side, guard.docs), method, path, start_response)
+        head = Head(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
         try:
             chunks = self._app(narrowed, head.start_response)
             if isinstance(chunks, list | tuple):  # a server tells the length of one by itself, so it stays one
@@ -101,7 +101,7 @@ class IdempotencyMiddleware:
             raise
         finally:
             if head.recording.concluded:
-                run.ended()
+                run.end()
 
 
 class Head:
@@ -141,7 +141,7 @@ class Head:
 
     def fail(self, error: BaseException) -> None:
         if not self.recording.concluded:
-            drive(self.recording.fail(error))
+            run_sync(self.recording.fail(error))
 
 
 class Truncated(Exception):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from effectonce.core.codec import Codec
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
 from effectonce.guard.once import Outcome
@@ -151,15 +151,15 @@ class Plan:
         delivery = Delivery(self, message)
         while True:
             try:
-                if drive(delivery.begin()):
+                if run_sync(delivery.begin()):
                     with delivery:
                         value = self.fn(delivery.session.connection, message)
                         if type(value) in LAZY or hasattr(value, "__await__"):
                             refuse_lazy(self.fn, value)
-                    drive(delivery.finish(value))
+                    run_sync(delivery.finish(value))
                 return delivery.outcome
             except BaseException as error:
-                pause = drive(delivery.abort(error))
+                pause = run_sync(delivery.abort(error))
                 if pause is None:
                     if delivery.surfaces is not None:
                         raise delivery.surfaces from error

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar, overload
 from effectonce.backends.common.sql_files import bare, inbox_schema, quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, ConnectionLost, Dialect, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.core.drive import Pending, drive
 from effectonce.core.privacy import Privacy
+from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import (
     InvalidOption,
     PayloadMismatch,
@@ -113,7 +113,7 @@ class Inbox:
         arrival = self._arrival(message, payload)
         session.require_transaction()
         answer = self._first(session, arrival)
-        return Pending(answer, "inbox.first(...)") if session.is_async else drive(answer)
+        return Pending(answer, "inbox.first(...)") if session.is_async else run_sync(answer)
 
     @overload
     def first_many(self, conn: SyncConnection, messages: Iterable[Message[Any] | Key]) -> list[bool]: ...
@@ -133,7 +133,7 @@ class Inbox:
             raise InvalidOption(f"first_many takes up to {MAX_BATCH} messages, not {len(arrivals)}; call it for slices")
         session.require_transaction()
         answer = self._first_many(session, arrivals)
-        return Pending(answer, "inbox.first_many(...)") if session.is_async else drive(answer)
+        return Pending(answer, "inbox.first_many(...)") if session.is_async else run_sync(answer)
 
     @overload
     def call(
@@ -173,7 +173,7 @@ class Inbox:
         session = session_on(conn)
         session.require_transaction()
         answer = self._rows(session).purge(session, limit)
-        return Pending(answer, "inbox.purge(...)") if session.is_async else drive(answer)
+        return Pending(answer, "inbox.purge(...)") if session.is_async else run_sync(answer)
 
     @overload
     def check(self, conn: SyncConnection) -> None: ...
@@ -184,7 +184,7 @@ class Inbox:
         message again); `SchemaMissing` where the table is missing. It says what to change."""
         session = session_on(conn)
         answer = self._rows(session).check(session)
-        return Pending(answer, "inbox.check(...)") if session.is_async else drive(answer)
+        return Pending(answer, "inbox.check(...)") if session.is_async else run_sync(answer)
 
     # -- the table
 
@@ -202,7 +202,7 @@ class Inbox:
         """Create the table where it is missing. MySQL and MariaDB commit an open transaction by that."""
         session = session_on(conn)
         answer = self._migrate(session)
-        return Pending(answer, "inbox.migrate(...)") if session.is_async else drive(answer)
+        return Pending(answer, "inbox.migrate(...)") if session.is_async else run_sync(answer)
 
     def on_table(self, table: str, *, column: str) -> OnTable:
         """Recognise duplicates by a unique key on your own business table instead of a row in ours."""
@@ -373,17 +373,17 @@ class Inbox:
     def _call_sync(
         self, session: Caller, arrival: Arrival, codec: Codec, message: Any, fn: Callable[..., Any]
     ) -> Outcome[Any]:
-        place, found = drive(self._enter(session, arrival))
+        place, found = run_sync(self._enter(session, arrival))
         try:
             if found is None:
                 value = fn(session.connection, message)  # outside of our coroutines: it may raise StopIteration
                 if type(value) in LAZY or hasattr(value, "__await__"):
                     refuse_lazy(fn, value)
-                drive(self._leave(session, arrival, place, self._encoded(codec, arrival, value)))
+                run_sync(self._leave(session, arrival, place, self._encoded(codec, arrival, value)))
             else:
                 value = self._replayed(codec, arrival, found)
         except BaseException as error:
-            drive(self._undo(session, place, error))
+            run_sync(self._undo(session, place, error))
             raise
         return _outcome(arrival, message, value, found is not None)
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from effectonce.backends.common.sql_files import inbox_words, quoted, statements
 from effectonce.contracts import Dialect, Session
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
+from effectonce.record import split_fingerprints
 from effectonce.values.identity import digest
 
 MAX_BATCH: Final = 5000
@@ -50,7 +51,7 @@ class Found(Struct, gc=False):
     def mismatches(self, arrival: Arrival) -> bool:
         """Whether it was written for another payload."""
         stored = self.fingerprint
-        return bool(stored and arrival.prints and arrival.prints.find(stored) % 33)
+        return bool(stored and arrival.prints and stored not in split_fingerprints(arrival.prints))
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from effectonce.backends.common.sql_files import quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
-from effectonce.core.drive import Pending, drive
+from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
 from effectonce.sessions import Caller, is_duplicate, is_without_unique_key, session_on
 from effectonce.values.identity import Key, encode_key
@@ -62,7 +62,7 @@ class OnTable:
         session.require_transaction()
         insert = self._insert_mysql if session.dialect == "mysql" else self._insert
         answer = self._told(session, text, insert(session, sql, list(columns.values())))
-        return Pending(answer, "on_table(...).insert(...)") if session.is_async else drive(answer)
+        return Pending(answer, "on_table(...).insert(...)") if session.is_async else run_sync(answer)
 
     async def _insert(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
         column = _column(self.column, session.dialect)

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from effectonce.core.drive import drive
 from effectonce.core.retry import Retry
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.dispatch import Ack, Verdict, dispatcher
 from effectonce.guard.once import Guarded
@@ -76,7 +76,7 @@ def sqs_batch(
 
     def handle(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         answer = batch(event["Records"])
-        return asyncio.run(answer) if is_async else drive(answer)
+        return asyncio.run(answer) if is_async else run_sync(answer)
 
     return handle
 

@@ -43,9 +43,9 @@ from django.http.request import RawPostDataException, UnreadablePostError  # typ
 from django.http.response import HttpResponseBase, StreamingHttpResponse  # type: ignore[import-untyped, unused-ignore]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped, unused-ignore]
 
-from effectonce.core.drive import drive
-from effectonce.core.engine import Side
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
 from effectonce.guard.options import choice
 from effectonce.http import protocol
@@ -85,7 +85,7 @@ class Exchanges:
         """The request, claimed, or what is answered instead."""
         try:
             key = self._key(guarded, request)
-            return drive(self._claim(guarded, request, key, self._whose(request), self.guard.engine.sync_side()))
+            return run_sync(self._claim(guarded, request, key, self._whose(request), self.guard.runtime.sync_client()))
         except EffectOnceError as error:
             return self.refusal(request, error)
 
@@ -95,7 +95,7 @@ class Exchanges:
             key = self._key(guarded, request)
             whose = self._whose if iscoroutinefunction(self._whose) else sync_to_async(self._whose)
             principal = await whose(request)
-            return await self._claim(guarded, request, key, principal, self.guard.engine.async_side())
+            return await self._claim(guarded, request, key, principal, self.guard.runtime.async_client())
         except EffectOnceError as error:
             return self.refusal(request, error)
 
@@ -104,7 +104,7 @@ class Exchanges:
         return key_in(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
 
     async def _claim(
-        self, guarded: Plan, request: HttpRequest, key: str, principal: Principal, side: Side
+        self, guarded: Plan, request: HttpRequest, key: str, principal: Principal, client: StoreClient
     ) -> Recording | HttpResponse:
         method, path, query = str(request.method), request.path, request.META.get("QUERY_STRING", "")
         raw_path = path.encode("utf-8", "surrogatepass")
@@ -114,8 +114,8 @@ class Exchanges:
         except UnreadablePostError:  # the client left in the middle of it
             return HttpResponse(status=400)
         run = self.guard.prepare(guarded, method, path, key, principal, protocol.fingerprint(state))
-        stored = await claim(run, side)
-        return http_response(stored) if stored is not None else Recording(guarded, run, side, self.guard.docs)
+        stored = await claim(run, client)
+        return http_response(stored) if stored is not None else Recording(guarded, run, client, self.guard.docs)
 
     async def settle(self, recording: Recording, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """``response``, settled, or to be settled when its stream ends; or another, where it must not be sent."""
@@ -129,7 +129,7 @@ class Exchanges:
         try:
             error = await recording.conclude()
         finally:
-            recording.run.ended()
+            recording.run.end()
         return response if error is None else self.refusal(request, error)
 
     async def fail(self, recording: Recording, error: BaseException) -> None:
@@ -138,7 +138,7 @@ class Exchanges:
             if not recording.concluded:
                 await recording.fail(error)
         finally:
-            recording.run.ended()
+            recording.run.end()
 
 
 class IdempotencyMiddleware:
@@ -258,10 +258,10 @@ class IdempotentView:
             with self._inside.transactions():
                 response: HttpResponseBase = super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
             if self._recording is not None:
-                response = drive(exchanges.settle(self._recording, request, rendered(response)))
+                response = run_sync(exchanges.settle(self._recording, request, rendered(response)))
         except BaseException as error:
             if self._recording is not None:
-                drive(exchanges.fail(self._recording, error))
+                run_sync(exchanges.fail(self._recording, error))
             raise
         return response
 
@@ -303,9 +303,9 @@ def _run(
             response = rendered(respond(request))
         except ANSWERED as error:
             response = response_for_exception(request, error)
-        return drive(exchanges.settle(claimed, request, response))
+        return run_sync(exchanges.settle(claimed, request, response))
     except BaseException as error:
-        drive(exchanges.fail(claimed, error))
+        run_sync(exchanges.fail(claimed, error))
         raise
 
 
@@ -360,7 +360,7 @@ def _watch(recording: Recording, response: StreamingHttpResponse) -> None:
         response.streaming_content = watched.passed_on()
         response._resource_closers.append(watched.close)
         return
-    recording.side = recording.run.engine.sync_side()  # Django iterates it in a thread
+    recording.client = recording.run.runtime.sync_client()  # Django iterates it in a thread
     response.streaming_content = Watched(recording, response.streaming_content, None)
     # Closed before what it watches is: it takes the rest from there.
     response._resource_closers.insert(0, response._resource_closers.pop())

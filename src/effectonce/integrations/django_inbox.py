@@ -58,11 +58,15 @@ def transactional(
     """
     guarded = plan(
         Route(
-            required=required, methods=methods, transient=transient, max_key=max_key, max_body=max_body,
+            required=required,
+            methods=methods,
+            transient=transient,
+            max_key=max_key,
+            max_body=max_body,
             keep_headers=keep_headers,
         ),
         inbox.scope,
-    )  # fmt: skip
+    )
     whose, raises = principals(scope), choice("errors", errors, "raise", "respond")
     protocol.require_parser()
 

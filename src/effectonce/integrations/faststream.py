@@ -25,8 +25,10 @@ from faststream import AckPolicy, BaseMiddleware
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
-from effectonce.core.engine import Side
-from effectonce.core.flow import Policy, Run, abort, begin, finish, leave, prepare, running
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.finish import abort, finish, leave
+from effectonce.core.guarded_call.run import Policy, Run, running
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -78,7 +80,15 @@ class Idempotency:
         if not isinstance(key, str) and not callable(key):
             raise ConfigurationError("key= takes the name of a header, or a function of the message")
         options = policy_options(
-            "lease", lease, retention, None, max_attempts, max_run, on_error, on_lapse, on_store_error, permanent
+            mode="lease",
+            lease=lease,
+            retention=retention,
+            max_attempts=max_attempts,
+            max_run=max_run,
+            on_error=on_error,
+            on_lapse=on_lapse,
+            on_store_error=on_store_error,
+            permanent=permanent,
         )
         self.store = store
         self.key = key
@@ -129,11 +139,9 @@ class _Once(BaseMiddleware[Any, Any]):
         guard = self._guard
         try:
             policy = guard.policy_of(_handler(call_next))
-            run = prepare(guard.store.engine, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
-            side = run.engine.async_side()
-            pending = begin(run, side)
-            if pending is not None:
-                await pending
+            run = prepare(guard.store.runtime, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
+            client = run.runtime.async_client()
+            await begin(run, client)
         except ResultNotStored as error:  # nobody knows any more what is to be replied or published
             await self._by_hand(msg, "ack")
             raise AckMessage from error
@@ -154,22 +162,22 @@ class _Once(BaseMiddleware[Any, Any]):
             try:
                 value = await call_next(msg)
             except AckMessage:  # how a handler says that it is done
-                await _recorded(run, side, None)
+                await _recorded(run, client, None)
                 raise
             except NackMessage:  # and that it is not, whatever `on_error` makes of other exceptions
-                await leave(run, side, "free", "NackMessage")
+                await leave(run, client, "free", "NackMessage")
                 raise
             except BaseException as error:
-                await abort(run, side, error)
+                await abort(run, client, error)
                 raise
-            await _recorded(run, side, value)
+            await _recorded(run, client, value)
             return value
         except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: it comes again
             explain(guard.scope, "given back", error)
             await self._by_hand(msg, "nack")
             raise NackMessage from error
         finally:
-            run.ended()
+            run.end()
 
     async def _by_hand(self, msg: Any, settlement: Literal["ack", "nack", "reject"]) -> None:
         """Of a subscriber that acks by hand, tell the broker what its handler, which is not called, cannot."""
@@ -178,10 +186,8 @@ class _Once(BaseMiddleware[Any, Any]):
             await getattr(msg, settlement)()
 
 
-async def _recorded(run: Run, side: Side, value: Any) -> None:
-    pending = finish(run, side, value)
-    if pending is not None:
-        await pending
+async def _recorded(run: Run, client: StoreClient, value: Any) -> None:
+    await finish(run, client, value)
 
 
 def _handler(call_next: Any) -> Any:

@@ -19,8 +19,8 @@ from typing import Any, Literal, ParamSpec
 from flask import Response, current_app, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from effectonce.core.drive import drive
-from effectonce.core.flow import running
+from effectonce.core.guarded_call.run import running
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.guard.options import choice
 from effectonce.http import protocol, wsgi
@@ -90,8 +90,8 @@ def _claimed(guard: Guard, guarded: Plan, whose: Callable[[], Any]) -> Recording
     state = protocol.fingerprint_state(request.method, path.encode("utf-8", "surrogateescape"), request.query_string)
     state.update(_body(guarded.max_body))
     run = guard.prepare(guarded, request.method, path, key, principal, protocol.fingerprint(state))
-    side = run.engine.sync_side()
-    return drive(claim(run, side)) or Recording(guarded, run, side, guard.docs)
+    client = run.runtime.sync_client()
+    return run_sync(claim(run, client)) or Recording(guarded, run, client, guard.docs)
 
 
 def _body(cap: int) -> bytes:
@@ -122,8 +122,8 @@ def _answered(recording: Recording, view: Callable[[], Any]) -> Response:
         except Exception as error:
             return current_app.make_response(current_app.handle_user_exception(error))
     except BaseException as error:
-        drive(recording.fail(error))
-        recording.run.ended()
+        run_sync(recording.fail(error))
+        recording.run.end()
         raise
 
 
@@ -137,9 +137,9 @@ def _record(recording: Recording, response: Response) -> EffectOnceError | None:
         return None
     recording.add(response.get_data())
     try:
-        return drive(recording.conclude())
+        return run_sync(recording.conclude())
     finally:
-        recording.run.ended()
+        recording.run.end()
 
 
 def _response(response: protocol.Response) -> Response:

@@ -24,12 +24,12 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.drive import drive
-from effectonce.core.ends import look_at_handlers
-from effectonce.core.engine import Side, log
-from effectonce.core.flow import Policy
+from effectonce.core.guarded_call.run import Policy
+from effectonce.core.interrupts import remember_signal_handlers
 from effectonce.core.notes import note_in
 from effectonce.core.operator_result import said
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient, log
 from effectonce.core.unfinished import AT_ONCE, Leftovers, never
 from effectonce.errors import (
     ConfigurationError,
@@ -154,7 +154,7 @@ class Intents:
                 codec=Codec(return_type(function, returns), self.store.max_result),
                 lease=micros(lease, "lease"),
                 retention=micros(retention, "retention"),
-                hold=FOREVER,
+                unfinished_retention=FOREVER,
                 wait=None if wait is None else micros(wait, "wait") / 1e6,
                 max_run=micros(max_run, "max_run") / 1e6,
                 permanent=(Exception,),
@@ -203,11 +203,11 @@ class Intents:
         One whose completion joins rows of its caller's (`Operation.send`) is not completed: what it gave is written
         down, and the delivery that writes the rows completes it. One of a saga's step is left to the saga, which may
         have turned around."""
-        look_at_handlers()
-        side = self.store.engine.sync_side()
+        remember_signal_handlers()
+        client = self.store.runtime.sync_client()
         ends: Counter[str] = Counter()
         for page in self._left_behind(idle, limit, is_async=False):
-            ends.update(drive(self._gone_on(operation, record, side)) for operation, record in page if not stop())
+            ends.update(run_sync(self._gone_on(operation, record, client)) for operation, record in page if not stop())
             if stop():
                 break
         return Recovered(**ends)
@@ -216,25 +216,25 @@ class Intents:
         self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never
     ) -> Recovered:
         """`recover`, for async operations; several at a time."""
-        look_at_handlers()
-        side = self.store.engine.async_side()
+        remember_signal_handlers()
+        client = self.store.runtime.async_client()
         ends: Counter[str] = Counter()
         pages = self._left_behind(idle, limit, is_async=True)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
                 if stop():
                     return Recovered(**ends)
-                some = (self._gone_on(operation, record, side) for operation, record in page[at : at + AT_ONCE])
+                some = (self._gone_on(operation, record, client) for operation, record in page[at : at + AT_ONCE])
                 ends.update(await asyncio.gather(*some))
         return Recovered(**ends)
 
-    async def _gone_on(self, operation: Operation[Any, Any], record: Record, side: Side) -> str:
+    async def _gone_on(self, operation: Operation[Any, Any], record: Record, client: StoreClient) -> str:
         """What became of one intent: a name of `Recovered`. One that cannot be read keeps no other waiting."""
         try:
             about = self.log(record)
             if about.outcome is not None or about.within:
                 return "later"
-            return await _came_to(operation.gone_on(self.id_of(record), side))
+            return await _came_to(operation.gone_on(self.id_of(record), client))
         except Exception as error:
             log.warning("an intent in %s could not be recovered: %s", show(record.scope), show(told(error), 500))
             return "broken"
@@ -252,7 +252,7 @@ class Intents:
 
     def id_of(self, record: Record) -> str:
         """What a record's intent is known by; with ``private=`` that is not the record's key."""
-        if self.store.engine.privacy is None:
+        if self.store.runtime.privacy is None:
             return record.key
         about, operation = self.log(record), self.operations.get(record.scope)
         if operation is not None:
@@ -264,7 +264,7 @@ class Intents:
 
     def log(self, record: Record) -> Log:
         """What a record of an intent says: the request, how often it was sent, and when first."""
-        return flow.read(note_in(record, self.store.engine.privacy))
+        return flow.read(note_in(record, self.store.runtime.privacy))
 
     def orphaned(self) -> list[str]:
         """The scopes of operations that are not known any more, and have intents that are not finished. They were
@@ -319,7 +319,7 @@ class Intents:
         else:
             self._decide(operation, record, id, outcome, result)
         log.warning("intent %s (%s) was resolved as %s by %s", id, scope, outcome, who or "this program")
-        self.store.engine.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
+        self.store.runtime.emit("resolved", scope, id, detail=f"{outcome} by {who or 'this program'}")
 
     def _decide_orphan(self, record: Record, id: str, outcome: Word, result: Any) -> None:
         """Of an operation that is not known any more: nobody can send it, and nobody knows the type of its result."""
@@ -347,7 +347,7 @@ class Intents:
                 f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
             )
         self.store.resolve(scope, id, "retry", retention=policy.hold / 1e6, quiet=True)
-        drive(operation.decided(id, self.store.engine.sync_side(), stored if outcome == "done" else None))
+        run_sync(operation.decided(id, self.store.runtime.sync_client(), stored if outcome == "done" else None))
 
     def check(self, redelivery: Duration) -> None:
         """`ConfigurationError` where a message may come again after its provider has dropped the key, and nobody can
@@ -370,7 +370,7 @@ class Intents:
         self._tell_of_orphans()
 
     def _tell_of_orphans(self) -> None:
-        backend = self.store.engine.backend
+        backend = self.store.runtime.backend
         try:
             require_there(backend, "")
             # Not what the release before is just sending: a rolling deploy would wait for it, and it for the deploy.

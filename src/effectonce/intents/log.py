@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from effectonce.core.engine import Side
-from effectonce.core.flow import Run, abort, finish, leave
+from effectonce.core.guarded_call.finish import abort, finish, leave
+from effectonce.core.guarded_call.run import Run
 from effectonce.core.notes import hidden, note, noted
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import (
     CorruptRecord,
     EffectOnceError,
@@ -106,40 +107,42 @@ def now(run: Run, began: float) -> int:
     ``began``: this process's clock before it asked for the claim. So it is late rather than early: a resend that
     may come too late is not made.
     """
-    return run.token + max(0, round((run.engine.monotonic() - began) * 1e6))
+    return run.token + max(0, round((run.runtime.monotonic() - began) * 1e6))
 
 
-async def stamp(run: Run, side: Side, log: Log, terms: Terms, began: float) -> None:
+async def stamp(run: Run, client: StoreClient, log: Log, terms: Terms, began: float) -> None:
     """Commit that it goes out now. `InDoubt` where that has become unsafe meanwhile."""
     if run.parent is not None and run.parent.lease_lost:
-        await leave(run, side, "free", "lease-lost")
+        await leave(run, client, "free", "lease-lost")
         raise LeaseLost(f"{_about(run, log)} was not sent: what calls it has lost its lease, or has timed out")
     log.send_count += 1
     log.first_sent_at = log.first_sent_at or run.token
-    await note(run, side, _encode(log))
+    await note(run, client, _encode(log))
     if run.lease_lost:
         raise LeaseLost(f"{_about(run, log)}: the lease ended before it was sent; another goes on with it")
     if log.send_count > 1 and terms.keyed and terms.next(log, now(run, began)) != "send":
-        await doubt(run, side, log, "the provider may no longer keep its key")
+        await doubt(run, client, log, "the provider may no longer keep its key")
 
 
-async def doubt(run: Run, side: Side, log: Log, why: str) -> None:
+async def doubt(run: Run, client: StoreClient, log: Log, why: str) -> None:
     """Nobody knows: an operator decides. Where that could not be recorded nobody would be told, so the next delivery
     has to record it."""
     log.doubted = log.joined
-    if not await leave(run, side, "in_doubt", why, hidden(run, _encode(log))):
+    if not await leave(run, client, "in_doubt", why, hidden(run, _encode(log))):
         raise OutcomeUnknown(f"{_about(run, log)}: {why}, and that could not be recorded; deliver it again", 1.0)
     raise InDoubt(
         f"{_about(run, log)} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve"
     )
 
 
-async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_after: float, askable: bool) -> None:
+async def unknown(
+    run: Run, client: StoreClient, log: Log, terms: Terms, why: str, retry_after: float, askable: bool
+) -> None:
     """It was sent, and nobody can tell. With a key it may be sent again; with a reconciler (``askable``) it can be
     looked up; else it is in doubt."""
     if not terms.keyed and not terms.repeats and not askable:
-        await doubt(run, side, log, why)
-    await leave(run, side, "free", why)
+        await doubt(run, client, log, why)
+    await leave(run, client, "free", why)
     raise OutcomeUnknown(
         f"{_about(run, log)} was sent, and what came of it is unknown: {why}; deliver it again, it goes out with the "
         "same key or is looked up",
@@ -147,10 +150,10 @@ async def unknown(run: Run, side: Side, log: Log, terms: Terms, why: str, retry_
     )
 
 
-async def turned_away(run: Run, side: Side, log: Log, why: str, retry_after: float) -> None:
+async def turned_away(run: Run, client: StoreClient, log: Log, why: str, retry_after: float) -> None:
     """Nothing happened, so the next send is a first one."""
     log.begin_anew()
-    await leave(run, side, "free", why, hidden(run, _encode(log)))
+    await leave(run, client, "free", why, hidden(run, _encode(log)))
     raise NotExecuted(f"{_about(run, log)} was not executed: {why}; deliver it again later", retry_after)
 
 
@@ -158,10 +161,10 @@ class Refused(Exception):
     """What is stored of a failure that is no exception of the operation's own."""
 
 
-async def fail(run: Run, side: Side, error: Exception | None, why: str) -> None:
+async def fail(run: Run, client: StoreClient, error: Exception | None, why: str) -> None:
     """It will never happen: that is recorded, and every duplicate is told; without the secrets of a URL."""
     ours = error is None or isinstance(error, EffectOnceError) or _hides(error)
-    await abort(run, side, Refused(why) if ours or error is None else error)
+    await abort(run, client, Refused(why) if ours or error is None else error)
 
 
 def _hides(error: Exception) -> bool:
@@ -172,22 +175,20 @@ def _hides(error: Exception) -> bool:
         return True
 
 
-async def found(run: Run, side: Side, log: Log, outcome: bytes) -> bool:
+async def found(run: Run, client: StoreClient, log: Log, outcome: bytes) -> bool:
     """It happened, and that is written down for the delivery that will complete it with its rows. Whether it is."""
     log.outcome, log.doubted = outcome, False
-    return await leave(run, side, "free", "it waits for its delivery", hidden(run, _encode(log)))
+    return await leave(run, client, "free", "it waits for its delivery", hidden(run, _encode(log)))
 
 
-async def retried(run: Run, side: Side, log: Log) -> bool:
+async def retried(run: Run, client: StoreClient, log: Log) -> bool:
     """An operator lets one that is ``joined`` begin anew. Whether that is written down."""
     log.doubted = False
-    return await leave(run, side, "free", "an operator's retry", hidden(run, _encode(log)))
+    return await leave(run, client, "free", "an operator's retry", hidden(run, _encode(log)))
 
 
-async def complete(run: Run, side: Side, result: object) -> None:
-    pending = finish(run, side, result)
-    if pending is not None:
-        await pending
+async def complete(run: Run, client: StoreClient, result: object) -> None:
+    await finish(run, client, result)
 
 
 def _about(run: Run, log: Log) -> str:

@@ -10,11 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.core.drive import drive
-from effectonce.core.ends import ended_itself
-from effectonce.core.engine import Side
-from effectonce.core.flow import Policy, Run, begin, leave, prepare, running, stored_result
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.finish import encode_result, leave
+from effectonce.core.guarded_call.run import Policy, Run, running
+from effectonce.core.interrupts import is_own_exit
 from effectonce.core.notes import hidden
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -84,8 +86,15 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
 class Operation(Generic[Req, Res]):
     """A function under `Intents.operation`: called with a request and a key, it happens once."""
 
-    def __init__(self, intents: Book, function: Callable[..., Any], provider: Provider, terms: Terms, policy: Policy,
-                 request: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        intents: Book,
+        function: Callable[..., Any],
+        provider: Provider,
+        terms: Terms,
+        policy: Policy,
+        request: Any,
+    ) -> None:
         self._intents = intents
         self._function = function
         self.is_async = is_async(function)
@@ -128,18 +137,18 @@ class Operation(Generic[Req, Res]):
             raise ConfigurationError(f"this request cannot be written down: {error}; nothing was sent") from error
         name = encode_key(key)
         run = self._run(self.terms.id(name, account, step), fingerprints(request))
-        log = Log(body, name, account, step, joined=joined, within=run.keeps > 0)
+        log = Log(body, name, account, step, joined=joined, within=run.min_retention > 0)
         run.note = hidden(run, flow.frozen(log))
         return run
 
     def _run(self, id: str, prints: bytes) -> Run:
-        engine = self._intents.store.engine
-        if not engine.backend.capabilities.notes:
+        runtime = self._intents.store.runtime
+        if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
-                f"{engine.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
+                f"{runtime.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
             )
         self.require_colour()
-        return prepare(engine, self.policy, id, prints)
+        return prepare(runtime, self.policy, id, prints)
 
     def require_colour(self) -> None:
         """`SyncAsyncMismatch` where the reconciler of its provider is of another colour."""
@@ -152,18 +161,20 @@ class Operation(Generic[Req, Res]):
     def _go(self, run: Run, give: Callable[[Run, Any], Any]) -> Any:
         if self.is_async:
             return self._awaited(run, give)
-        value, error = drive(self.through(run, run.engine.sync_side()))
+        value, error = run_sync(self.through(run, run.runtime.sync_client()))
         if error is not None:
             raise error
         return give(run, value)
 
     async def _awaited(self, run: Run, give: Callable[[Run, Any], Any]) -> Any:
-        value, error = await self.through(run, run.engine.async_side())
+        value, error = await self.through(run, run.runtime.async_client())
         if error is not None:
             raise error
         return give(run, value)
 
-    async def through(self, run: Run, side: Side, complete: bool | None = True) -> tuple[Any, BaseException | None]:
+    async def through(
+        self, run: Run, client: StoreClient, complete: bool | None = True
+    ) -> tuple[Any, BaseException | None]:
         """From the claim to the settlement; without ``complete``, a success is left for the caller to settle. None: it
         is completed unless its completion joins rows.
 
@@ -173,50 +184,48 @@ class Operation(Generic[Req, Res]):
         through a coroutine.
         """
         held = False
-        began = run.sent_at = run.started_at = run.engine.monotonic()  # it may have been made long ago
+        began = run.sent_at = run.started_at = run.runtime.monotonic()  # it may have been made long ago
         try:
-            pending = begin(run, side)
-            if pending is not None:
-                await pending
+            await begin(run, client)
             if run.replayed:
                 return run.value, None
             running.set(run)
             log = flow.log_of(run)
-            request, verdict = await self._read(run, side, log)
+            request, verdict = await self._read(run, client, log)
             if verdict is None:
-                verdict = await self._looked_up(run, side, log, request, began, complete is None)
+                verdict = await self._looked_up(run, client, log, request, began, complete is None)
             error: Exception | None = None
             if verdict is None:
-                await flow.stamp(run, side, log, self.terms, began)
-                value, error = await self._called(self._function, run, side, log, request, complete is None)
+                await flow.stamp(run, client, log, self.terms, began)
+                value, error = await self._called(self._function, run, client, log, request, complete is None)
                 try:
                     verdict = self._judged(value if error is None else error, log)
                 except BaseException as ended:
-                    await self._interrupted(run, side, log, ended, complete is None)
+                    await self._interrupted(run, client, log, ended, complete is None)
                     raise
             if verdict.kind == "success" and complete is False:
                 held = True
                 return verdict.result, None
             if verdict.kind == "success" and complete is None and log.joined:
-                return await self._left_to_its_delivery(run, side, log, verdict.result)
-            return await self._settled(run, side, log, verdict, error)
+                return await self._left_to_its_delivery(run, client, log, verdict.result)
+            return await self._settled(run, client, log, verdict, error)
         finally:
             if not held:
-                run.ended()
+                run.end()
 
-    async def _read(self, run: Run, side: Side, log: Log) -> tuple[Any, Verdict | None]:
+    async def _read(self, run: Run, client: StoreClient, log: Log) -> tuple[Any, Verdict | None]:
         """The request as it was frozen, and what came of it where that is known; read before anything is counted."""
         if log.doubted:  # an operator's word did not get to the log: it still has to be said
-            await flow.doubt(run, side, log, "it waits for an operator")
+            await flow.doubt(run, client, log, "it waits for an operator")
         try:
             known = None if log.outcome is None else Verdict.success(self.policy.codec.decode(log.outcome))
             return self._requests.decode(log.request), known
         except CorruptRecord as error:
-            await leave(run, side, "free", error.code)
+            await leave(run, client, "free", error.code)
             raise
 
     async def _looked_up(
-        self, run: Run, side: Side, log: Log, request: Any, began: float, recovering: bool
+        self, run: Run, client: StoreClient, log: Log, request: Any, began: float, recovering: bool
     ) -> Verdict | None:
         """What the reconciler says where it may not simply be sent; None: send it."""
         if self.terms.next(log, flow.now(run, began)) == "send":
@@ -224,13 +233,13 @@ class Operation(Generic[Req, Res]):
         reconcile = self._intents.reconcilers.get(self.provider.name)
         if reconcile is None:
             why = "the provider keeps no keys" if not self.terms.keyed else "the provider may no longer keep its key"
-            await flow.doubt(run, side, log, f"it went out before, and {why}")
-        verdict, error = await self._called(reconcile, run, side, log, request, recovering)
+            await flow.doubt(run, client, log, f"it went out before, and {why}")
+        verdict, error = await self._called(reconcile, run, client, log, request, recovering)
         if error is not None:
             why = f"the reconciler raised {show(told(error), 200)}"
-            await flow.unknown(run, side, log, self.terms, why, 1.0, self.has_reconciler)
+            await flow.unknown(run, client, log, self.terms, why, 1.0, self.has_reconciler)
         if not isinstance(verdict, Verdict):
-            await leave(run, side, "free", "the reconciler gave no verdict")
+            await leave(run, client, "free", "the reconciler gave no verdict")
             raise ConfigurationError(
                 f"the reconciler of {self.provider.name} gave a {type(verdict).__name__}, which is no Verdict"
             )
@@ -240,11 +249,11 @@ class Operation(Generic[Req, Res]):
             log.begin_anew()
             return None
         if verdict.kind == "unknown":
-            await flow.doubt(run, side, log, f"the reconciler does not know either: {verdict.why}")
+            await flow.doubt(run, client, log, f"the reconciler does not know either: {verdict.why}")
         return verdict
 
     async def _called(
-        self, function: Any, run: Run, side: Side, log: Log, request: Any, recovering: bool
+        self, function: Any, run: Run, client: StoreClient, log: Log, request: Any, recovering: bool
     ) -> tuple[Any, Exception | None]:
         try:
             value = function(self._intent(run, log, request))
@@ -256,17 +265,19 @@ class Operation(Generic[Req, Res]):
         except Exception as error:
             return None, error
         except BaseException as error:
-            await self._interrupted(run, side, log, error, recovering)
+            await self._interrupted(run, client, log, error, recovering)
             raise
 
-    async def _interrupted(self, run: Run, side: Side, log: Log, error: BaseException, recovering: bool) -> None:
+    async def _interrupted(
+        self, run: Run, client: StoreClient, log: Log, error: BaseException, recovering: bool
+    ) -> None:
         """Cancelled, or the process ends: whether it happened is not known, and that is written down."""
         if isinstance(error, GeneratorExit):  # nothing may be awaited any more: the lease ends by itself
             return
         try:
-            await flow.unknown(run, side, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
+            await flow.unknown(run, client, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
         except (Retryable, InDoubt) as unknown:
-            if recovering and ended_itself(error):
+            if recovering and is_own_exit(error):
                 raise unknown from error
 
     def _judged(self, outcome: Any, log: Log) -> Verdict:
@@ -288,18 +299,18 @@ class Operation(Generic[Req, Res]):
         return given
 
     async def _settled(
-        self, run: Run, side: Side, log: Log, verdict: Verdict, error: Exception | None
+        self, run: Run, client: StoreClient, log: Log, verdict: Verdict, error: Exception | None
     ) -> tuple[Any, BaseException | None]:
         if verdict.kind == "success":
-            await flow.complete(run, side, verdict.result)
+            await flow.complete(run, client, verdict.result)
             return verdict.result, None
         if verdict.kind == "failure":
-            await flow.fail(run, side, error, verdict.why)
+            await flow.fail(run, client, error, verdict.why)
             return None, error or PermanentFailure(f"intent {run.key} failed for good: {verdict.why}", "refused")
         try:
             if verdict.kind == "not_executed":
-                await flow.turned_away(run, side, log, verdict.why, verdict.retry_after)
-            await flow.unknown(run, side, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
+                await flow.turned_away(run, client, log, verdict.why, verdict.retry_after)
+            await flow.unknown(run, client, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
         except (Retryable, InDoubt) as unknown:
             if isinstance(error, SyncAsyncMismatch):  # that is what is to be mended
                 return None, error
@@ -307,12 +318,14 @@ class Operation(Generic[Req, Res]):
             return None, unknown
         raise AssertionError("one of both raises")
 
-    async def _left_to_its_delivery(self, run: Run, side: Side, log: Log, result: Any) -> tuple[None, OutcomeUnknown]:
-        stored = stored_result(run, result)
+    async def _left_to_its_delivery(
+        self, run: Run, client: StoreClient, log: Log, result: Any
+    ) -> tuple[None, OutcomeUnknown]:
+        stored = encode_result(run, result)
         if stored is None:
-            await leave(run, side, "free", "it waits for its delivery")
+            await leave(run, client, "free", "it waits for its delivery")
         else:
-            await flow.found(run, side, log, stored)
+            await flow.found(run, client, log, stored)
         return None, OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)
 
     def _intent(self, run: Run, log: Log, request: Any) -> Intent[Any]:
@@ -330,29 +343,27 @@ class Operation(Generic[Req, Res]):
 
     # -- recovery and people
 
-    async def gone_on(self, id: str, side: Side) -> tuple[Any, BaseException | None]:
+    async def gone_on(self, id: str, client: StoreClient) -> tuple[Any, BaseException | None]:
         """Go on with the intent ``id``, for nobody. What is completed with its caller's rows is left to its delivery,
         with what it gave written down."""
-        return await self.through(self._run(id, b""), side, None)
+        return await self.through(self._run(id, b""), client, None)
 
-    async def decided(self, id: str, side: Side, outcome: bytes | None) -> None:
+    async def decided(self, id: str, client: StoreClient, outcome: bytes | None) -> None:
         """Write an operator's word down, of an intent whose completion joins rows: what it gave, or (None) that it
         begins anew. Until that is done its log says "in doubt", so whoever takes it puts it back."""
         run = self._run(id, b"")
         try:
-            pending = begin(run, side)
-            if pending is not None:
-                await pending
+            await begin(run, client)
             log = flow.log_of(run)
             if outcome is None:
-                written = await flow.retried(run, side, log)
+                written = await flow.retried(run, client, log)
             else:
-                written = await flow.found(run, side, log, outcome)
+                written = await flow.found(run, client, log, outcome)
             if not written:
                 raise StoreUnavailable(f"intent {id}: what you said could not be written down; say it again")
         finally:
             run.active = False
-            run.ended()
+            run.end()
 
     def __repr__(self) -> str:
         return f"<intent {self.scope} {name_of(self._function)}>"

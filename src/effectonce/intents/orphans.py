@@ -49,7 +49,7 @@ def orphaned(
 def id_in(record: Record, scope: str, about: Log, store: Store) -> str | None:
     """What an intent is known by whose operation is not; None where it is of other Intents, whose scope begins with
     ours: an id is made of all names apart, so it tells where one ends and the next begins."""
-    privacy = store.engine.privacy
+    privacy = store.runtime.privacy
     names = record.scope.removeprefix(f"intents/{scope}/")
     for end, char in enumerate(names):
         if char == "/":

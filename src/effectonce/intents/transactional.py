@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from effectonce.contracts import Joinable, Session
-from effectonce.core.drive import Pending, drive
-from effectonce.core.engine import Side
-from effectonce.core.flow import Run, completion_of, leave, stored_result
+from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
 from effectonce.record import Settlement
 from effectonce.sessions import session_on
@@ -22,7 +23,9 @@ class Sender(Protocol):
 
     is_async: bool
 
-    async def through(self, run: Run, side: Side, complete: bool | None) -> tuple[Any, BaseException | None]: ...
+    async def through(
+        self, run: Run, client: StoreClient, complete: bool | None
+    ) -> tuple[Any, BaseException | None]: ...
 
 
 class Sent(Generic[Res]):
@@ -60,14 +63,14 @@ class Sent(Generic[Res]):
         session = session_on(connection)
         session.require_transaction()
         done = self._complete(session, self._result if result is ... else result)
-        return Pending(done, "complete(…)") if session.is_async else drive(done)
+        return Pending(done, "complete(…)") if session.is_async else run_sync(done)
 
     async def _complete(self, session: Session, result: Any) -> None:
         run = self._run
         if run.replayed:
             return
-        backend = run.engine.backend
-        op = completion_of(run, stored_result(run, result))
+        backend = run.runtime.backend
+        op = completion_of(run, encode_result(run, result))
         if not isinstance(backend, Joinable) or not isinstance(op, Settlement):
             raise ConfigurationError(
                 f"{backend!r} is no SQL database, so no transaction of yours can complete an intent there"
@@ -84,17 +87,17 @@ class Sent(Generic[Res]):
         if not rows:
             raise LeaseLost(f"intent {run.key}: its lease ended and another goes on with it: roll this back")
         self._completed = True
-        run.engine.leased.discard(run)  # a renewal would be refused once this commits
+        run.runtime.leased_runs.discard(run)  # a renewal would be refused once this commits
 
     # -- the block
 
     def __enter__(self) -> Sent[Res]:
         if self._operation.is_async:
             raise SyncAsyncMismatch("this operation is async: write `async with`")
-        return self._entered(drive(self._operation.through(self._run, self._run.engine.sync_side(), False)))
+        return self._entered(run_sync(self._operation.through(self._run, self._run.runtime.sync_client(), False)))
 
     async def __aenter__(self) -> Sent[Res]:
-        return self._entered(await self._operation.through(self._run, self._run.engine.async_side(), False))
+        return self._entered(await self._operation.through(self._run, self._run.runtime.async_client(), False))
 
     def _entered(self, came: tuple[Any, BaseException | None]) -> Sent[Res]:
         self._result, error = came
@@ -103,19 +106,19 @@ class Sent(Generic[Res]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        drive(self._exited(self._run.engine.sync_side()))
+        run_sync(self._exited(self._run.runtime.sync_client()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._exited(self._run.engine.async_side())
+        await self._exited(self._run.runtime.async_client())
 
-    async def _exited(self, side: Side) -> None:
+    async def _exited(self, client: StoreClient) -> None:
         """What was completed is settled by the commit, or by nobody: only the database knows whether that happened."""
         run = self._run
         if not run.replayed and run.active:
             if self._completed:
                 run.active = False
             else:
-                await leave(run, side, "free", "it was not completed")
-        run.ended()
+                await leave(run, client, "free", "it was not completed")
+        run.end()

@@ -21,8 +21,8 @@ from effectonce.backends.common.sql_files import outbox_schema, outbox_words, qu
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection, Tracer
 from effectonce.contracts.outbox import Outgoing, channel_of, line_of
 from effectonce.core.codec import to_json
-from effectonce.core.drive import Pending, drive
-from effectonce.core.hints import ring
+from effectonce.core.hints import notify
+from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import session_on
@@ -94,7 +94,7 @@ class Outbox:
         rows = [self._row(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
-        return Pending(sending, what) if session.is_async else drive(sending)
+        return Pending(sending, what) if session.is_async else run_sync(sending)
 
     async def _insert(self, session: Session, rows: Sequence[Row]) -> None:
         if session.is_async:  # it may be awaited long after it was asked for, when the transaction is over
@@ -114,7 +114,7 @@ class Outbox:
             raise
         if place is not None:
             await session.release(place)
-        ring(self.table)
+        notify(self.table)
 
     def _row(self, message: Message[Any]) -> Row:
         if not isinstance(message, Message):
@@ -276,5 +276,7 @@ def _params(dialect: Dialect, rows: Sequence[Row]) -> list[Any]:
     values = [value for row in rows for value in row]
     if dialect != "mysql":
         return values
-    return [value.encode().hex() if type(value) is str else value.hex() if type(value) is bytes else value
-            for value in values]  # fmt: skip
+    return [
+        value.encode().hex() if type(value) is str else value.hex() if type(value) is bytes else value
+        for value in values
+    ]

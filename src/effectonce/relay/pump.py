@@ -21,8 +21,8 @@ from effectonce.contracts import (
     Tracer,
 )
 from effectonce.contracts.outbox import Lease, Outgoing, Verdict
-from effectonce.core.engine import Engine
 from effectonce.core.retry import Retry
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.outbox.outbox import message_of
 
@@ -48,7 +48,7 @@ class Totals(Struct):
 class Settings(Struct, kw_only=True):
     """What a relay was told. Spans are in microseconds."""
 
-    engine: Engine
+    runtime: StoreRuntime
     outboxes: OutboxBackend
     table: str | None
     broker: BrokerBackend
@@ -182,7 +182,7 @@ class Lane:
             error = f"it was being sent {first.attempts - 1} times when its relay died or was cut off"
             verdicts.append(Verdict(first.seq, "parked", error=error, refund=True))
             self._settings.totals.parked += 1
-            self._settings.engine.emit("parked", first.destination, first.id, first.attempts, detail=error)
+            self._settings.runtime.emit("parked", first.destination, first.id, first.attempts, detail=error)
         if verdicts:
             await insist(lambda: self.port.settle(owner, verdicts, self._settings.keep))
         return [] if first.attempts > 2 * most else [first]
@@ -196,7 +196,7 @@ class Lane:
                 self._signals.woken.set()  # a lane may wait for those behind these
                 return
             except (StoreUnavailable, Contention) as error:
-                self._settings.engine.emit("relay_paused", seconds=pause, detail=str(error))
+                self._settings.runtime.emit("relay_paused", seconds=pause, detail=str(error))
                 if self._time() + pause > deadline or self._signals.stopping:
                     log.warning("%d messages stay unsettled, and go again: %s", len(verdicts), error)
                     return
@@ -204,7 +204,7 @@ class Lane:
                 pause = min(2 * pause, 1.0)
 
     def _report(self, sending: Sending, seconds: float) -> None:
-        engine, totals = self._settings.engine, self._settings.totals
+        runtime, totals = self._settings.runtime, self._settings.totals
         states = [verdict.state for verdict in sending.verdicts.values()]
         totals.published += states.count("published")
         totals.parked += states.count("parked")
@@ -212,16 +212,23 @@ class Lane:
         for row, error in sending.failures:
             parked = sending.verdicts[row.seq].state == "parked"
             what = "and parked" if parked else "and is tried again"
-            log.warning("message %s to %s was refused (attempt %d) %s: %s", row.message_id, row.destination,
-                        row.attempts, what, error)  # fmt: skip
-            engine.emit("parked" if parked else "publish_failed", row.destination, row.id, row.attempts,
-                        detail=str(error))  # fmt: skip
-        if engine.hooks:
+            log.warning(
+                "message %s to %s was refused (attempt %d) %s: %s",
+                row.message_id,
+                row.destination,
+                row.attempts,
+                what,
+                error,
+            )
+            runtime.emit(
+                "parked" if parked else "publish_failed", row.destination, row.id, row.attempts, detail=str(error)
+            )
+        if runtime.hooks:
             for row in sending.rows:
                 if sending.verdicts[row.seq].state == "published":
-                    engine.emit("published", row.destination, row.id, row.attempts)
-        if engine.tracer is not None:
-            self._trace(engine.tracer, sending, seconds)
+                    runtime.emit("published", row.destination, row.id, row.attempts)
+        if runtime.tracer is not None:
+            self._trace(runtime.tracer, sending, seconds)
 
     def _trace(self, tracer: Tracer, sending: Sending, seconds: float) -> None:
         system = self._settings.broker.capabilities.name

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar, get_args
 from effectonce.broker import Broker
 from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
 from effectonce.contracts.outbox import Backlog, Entries, State
-from effectonce.core.drive import drive
 from effectonce.core.retry import Retry
+from effectonce.core.run_sync import run_sync
 from effectonce.core.signals import serve_until_signalled
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable, show
@@ -89,7 +89,7 @@ class Relay:
 
     def _settings(self) -> Settings:
         return Settings(
-            engine=self.store.engine,
+            runtime=self.store.runtime,
             outboxes=outboxes(self.store),
             table=self._table,
             broker=self._broker.backend if isinstance(self._broker, Broker) else self._broker,
@@ -187,7 +187,7 @@ class Relay:
 
 def outboxes(store: Store) -> OutboxBackend:
     """The part of ``store`` that opens outboxes, or `ConfigurationError`."""
-    backend = store.engine.backend
+    backend = store.runtime.backend
     if not isinstance(backend, OutboxBackend):
         raise ConfigurationError(
             f"{backend!r} cannot hold an outbox; those in sqlite:///, postgresql://, mysql:// and mariadb:// can"
@@ -199,11 +199,11 @@ def ask_outbox(store: Store, table: str | None, ask: Callable[[OutboxPort], Coro
     """What ``ask(port)`` gives, on a connection of its own."""
     port = outboxes(store).sync_outbox(table)
     try:
-        return drive(insist(lambda: ask(port)))
+        return run_sync(insist(lambda: ask(port)))
     except Contention as error:
         raise StoreUnavailable(f"{store!r} did not answer: {error}") from error
     finally:
-        drive(port.close())
+        run_sync(port.close())
 
 
 def unpark(store: Store, table: str | None, seqs: Sequence[int] | None, *, discard: bool = False) -> int:

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
-from effectonce.core.hints import listening
+from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
 from effectonce.values.backoff import Backoff
 
@@ -54,10 +54,10 @@ class Session:
                 raise self.signals.outage
 
     async def serve(self) -> None:
-        capabilities = self._settings.engine.backend.capabilities
+        capabilities = self._settings.runtime.backend.capabilities
         async with AsyncExitStack() as stack:
             first = self.lane(stack)
-            stack.enter_context(listening(first.port.table, self._hint))
+            stack.enter_context(subscribe(first.port.table, self._hint))
             lanes = [self._spawn(self._carry(first))]
             if capabilities.lanes != 1:
                 # While one lane waits for the database, the other sends.
@@ -145,7 +145,7 @@ class Session:
                 await asyncio.sleep(0.01 * 2**idle)
 
     async def _pause(self, seconds: float, why: Exception) -> None:
-        self._settings.engine.emit("relay_paused", seconds=seconds, detail=str(why))
+        self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(why))
         deadline = self.loop.time() + seconds
         while not self.signals.stopping and (left := deadline - self.loop.time()) > 0:
             await self._sleep(left)
@@ -183,7 +183,7 @@ class Session:
     # -- upkeep
 
     async def _clean(self, port: OutboxPort) -> None:
-        engine, totals = self._settings.engine, self._settings.totals
+        runtime, totals = self._settings.runtime, self._settings.totals
         while True:
             pause = _CLEAN_EVERY
             try:
@@ -191,9 +191,9 @@ class Session:
                 totals.cleaned += cleaned.published + cleaned.inbox
                 if cleaned.more:
                     pause = 0.0
-                elif engine.hooks:
-                    engine.emit("swept", detail=f"outbox {port.table}: {totals.cleaned} deleted so far")
+                elif runtime.hooks:
+                    runtime.emit("swept", detail=f"outbox {port.table}: {totals.cleaned} deleted so far")
             except Exception as error:  # F37: never in silence, and never the end of it
                 log.warning("effectonce could not clean up outbox %s: %s", port.table, error)
-                engine.emit("sweep_failed", detail=f"outbox {port.table}: {error}")
+                runtime.emit("sweep_failed", detail=f"outbox {port.table}: {error}")
             await asyncio.sleep(pause)

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Struct, field
 
 from effectonce.core.codec import VERSION, encode_error
-from effectonce.core.engine import Side
-from effectonce.core.flow import Run, completion_of, leave
+from effectonce.core.guarded_call.finish import completion_of, leave
+from effectonce.core.guarded_call.run import Run
 from effectonce.core.notes import hidden, note, noted
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import CorruptRecord, InDoubt, LeaseLost, SagaChanged, SagaFailed, scrubbed, show
 from effectonce.record import Settlement
 
@@ -205,15 +206,15 @@ class Course:
     """One claimed saga: its log, and the ways that it is committed."""
 
     def __init__(
-        self, run: Run, side: Side, name: str, claimed_at: int | None = None, draft: Log | None = None
+        self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None, draft: Log | None = None
     ) -> None:
         """``claimed_at``: on the store's clock, when it was first claimed, where that is known. ``draft``: what the
         note of ``run`` was made from; it is the log where the record has that very note."""
         self.run = run
-        self.side = side
+        self.client = client
         self.name = name
         self.log = draft if draft is not None and run.answer.note == run.note else read(noted(run))
-        self._monotonic = run.engine.monotonic
+        self._monotonic = run.runtime.monotonic
         self._offset = run.token - int(self._monotonic() * 1e6)
         if self.log.written_at < 0:
             self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
@@ -239,7 +240,7 @@ class Course:
 
     def commit(self) -> Coroutine[Any, Any, None]:
         """Write the log down. `LeaseLost` where another goes on with it: stop."""
-        return note(self.run, self.side, self._written())
+        return note(self.run, self.client, self._written())
 
     async def done(self, results: Mapping[str, bytes]) -> None:
         op = completion_of(self.run, packed(results))
@@ -257,7 +258,7 @@ class Course:
             log.failed_at,
         )
         op = self._ending("failed", run.policy.retention)
-        op.error = run.sealed(encode_error(error), run.generation)
+        op.error = run.seal(encode_error(error), run.generation)
         await self._settle(op, "failed", log.why)
         return error
 
@@ -279,7 +280,7 @@ class Course:
 
     async def leave(self, why: str) -> None:
         """As `free`, for one that has an error to raise: never raises an `Exception` itself."""
-        await leave(self.run, self.side, "free", why, hidden(self.run, self._written(settled=True)))
+        await leave(self.run, self.client, "free", why, hidden(self.run, self._written(settled=True)))
 
     def _written(self, settled: bool = False) -> bytes:
         self.log.written_at = self.now()
@@ -289,19 +290,23 @@ class Course:
 
     def _ending(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
         run = self.run
-        return Settlement(run.scope, run.stored_key, run.owner, run.token, state, retention)
+        return Settlement(
+            scope=run.scope,
+            key=run.stored_key,
+            owner=run.owner,
+            token=run.token,
+            state=state,
+            retention=retention,
+        )
 
     async def _settle(self, op: Settlement, kind: str, detail: str = "") -> None:
         run = self.run
-        run.over()
+        run.stop_clock()
         if not op.refund:
             op.note = hidden(run, self._written(settled=True))
-        applied: Any = run.protected and self.side.settle(op)  # as in `notes.note`
-        if type(applied) is not bool:
-            applied = await applied
-        if run.engine.waiters.waiting:
-            run.engine.waiters.wake((run.scope, run.stored_key))
-        run.tell(kind if applied else "fenced", detail)
+        applied = run.protected and await self.client.settle(op)  # as in `notes.note`
+        run.runtime.waiters.wake((run.scope, run.stored_key))
+        run.emit(kind if applied else "fenced", detail)
         if not applied:
             raise LeaseLost(
                 f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another goes on with it, or an "

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from effectonce.core.codec import Unstorable
-from effectonce.core.ends import ended_itself
-from effectonce.core.engine import Side
-from effectonce.core.engine import log as logger
-from effectonce.core.flow import Run, begin, running
+from effectonce.core.guarded_call.begin import begin
+from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.interrupts import is_own_exit
+from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_runtime import log as logger
 from effectonce.errors import (
     EffectOnceError,
     InDoubt,
@@ -56,7 +57,7 @@ class Definition(Protocol):
 async def through(
     saga: Definition,
     run: Run,
-    side: Side,
+    client: StoreClient,
     only: Literal["", "write", "compensate"] = "",
     claimed_at: int | None = None,
     draft: Draft | None = None,
@@ -69,9 +70,7 @@ async def through(
     runner: Runner | None = None
     try:
         try:
-            pending = begin(run, side)
-            if pending is not None:
-                await pending
+            await begin(run, client)
         except InDoubt as error:
             raise InDoubt(
                 f"saga {show(saga.name)} {show(run.key)!r} is in doubt; look at it (effectonce sagas show), find out, "
@@ -80,7 +79,7 @@ async def through(
         if run.replayed:
             return Done(saga.steps, set(saga.steps), unpacked(run.value)) if not only else None
         running.set(run)
-        course = Course(run, side, saga.name, claimed_at, draft and draft[0])
+        course = Course(run, client, saga.name, claimed_at, draft and draft[0])
         if only == "write":
             await course.give_back()
             return None
@@ -97,7 +96,7 @@ async def through(
         return await runner.go_on(only == "compensate")
     finally:
         run.active = False
-        run.ended()
+        run.end()
         if runner is not None and runner.orphan is not None:
             runner.orphan.keep_leased(run)
 
@@ -159,7 +158,7 @@ class Runner:
             entry.result = step.codec.encode(value)
         except Unstorable as error:
             logger.warning("saga %s: the result of step %s is not stored: %s", self._saga.name, entry.name, error)
-            self._course.run.tell("result_not_stored", f"{entry.name}: {error}")
+            self._course.run.emit("result_not_stored", f"{entry.name}: {error}")
 
     def _fail(self, entry: Entry, error: BaseException) -> None:
         self._cause = error
@@ -233,7 +232,7 @@ class Runner:
                     "another goes on with it"
                 )
             part.attempts += 1
-            attempt = Attempt(self._step_run(entry, part), course.side)
+            attempt = Attempt(self._step_run(entry, part), course.client)
             try:
                 await attempt.make(work, args)
             except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
@@ -295,7 +294,7 @@ class Runner:
 
     async def _pause(self, seconds: float, part: Part) -> None:
         try:
-            await self._course.side.signal().wait(seconds)
+            await self._course.client.signal().wait(seconds)
         except BaseException as error:
             if part.unknown_since:
                 part.state = "running"
@@ -308,7 +307,18 @@ class Runner:
         key = f"{self._saga.key_prefix}{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         token = run.token + undoing
         answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
-        return StepRun(run.engine, run.policy, key, key, run.owner, b"", run, run.sent_at, token, answer=answer)
+        return StepRun(
+            runtime=run.runtime,
+            policy=run.policy,
+            key=key,
+            stored_key=key,
+            owner=run.owner,
+            fingerprints=b"",
+            parent=run,
+            sent_at=run.sent_at,
+            token=token,
+            answer=answer,
+        )
 
     def _done(self) -> Done:
         finished = {entry.name for entry in self._log.entries if entry.do.state == "done"}
@@ -355,7 +365,7 @@ class Runner:
 def _interrupted(part: Part, error: BaseException) -> None:
     """It ended without a word. F20: where it did so of its own accord it may do so again, and that is counted."""
     part.state, part.unknown_since, part.guessed = "running", part.unknown_since or part.began, True
-    if ended_itself(error):
+    if is_own_exit(error):
         part.crashes += 1
         part.error = told(error)
 

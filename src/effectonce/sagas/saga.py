@@ -28,13 +28,14 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from msgspec import Raw, Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.drive import drive
-from effectonce.core.ends import ended_itself, look_at_handlers
-from effectonce.core.engine import Side
-from effectonce.core.engine import log as logger
-from effectonce.core.flow import Policy, Run, begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
 from effectonce.core.notes import hidden, note_in
 from effectonce.core.retry import Retry
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import AT_ONCE, Leftovers, never
 from effectonce.errors import (
     ConfigurationError,
@@ -125,7 +126,7 @@ class Saga(Generic[In]):
             codec=Codec(dict[str, Raw], store.max_result),
             lease=micros(lease, "lease"),
             retention=micros(retention, "retention"),
-            hold=FOREVER,
+            unfinished_retention=FOREVER,
             wait=None if wait is None else micros(wait, "wait") / 1e6,
             max_run=micros(max_run, "max_run") / 1e6,
             permanent=(SagaFailed,),
@@ -202,22 +203,22 @@ class Saga(Generic[In]):
         """
         self._require_sync()
         run, draft = self._begun(id, input)
-        return drive(through(self, run, run.engine.sync_side(), draft=draft))  # type: ignore[return-value]
+        return run_sync(through(self, run, run.runtime.sync_client(), draft=draft))  # type: ignore[return-value]
 
     async def arun(self, id: Key, input: In) -> Done:
         """`run`, in an event loop."""
         run, draft = self._begun(id, input)
-        return await through(self, run, run.engine.async_side(), draft=draft)  # type: ignore[return-value]
+        return await through(self, run, run.runtime.async_client(), draft=draft)  # type: ignore[return-value]
 
     def start(self, id: Key, input: In) -> None:
         """Write the saga down and leave it to `resume`, here or elsewhere. Again, it does nothing more."""
         run, draft = self._begun(id, input)
-        drive(_quietly(through(self, run, run.engine.sync_side(), "write", draft=draft)))
+        run_sync(_quietly(through(self, run, run.runtime.sync_client(), "write", draft=draft)))
 
     async def astart(self, id: Key, input: In) -> None:
         """`start`, in an event loop."""
         run, draft = self._begun(id, input)
-        await _quietly(through(self, run, run.engine.async_side(), "write", draft=draft))
+        await _quietly(through(self, run, run.runtime.async_client(), "write", draft=draft))
 
     def _require_sync(self) -> None:
         if self.is_async:
@@ -241,17 +242,17 @@ class Saga(Generic[In]):
             ) from error
         run = self._run(name, prints)
         entries = [Entry(step, step, made.undo is not None) for step, made in self.steps.items()]
-        log = Log(name, self.version, body, entries, written_at=-run.engine.now())
+        log = Log(name, self.version, body, entries, written_at=-run.runtime.now())
         run.note = hidden(run, frozen(log))
         return run, (log, read_back)
 
     def _run(self, id: str, prints: bytes = b"") -> Run:
-        engine = self.store.engine
-        if not engine.backend.capabilities.notes:
+        runtime = self.store.runtime
+        if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
-                f"{engine.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
+                f"{runtime.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
             )
-        return prepare(engine, self._policy, id, prints)
+        return prepare(runtime, self._policy, id, prints)
 
     # -- recovery
 
@@ -260,26 +261,26 @@ class Saga(Generic[In]):
         and the next call goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to
         run several at once."""
         self._require_sync()
-        look_at_handlers()
-        side = self.store.engine.sync_side()
+        remember_signal_handlers()
+        client = self.store.runtime.sync_client()
         came: Counter[str] = Counter()
         for page in self._left_behind(limit):
-            came.update(drive(self._came_to(*each, side)) for each in page if not stop())
+            came.update(run_sync(self._came_to(*each, client)) for each in page if not stop())
             if stop():
                 break
         return Resumed(**came)
 
     async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
         """`resume`, in an event loop; several at a time."""
-        look_at_handlers()
-        side = self.store.engine.async_side()
+        remember_signal_handlers()
+        client = self.store.runtime.async_client()
         came: Counter[str] = Counter()
         pages = self._left_behind(limit)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for at in range(0, len(page), AT_ONCE):
                 if stop():
                     return Resumed(**came)
-                came.update(await asyncio.gather(*(self._came_to(*each, side) for each in page[at : at + AT_ONCE])))
+                came.update(await asyncio.gather(*(self._came_to(*each, client) for each in page[at : at + AT_ONCE])))
         return Resumed(**came)
 
     def _left_behind(self, limit: int | None) -> Iterator[list[tuple[str, int]]]:
@@ -300,12 +301,12 @@ class Saga(Generic[In]):
             logger.warning("saga %s %s was not resumed: %s", self.name, show(record.key), error)
             return None
 
-    async def _came_to(self, id: str, claimed_at: int, side: Side) -> str:
+    async def _came_to(self, id: str, claimed_at: int, client: StoreClient) -> str:
         """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
         run: Run | None = None
         try:
             run = self._run(id)
-            await through(self, run, side, claimed_at=claimed_at)
+            await through(self, run, client, claimed_at=claimed_at)
         except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
             if isinstance(told, InDoubt):
                 return "in_doubt"
@@ -314,7 +315,7 @@ class Saga(Generic[In]):
             return "done" if isinstance(told, ResultNotStored) else "later"
         except (SystemExit, asyncio.CancelledError) as ended:
             if (
-                not ended_itself(ended) or run is None or not run.protected
+                not is_own_exit(ended) or run is None or not run.protected
             ):  # or this is a child that the step has forked, and ends
                 raise
             text = "saga %s %s: a step ended with %s, and nobody knows whether it happened; it is resumed again later"
@@ -333,7 +334,7 @@ class Saga(Generic[In]):
 
     def log(self, record: Record) -> Log:
         """What a record of this saga says: its input, and how far each step has come."""
-        return read(note_in(record, self.store.engine.privacy))
+        return read(note_in(record, self.store.runtime.privacy))
 
     def get(self, id: Key) -> Record | None:
         """The record of a saga, or None."""
@@ -361,7 +362,7 @@ class Saga(Generic[In]):
         self._require_sync()
         run = self._known(id)
         try:
-            drive(through(self, run, run.engine.sync_side(), "compensate"))
+            run_sync(through(self, run, run.runtime.sync_client(), "compensate"))
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
@@ -370,7 +371,7 @@ class Saga(Generic[In]):
         """`compensate`, in an event loop."""
         run = self._known(id)
         try:
-            await through(self, run, run.engine.async_side(), "compensate")
+            await through(self, run, run.runtime.async_client(), "compensate")
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
@@ -404,10 +405,10 @@ class Saga(Generic[In]):
         else:
             self._decide(self.log(record), word, result)  # refused here, while nothing is changed
             self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6, quiet=True)
-            drive(self._resolved(self._run(encode_key(id)), word, result))
+            run_sync(self._resolved(self._run(encode_key(id)), word, result))
         who = who or "this program"
         logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), word, who)
-        self.store.engine.emit("resolved", self.scope, encode_key(id), detail=f"{word} by {who}")
+        self.store.runtime.emit("resolved", self.scope, encode_key(id), detail=f"{word} by {who}")
 
     def _decide(self, log: Log, word: Word, result: Any) -> None:
         fit(log, self.version, self.undoable, self.migrations)
@@ -415,17 +416,15 @@ class Saga(Generic[In]):
 
     async def _resolved(self, run: Run, word: Word, result: Any) -> None:
         """Write the word into the log. Until that is done the log says "in doubt", so whoever takes it puts it back."""
-        side = run.engine.sync_side()
+        client = run.runtime.sync_client()
         try:
-            pending = begin(run, side)
-            if pending is not None:
-                await pending
-            course = Course(run, side, self.name)
+            await begin(run, client)
+            course = Course(run, client, self.name)
             self._decide(course.log, word, result)
             await course.free()
         finally:
             run.active = False
-            run.ended()
+            run.end()
 
     def __repr__(self) -> str:
         return f"<saga {show(self.name)} version {show(self.version)}: {', '.join(self.steps)}>"

@@ -13,9 +13,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, overload
 from msgspec import Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.engine import Side
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
 from effectonce.core.retry import Retry
+from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, refuse_unguardable
 
@@ -133,7 +133,7 @@ class Done:
         return f"<done: {', '.join(name for name in self._steps if name in self._finished) or 'nothing'}>"
 
 
-class StepRun(Run, eq=False, gc=False):
+class StepRun(Run, eq=False):
     """What `current()` gives inside a step: under the key of the step, on the lease of the saga."""
 
     @property
@@ -143,7 +143,7 @@ class StepRun(Run, eq=False, gc=False):
         return self.refused or saga is None or saga.lease_lost
 
     @property
-    def keeps(self) -> int:
+    def min_retention(self) -> int:
         """What is done once inside a step is remembered as long as the saga is, so that it is not done again."""
         return self.policy.retention
 
@@ -152,7 +152,7 @@ class Attempt(Struct, eq=False):
     """One call of a step: on this thread, as a task, or in a thread of its own where it may outlast us."""
 
     run: StepRun
-    side: Side
+    client: StoreClient
     finished: bool = False
     value: Any = None
     error: BaseException | None = None
@@ -160,7 +160,7 @@ class Attempt(Struct, eq=False):
 
     async def make(self, work: Work, args: tuple[Any, ...]) -> None:
         """Call it. Not ``finished`` afterwards: it has not come back within its timeout."""
-        loop, function = self.side.loop, work.function
+        loop, function = self.client.loop, work.function
         before = running.get()
         running.set(self.run)
         try:
@@ -190,7 +190,7 @@ class Attempt(Struct, eq=False):
         assert going is not None
         if isinstance(going, asyncio.Task):
             await asyncio.wait({going}, timeout=seconds)
-        elif self.side.loop is not None:
+        elif self.client.loop is not None:
             await asyncio.wait({asyncio.wrap_future(going)}, timeout=seconds)
         else:
             concurrent.futures.wait([going], seconds)
@@ -206,7 +206,7 @@ class Attempt(Struct, eq=False):
 
     def keep_leased(self, saga: Run) -> None:
         """It goes on without us: until it has ended the lease is kept, so that nobody runs beside it."""
-        leased = saga.engine.leased
+        leased = saga.runtime.leased_runs
         leased.add(saga)
         if self.going is not None:
             self.going.add_done_callback(lambda _: leased.discard(saga))

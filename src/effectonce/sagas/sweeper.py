@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from effectonce.core.engine import log
+from effectonce.core.store_runtime import log
 from effectonce.store import Store
 
 
@@ -51,7 +51,7 @@ class Sweeper:
                     raise
                 log.warning("sagas %s could not be resumed: %s: %s", self._saga.name, type(error).__name__, error)
                 detail = str(error) or type(error).__name__
-                self._saga.store.engine.emit("sweep_failed", self._saga.scope, detail=detail)
+                self._saga.store.runtime.emit("sweep_failed", self._saga.scope, detail=detail)
             if self._end.wait(self._every):
                 return
 
@@ -59,7 +59,7 @@ class Sweeper:
         try:
             await self._saga.aresume(stop=self._end.is_set)
         finally:
-            await self._saga.store.engine.aclose()
+            await self._saga.store.runtime.aclose()
 
     def __enter__(self) -> Sweeper:
         self._thread.start()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from effectonce.contracts import Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.store import Store
 
@@ -88,11 +88,11 @@ def refresh(readings: Iterable[Reading[Any]], patience: float = 2.0) -> Sequence
 
 def ask(store: Store, question: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
     """What ``question(port)`` gives, on a connection of its own: one that hangs is in nobody's way."""
-    port = store.engine.backend.sync_port()
+    port = store.runtime.backend.sync_port()
     try:
-        return drive(question(port))
+        return run_sync(question(port))
     finally:
-        drive(port.close())
+        run_sync(port.close())
 
 
 def in_loop(loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:

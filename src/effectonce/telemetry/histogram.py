@@ -1,7 +1,8 @@
-"""Counting events at a cost that a guard does not notice.
+"""Counts and durations of events, kept in this process until Prometheus asks for them.
 
 An observation is appended to a list, which needs no lock; every few hundred the list is folded into a count, a sum and
-buckets, and so it is when somebody looks.
+buckets, and so it is when somebody looks. That takes 0.14 µs an event, a lock and a bucket for each 0.43 µs: with two
+events a call it decides whether a watched guard on the memory store costs at most 1.15 times an unwatched one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from math import hypot
-from operator import add
 from typing import Final
 
 from effectonce.contracts import Meter
 
-FOLD_AT: Final = 512
+FOLD_AT: Final = 512  # observations
 #: Seconds. From what a store in this process takes to what a slow handler does.
 BOUNDS: Final = (
     0.0005,
@@ -40,7 +39,7 @@ BOUNDS: Final = (
 )
 
 
-class Tally:
+class Histogram:
     """Observations of one kind: how many, their sum, and how many up to each of ``BOUNDS``."""
 
     def __init__(self) -> None:
@@ -50,71 +49,57 @@ class Tally:
         self.timed = 0  # those that took any time at all: the others were answered, not run
         self.up_to = [0] * len(BOUNDS)
         self.lock = threading.Lock()
-        _tallies.add(self)
+        _histograms.add(self)
 
     def fold(self) -> None:
+        """Add what is pending to the buckets."""
         with self.lock:
             # Others append meanwhile, behind those that are taken.
             size = len(self.pending)
-            if not size:
-                return
             taken = self.pending[:size]
             del self.pending[:size]
+            timed = sorted(seconds for seconds in taken if seconds)
             self.count += size
-            total = sum(taken)
-            if not total:
-                return
-            zeros = 0 if all(taken) else taken.count(0.0)
-            self.total += total
-            self.timed += size - zeros
-            # Handlers that do next to nothing would notice the time that sorting takes, and even that of `max`. None of
-            # them took longer than the root of the sum of all squares.
-            if hypot(*taken) <= BOUNDS[0]:
-                below = [size - zeros] * len(BOUNDS)
-            else:
-                taken.sort()
-                below = [bisect_right(taken, bound) - zeros for bound in BOUNDS]
-            self.up_to = list(map(add, self.up_to, below))
+            self.timed += len(timed)
+            self.total += sum(timed)
+            self.up_to = [n + bisect_right(timed, bound) for n, bound in zip(self.up_to, BOUNDS, strict=True)]
 
     def buckets(self) -> Sequence[tuple[str, float]]:
         """As Prometheus has them: the bound, and how many were up to it."""
         return [*((str(bound), float(n)) for bound, n in zip(BOUNDS, self.up_to, strict=True)), ("+Inf", self.timed)]
 
 
-class Tallies:
+class ScopeHistograms:
     """All that is counted of one scope, by kind of event; ``kinds`` also while there are none."""
 
     def __init__(self, kinds: Iterable[str] = ()) -> None:
-        self._tallies = {kind: Tally() for kind in kinds}
+        self._histograms = {kind: Histogram() for kind in kinds}
 
     def meter(self, kind: str) -> Meter:
-        tally = self._tallies.setdefault(kind, Tally())
-        pending = tally.pending
-        append = pending.append
-        if kind == "claimed":
-            return append  # each is followed by another event, which folds these, too
+        """What a store calls with the seconds of each such event."""
+        histogram = self._histograms.setdefault(kind, Histogram())
 
         def meter(seconds: float) -> None:
-            append(seconds)
-            if len(pending) >= FOLD_AT:
-                self.fold()
+            histogram.pending.append(seconds)
+            if len(histogram.pending) >= FOLD_AT:
+                histogram.fold()
 
         return meter
 
-    def fold(self) -> dict[str, Tally]:
-        """What there is, by kind."""
-        for tally in tuple(self._tallies.values()):
-            tally.fold()
-        return self._tallies
+    def fold(self) -> dict[str, Histogram]:
+        """The histograms as of now, by kind."""
+        for histogram in tuple(self._histograms.values()):
+            histogram.fold()
+        return self._histograms
 
 
-_tallies: weakref.WeakSet[Tally] = weakref.WeakSet()
+_histograms: weakref.WeakSet[Histogram] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     """A thread that was folding is not in the child, and would hold its lock for ever."""
-    for tally in list(_tallies):
-        tally.lock = threading.Lock()
+    for histogram in list(_histograms):
+        histogram.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

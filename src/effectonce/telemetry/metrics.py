@@ -36,7 +36,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Literal["sum", "max"]]] = {
     "effectonce_in_hand": ("Messages received and not settled.", ("queue", "worker"), "sum"),
     "effectonce_running": ("Messages claimed and not ended.", ("queue", "worker"), "sum"),
     "effectonce_ready": ("Whether it consumes, or relays, and is not stopping.", ("what",), "max"),
-}  # fmt: skip
+}
 DELIVERIES = "effectonce_deliveries"
 BATCHES = "effectonce_batch_size"
 
@@ -149,7 +149,7 @@ class _OfStore:
             if swept is None and any(stats.counts.values()):  # F37: a sweeper that has failed from the first day on
                 swept = time.monotonic() - self._since
             _age(families, "effectonce_sweep_age_seconds", swept, self._name)
-        for lane, sizes in store.engine.batch_sizes():
+        for lane, sizes in store.runtime.batch_sizes():
             families.batches(sizes, self._name, lane)
 
 
@@ -222,7 +222,7 @@ async def _count_dead(worker: Worker) -> dict[str, int]:
 
 def name_of(store: Store) -> str:
     """The store's address, without secrets."""
-    return repr(store.engine.backend)
+    return repr(store.runtime.backend)
 
 
 def _age(families: Families, name: str, age: float | None, *labels: str) -> None:

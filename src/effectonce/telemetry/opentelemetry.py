@@ -35,7 +35,7 @@ except ImportError as missing:
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event, Meter
 from effectonce.contracts.outbox import Outgoing
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
 from effectonce.guard.introspection import is_async
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
@@ -85,7 +85,7 @@ class Tracing:
             elif isinstance(each, Relay):
                 self.watch(each.store)
             elif isinstance(each, Store):
-                each.engine.tracer = self
+                each.runtime.tracer = self
                 hook_into(each, self)
             elif isinstance(each, Broker | Outbox):
                 each.tracer = self

@@ -30,7 +30,7 @@ from effectonce.worker.worker import Worker
 
 from .attach import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 from .cached_probe import refresh
-from .histogram import BOUNDS, Tallies
+from .histogram import BOUNDS, ScopeHistograms
 from .metrics import Families, Source, source_of
 
 #: Of these the scope is where a message goes to.
@@ -85,7 +85,7 @@ class Board:
 
     def __init__(self, registry: client.CollectorRegistry) -> None:
         self.shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-        self._scopes: dict[tuple[str, bool], Tallies] = {}
+        self._scopes: dict[tuple[str, bool], ScopeHistograms] = {}
         self._sources: weakref.WeakKeyDictionary[Watched, Source] = weakref.WeakKeyDictionary()
         self._shares = _Shares(registry) if self.shared else None
         if not self.shared:
@@ -103,11 +103,11 @@ class Board:
         relayed = kind in RELAYED
         if self._shares is not None:
             return self._shares.meter(kind, scope, relayed)
-        tallies = self._scopes.get((scope, relayed))
-        if tallies is None:
+        histograms = self._scopes.get((scope, relayed))
+        if histograms is None:
             place = (scope if len(self._scopes) < MAX_SCOPES else OTHER, relayed)
-            tallies = self._scopes.setdefault(place, Tallies(ALARMING if scope and not relayed else ()))
-        return tallies.meter(kind)
+            histograms = self._scopes.setdefault(place, ScopeHistograms(ALARMING if scope and not relayed else ()))
+        return histograms.meter(kind)
 
     def __call__(self, event: Event) -> None:
         """Never called: it takes meters only."""
@@ -130,13 +130,13 @@ class Board:
     def _counted(self) -> Iterator[Any]:
         outcomes, relay = (_family(CounterMetricFamily, each) for each in (OUTCOMES, RELAY))
         claim, run = (_family(HistogramMetricFamily, each) for each in (CLAIM, RUN))
-        for (scope, relayed), tallies in tuple(self._scopes.items()):
-            for kind, tally in tuple(tallies.fold().items()):
-                (relay if relayed else outcomes).add_metric([scope, kind], tally.count)
-                if kind == "claimed" and tally.timed:
-                    claim.add_metric([scope], tally.buckets(), tally.total)
-                elif kind in ENDS and tally.timed:
-                    run.add_metric([scope, kind], tally.buckets(), tally.total)
+        for (scope, relayed), histograms in tuple(self._scopes.items()):
+            for kind, histogram in tuple(histograms.fold().items()):
+                (relay if relayed else outcomes).add_metric([scope, kind], histogram.count)
+                if kind == "claimed" and histogram.timed:
+                    claim.add_metric([scope], histogram.buckets(), histogram.total)
+                elif kind in ENDS and histogram.timed:
+                    run.add_metric([scope, kind], histogram.buckets(), histogram.total)
         yield from (outcomes, relay, claim, run)
 
 

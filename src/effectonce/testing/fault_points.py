@@ -130,15 +130,13 @@ class _MortalPort:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)  # what people ask of a store is no step
 
-    def claim(self, op: Batchable) -> Reply:
-        return self._stepwise(op, self._port.claim)
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        return [await self._run_one(op) for op in batch]
 
-    def settle(self, op: Batchable) -> Reply:
-        return self._stepwise(op, self._port.settle)
-
-    def _stepwise(self, op: Batchable, apply: Any) -> Reply:
+    async def _run_one(self, op: Batchable) -> Reply:
         life = self._backend.life
         life.step(f"{operation_name(op)}: sent to the store", True)
-        reply: Reply = apply(op)
+        reply: Reply
+        (reply,) = await self._port.run([op])
         life.step(f"{operation_name(op)}: done, and the reply is on its way", True)
         return reply

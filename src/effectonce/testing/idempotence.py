@@ -18,7 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -115,12 +115,10 @@ def assert_idempotent(
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(
-                aassert_idempotent(
-                    handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs
-                )
-            )  # fmt: skip
+                aassert_idempotent(handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs)
+            )
         raise SyncAsyncMismatch("an event loop is running: await aassert_idempotent(…) instead")
-    return _passed(drive(_report(handler, args, kwargs, effects, store, reset, strict)))
+    return _passed(run_sync(_report(handler, args, kwargs, effects, store, reset, strict)))
 
 
 async def aassert_idempotent(
@@ -174,7 +172,7 @@ class Bench:
         self._on_trial = on_trial
         plan = handler._plan if isinstance(handler, Guarded) else None
         self._stores = {each for each in (store, plan.store if plan is not None else None) if each is not None}
-        policy = None if plan is None else plan.policy or plan.settled()
+        policy = None if plan is None else plan.policy or plan.build_policy()
         self._lapse = policy.lease * 2 if policy is not None else LATER
         #: What the mode itself allows: a second effect after an end without a record, and beside a running first.
         self._may_rerun = bool(self._stores) and not strict

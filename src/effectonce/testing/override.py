@@ -14,7 +14,7 @@ def override(store: Store, other: Store) -> Iterator[Store]:
 
     Calls that began before keep the store that they began with.
     """
-    before, store._live = store._live, other.engine
+    before, store._live = store._live, other.runtime
     try:
         yield other
     finally:

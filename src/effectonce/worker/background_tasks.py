@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from effectonce.core.engine import Replies
+from effectonce.core.store_runtime import Replies
 from effectonce.record import Reply
 
 Fail = Callable[[BaseException], None]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
 from .jobs import Job

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import NOTHING
-from effectonce.core.flow import Run
+from effectonce.core.guarded_call.run import Run
 from effectonce.errors import EffectOnceError, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 

@@ -16,8 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from effectonce.core import flow
-from effectonce.core.engine import release
+from effectonce.core.guarded_call import begin, finish
+from effectonce.core.store_runtime import release
 from effectonce.errors import (
     AttemptsExhausted,
     BrokerUnavailable,
@@ -78,8 +78,8 @@ class LeaseExecutor:
         self._consumer = consumer
         self._publish = publish
         self._store = store
-        self._engine = store.engine
-        self._side = self._engine.async_side()
+        self._runtime = store.runtime
+        self._client = self._runtime.async_client()
         self._quarantine = quarantine
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -163,13 +163,13 @@ class LeaseExecutor:
             # A claim that was sent before, and not answered, is repeated by the same owner: if it was granted, its
             # lease began then. Where that lease is over by now, another owner claims.
             if job.run is None or job.run.lease_lost:
-                job.run = flow.prepare(self._engine, job.route.policy, job.key, job.fingerprints)
+                job.run = begin.prepare(self._runtime, job.route.policy, job.key, job.fingerprints)
                 mark_redriven(job, job.run)
-            requests.append(job.run.asks())
+            requests.append(job.run.claim_request())
         ended_before = [pool.ended for pool in self.pools]
         self._claim_blocks += 1
         self._background.call_with(
-            self._side.claim_block(requests),
+            self._client.claim_block(requests),
             lambda replies: self._handle_answers(jobs, requests, ended_before, replies),
         )
 
@@ -207,7 +207,7 @@ class LeaseExecutor:
         if reply.attempts != 1 and not self._may_run_again(job, request, reply):
             return False
         assert job.run is not None
-        flow.answered(job.run, reply)
+        begin.take_reply(job.run, reply)
         return True
 
     def _may_run_again(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
@@ -240,7 +240,7 @@ class LeaseExecutor:
     def _release(self, claim: Claim, answer: Answer, then: Callable[[], None] | None = None) -> None:
         """Release a granted claim whose work never starts."""
         self._background.call_with(
-            self._side.settle_block([release(claim, answer)]), lambda replies: then() if then is not None else None
+            self._client.settle_block([release(claim, answer)]), lambda replies: then() if then is not None else None
         )
 
     def _settle_refused(self, job: Job, answer: Answer) -> None:
@@ -249,7 +249,7 @@ class LeaseExecutor:
         assert run is not None
         job.run = None
         try:
-            flow.answered(run, answer)
+            begin.take_reply(run, answer)
         except Exception as error:
             if answer.kind == "in_progress":
                 self._consumer.redeliver(job, max(answer.retry_after, MIN_DUPLICATE_DELAY_S))
@@ -295,7 +295,7 @@ class LeaseExecutor:
     def _queue_completion(self, job: Job) -> None:
         """The handler of ``job`` has returned."""
         if job.run is not None:
-            job.run.over()
+            job.run.stop_clock()
         self.finishing += 1
         self._succeeded.append(job)
         if len(self._succeeded) == 1:
@@ -312,9 +312,9 @@ class LeaseExecutor:
         for job in jobs:
             run = job.run
             assert run is not None
-            completions.append(flow.completion_of(run, flow.traced(run, job.result)))
+            completions.append(finish.completion_of(run, finish.add_trace(run, job.result)))
         self._background.call_with(
-            self._side.settle_block(completions), lambda replies: self._handle_recorded(jobs, replies)
+            self._client.settle_block(completions), lambda replies: self._handle_recorded(jobs, replies)
         )
         self.start()
 
@@ -325,11 +325,11 @@ class LeaseExecutor:
             run = job.run
             assert run is not None
             try:
-                flow.recorded(run, reply)
+                finish.confirm_reply(run, reply)
             except Exception as error:
                 self._handle_unrecorded(job, error)
             else:
-                self._engine.leased.discard(run)
+                self._runtime.leased_runs.discard(run)
                 recorded.append(job)
         self.finishing -= len(recorded)
         self._forward_or_ack(recorded)
@@ -347,7 +347,7 @@ class LeaseExecutor:
             return
         log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
         self._consumer.redeliver(job, UNRECORDED_DELAY_S)
-        self._engine.leased.discard(run)
+        self._runtime.leased_runs.discard(run)
         self.finishing -= 1
 
     # -- settle
@@ -394,8 +394,8 @@ class LeaseExecutor:
         """Settle the record of a job that was not done, then its delivery."""
         run = job.run
         assert run is not None
-        await flow.abort(run, self._side, error)
-        self._engine.leased.discard(run)
+        await finish.abort(run, self._client, error)
+        self._runtime.leased_runs.discard(run)
         attempt, retry = job.attempt, job.route.retry
         if isinstance(error, run.policy.permanent) and not isinstance(error, EffectOnceError):
             await self._bury(job, error, attempt, "permanent-failure")
@@ -457,7 +457,7 @@ class LeaseExecutor:
         await self._background.wait()
         for job in self._succeeded:  # the store is away: these come again
             assert job.run is not None
-            self._engine.leased.discard(job.run)
+            self._runtime.leased_runs.discard(job.run)
         self._quarantine.leave(self)
 
     async def _return_unstarted(self, job: Job) -> None:
@@ -465,12 +465,12 @@ class LeaseExecutor:
         run = job.run
         assert run is not None
         run.active = False
-        claim = run.asks()
+        claim = run.claim_request()
         if isinstance(claim, Claim):
-            replies = self._side.settle_block([release(claim, run.answer)])
+            replies = self._client.settle_block([release(claim, run.answer)])
             if not isinstance(replies, list):
                 await replies
-        self._engine.leased.discard(run)
+        self._runtime.leased_runs.discard(run)
         self._consumer.redeliver(job, 0.0)
         self.finishing -= 1
 

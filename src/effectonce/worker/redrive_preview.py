@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
-from effectonce.core import flow
-from effectonce.core.drive import drive
+from effectonce.core.guarded_call import begin
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import InProgress, PayloadMismatch
 from effectonce.inbox.delivery import Transaction
-from effectonce.record import Answer, Look
+from effectonce.record import Look
 from effectonce.sessions import Caller
 from effectonce.store import Store
 
@@ -64,11 +64,9 @@ class StoreRedrivePreview:
         return await asyncio.to_thread(self._predict, job)
 
     def _predict(self, job: Job) -> tuple[Fate, int]:
-        engine = self._store.engine
-        run = flow.prepare(engine, job.route.policy, job.key, job.fingerprints)
-        answer = engine.sync_side().claim(Look(run.scope, run.stored_key, run.fingerprints))
-        if type(answer) is not Answer:
-            answer = drive(answer)
+        runtime = self._store.runtime
+        run = begin.prepare(runtime, job.route.policy, job.key, job.fingerprints)
+        answer = run_sync(runtime.sync_client().claim(Look(run.scope, run.stored_key, run.fingerprints)))
         record = self._store.get(job.route.policy.scope, job.key)
         attempts = 0 if record is None else record.attempts
         if answer.kind != "absent":
@@ -142,4 +140,4 @@ class InboxRedrivePreview:
             await transaction.give_back()
             return answer
 
-        return await run() if job.route.is_async else await asyncio.to_thread(lambda: drive(run()))
+        return await run() if job.route.is_async else await asyncio.to_thread(lambda: run_sync(run()))

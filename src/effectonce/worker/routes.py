@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from effectonce.core.codec import Codec, json_decoder
-from effectonce.core.flow import Policy
+from effectonce.core.guarded_call.run import Policy
 from effectonce.core.retry import Retry
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
@@ -90,16 +90,14 @@ def make_route(
     scope = f"{queue}/{type or '*'}/{consumer}" if options.scope is None else options.scope
     check_scope(scope)
     settings = policy_options(
-        options.mode,
-        DEFAULT_LEASE if options.lease is None else options.lease,
-        options.retention,
-        None,
-        None,
-        options.max_run,
-        options.on_error,
-        options.on_lapse,
-        "raise",
-        options.permanent,
+        mode=options.mode,
+        lease=DEFAULT_LEASE if options.lease is None else options.lease,
+        retention=options.retention,
+        max_run=options.max_run,
+        on_error=options.on_error,
+        on_lapse=options.on_lapse,
+        on_store_error="raise",
+        permanent=options.permanent,
     )
     returns = None if options.to is None else Outgoing
     return Route(

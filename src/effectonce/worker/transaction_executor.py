@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.engine import Engine
-from effectonce.core.flow import Run
+from effectonce.core.events import Events
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 from effectonce.values.backoff import Backoff
@@ -231,22 +232,29 @@ class TransactionExecutor:
             await pool.close()
 
 
-class _NoStore:
-    """What a `Run` asks its engine for, where there is none: nothing is leased, so nothing is lost."""
+class _NoStore(Events):
+    """What a `Run` asks its runtime for, where there is no store: nothing is leased, so no lease is lost."""
 
-    hooks = ()
-    watched = False
     privacy = None
     monotonic = staticmethod(time.monotonic)
 
 
-_no_store = cast(Engine, _NoStore())
+_no_store = cast(StoreRuntime, _NoStore())
 
 
 def _run_of(job: Job) -> Run:
-    policy = job.route.policy
+    """The run that `current()` gives in the handler of ``job``."""
     job.attempts_before_redrive = 0  # the broker has counted anew since the redrive
-    answer = Answer("claimed", attempts=job.broker_attempt)
-    run = Run(_no_store, policy, job.key, job.key, b"", b"", None, answer=answer, protected=False)
+    run = Run(
+        runtime=_no_store,
+        policy=job.route.policy,
+        key=job.key,
+        stored_key=job.key,
+        owner=b"",
+        fingerprints=b"",
+        parent=None,
+        answer=Answer("claimed", attempts=job.broker_attempt),
+        protected=False,
+    )
     mark_redriven(job, run)
     return run

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.drive import drive
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     AttemptsExhausted,
     ConfigurationError,
@@ -74,7 +74,7 @@ class TransactionRunner:
         if self.route.is_async:
             await _empty(transaction)
         else:
-            await asyncio.to_thread(lambda: drive(_empty(transaction)))
+            await asyncio.to_thread(lambda: run_sync(_empty(transaction)))
 
     def _plan(self, job: Job) -> Plan:
         if not job.suspect:
@@ -107,13 +107,13 @@ class TransactionRunner:
             if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._to_uncount and not drive(self._uncount(job)):
+                if job.key in self._to_uncount and not run_sync(self._uncount(job)):
                     raise _database_away()
                 self._plan(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 errors[at] = error
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
-                    drive(self._uncount(job))
+                    run_sync(self._uncount(job))
 
     async def _batch_async(self, unit: WorkUnit) -> bool:
         """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
@@ -137,13 +137,13 @@ class TransactionRunner:
         batch = Batch(self.plain)
         while True:
             try:
-                for job in drive(batch.begin(unit.jobs)):
+                for job in run_sync(batch.begin(unit.jobs)):
                     _run_handler(batch.session.connection, job)
-                    drive(batch.ran(job))
-                drive(batch.finish())
+                    run_sync(batch.ran(job))
+                run_sync(batch.finish())
                 return True
             except BaseException as error:
-                pause = drive(batch.abort(error))
+                pause = run_sync(batch.abort(error))
                 if pause is None:
                     return _fail_all(unit, batch, error)
             time.sleep(pause)

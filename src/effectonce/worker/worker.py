@@ -314,7 +314,7 @@ class Worker:
     @property
     def events(self) -> Events:
         """Who is told what happens here: the hooks of the store, or of its own where it has none."""
-        return self._events if self.store is None else self.store.engine
+        return self._events if self.store is None else self.store.runtime
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

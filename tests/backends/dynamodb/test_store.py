@@ -22,7 +22,7 @@ from effectonce.backends.dynamodb.clock import ServerClock
 from effectonce.backends.dynamodb.connection import Target, translate
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import ConnectionLost, Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -153,7 +153,7 @@ def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
 def table(dynamodb_url: str) -> str:
     """The URL of a migrated table for everything below."""
     url = at(dynamodb_url, f"own-{uuid.uuid4().hex}")
-    drive(DynamoDBBackend(Address(url)).sync_port().migrate())
+    run_sync(DynamoDBBackend(Address(url)).sync_port().migrate())
     return url
 
 
@@ -161,7 +161,7 @@ def table(dynamodb_url: str) -> str:
 def port(table: str) -> Iterator[Port]:
     port = DynamoDBBackend(Address(table)).sync_port()
     yield port
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def done(claim: Claim, token: int, result: bytes | None = None) -> Settlement:
 
 
 def ask(port: Port, op: Batchable) -> Reply:
-    (reply,) = drive(port.run([op]))
+    (reply,) = run_sync(port.run([op]))
     return reply
 
 
@@ -222,7 +222,7 @@ async def hold_still(backend: DynamoDBBackend, port: Port) -> None:
 def timeless(dynamodb_url: str, unique_name: str) -> TimelessBackend:
     """A table of the test's own, on a clock that is advanced."""
     backend = TimelessBackend(Address(at(dynamodb_url, unique_name)))
-    drive(backend.sync_port().migrate())
+    run_sync(backend.sync_port().migrate())
     return backend
 
 
@@ -292,8 +292,8 @@ def test_every_operation_is_one_request_on_a_boto3_client(table: str, key: str) 
     client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=raw_client(table).meta.endpoint_url)
     backend = DynamoDBBackend.from_client(client, urlsplit(table).netloc)
     port = backend.sync_port()
-    assert drive(_requests_of_a_guarded_call(backend, port, Counted(client), key)) == ONE_EACH
-    drive(port.close())
+    assert run_sync(_requests_of_a_guarded_call(backend, port, Counted(client), key)) == ONE_EACH
+    run_sync(port.close())
     client.list_tables()  # its owner closes it, not we
 
 
@@ -325,9 +325,9 @@ def test_an_expired_item_that_is_still_there_is_absent(table: str, port: Port, k
     first = a_claim(key)
     token = answer(port, first).token
     assert ask(port, done(first, token, b"old")) is True
-    poke(table, key, expires_at=drive(port.now()) - 2 * SECOND, attempts=9, generation=4)
+    poke(table, key, expires_at=run_sync(port.now()) - 2 * SECOND, attempts=9, generation=4)
     assert stored(table, key)["result"]["B"] == b"old"
-    assert drive(port.get("scope", key)) is None
+    assert run_sync(port.get("scope", key)) is None
     assert answer(port, Look("scope", key)).kind == "absent"
     taken = answer(port, a_claim(key))
     assert (taken.kind, taken.attempts, taken.generation, taken.lapsed) == ("claimed", 1, 0, False)
@@ -340,7 +340,7 @@ def test_a_token_grows_even_where_the_old_one_is_ahead_of_the_clock(table: str, 
     first = a_claim(key)
     token = answer(port, first).token
     assert ask(port, Settlement("scope", key, first.owner, token, "free", HOUR)) is True
-    ahead = drive(port.now()) + HOUR
+    ahead = run_sync(port.now()) + HOUR
     poke(table, key, token=ahead)
     taken = answer(port, a_claim(key))
     assert (taken.kind, taken.token, taken.attempts) == ("claimed", ahead + 1, 2)
@@ -363,7 +363,7 @@ def test_dynamodb_will_delete_what_expires_and_nothing_else(table: str, port: Po
     spent = time.time() - token / 1e6
     assert due + 540 <= (ends(key) or 0) < due + 540 + spent + 2
     assert ends(f"{key}-d") == FAR
-    record = drive(port.get("scope", f"{key}-d"))
+    record = run_sync(port.get("scope", f"{key}-d"))
     assert record is not None
     assert record.expires_at is None
     settlement = replace(done(doubtful, doubtful_token), state="in_doubt")
@@ -390,7 +390,7 @@ def test_a_poisoned_item_is_an_error_of_its_own_operation(table: str, port: Port
     raw_client(table).put_item(
         TableName=urlsplit(table).netloc, Item={"id": {"B": digest("scope", key)}, "state": {"S": "pickled"}}
     )
-    replies = drive(port.run(sorted([a_claim(key), a_claim(f"{key}-b")], key=lambda op: op.key)))
+    replies = run_sync(port.run(sorted([a_claim(key), a_claim(f"{key}-b")], key=lambda op: op.key)))
     assert isinstance(replies[0], CorruptRecord)
     assert isinstance(replies[1], Answer)
     raw_client(table).delete_item(TableName=urlsplit(table).netloc, Key={"id": {"B": digest("scope", key)}})
@@ -420,7 +420,7 @@ def test_exhausted_by_a_race_of_many_is_told_to_all(port: Port, table: str, key:
 def test_states_are_listed_newest_first_across_the_shards(table: str, unique_name: str) -> None:
     backend = DynamoDBBackend(Address(table))
     port = backend.sync_port()
-    drive(hold_still(backend, port))
+    run_sync(hold_still(backend, port))
     keys = [f"{unique_name}-{n}" for n in range(25)]
     for key in keys:
         claim = Claim(unique_name, key, os.urandom(16), 60 * SECOND, HOUR)
@@ -429,13 +429,13 @@ def test_states_are_listed_newest_first_across_the_shards(table: str, unique_nam
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page = drive(port.list(Query(state="in_doubt", scope=unique_name, limit=10, cursor=cursor)))
+        page = run_sync(port.list(Query(state="in_doubt", scope=unique_name, limit=10, cursor=cursor)))
         found += [record.key for record in page.records]
         cursor = page.cursor
         if cursor is None:
             break
     assert found == keys[::-1]
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("doubt", [False, True])
@@ -445,12 +445,12 @@ def test_a_claim_that_is_renewed_between_two_pages_is_not_missed(port: Port, uni
         Claim(unique_name, f"{n}", os.urandom(16), (60 + n) * SECOND, HOUR, doubt_on_lapse=doubt) for n in range(6)
     ]
     tokens = [answer(port, claim).token for claim in claims]
-    page = drive(port.list(Query(state="claimed", scope=unique_name, limit=2)))
+    page = run_sync(port.list(Query(state="claimed", scope=unique_name, limit=2)))
     found = {record.key for record in page.records}
     for claim, token in zip(claims, tokens, strict=True):
         assert ask(port, Renewal(claim.scope, claim.key, claim.owner, token, 120 * SECOND, HOUR)) is True
     while page.cursor is not None:
-        page = drive(port.list(Query(state="claimed", scope=unique_name, limit=2, cursor=page.cursor)))
+        page = run_sync(port.list(Query(state="claimed", scope=unique_name, limit=2, cursor=page.cursor)))
         found |= {record.key for record in page.records}
     assert found == {claim.key for claim in claims}
 
@@ -461,20 +461,20 @@ def test_a_count_that_stopped_before_the_end_is_called_approximate(
     port = timeless.sync_port()
     for n in range(4):
         assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
-    stats = drive(port.stats())
+    stats = run_sync(port.stats())
     assert (stats.counts["done"], stats.approximate) == (4, ())
     monkeypatch.setattr("effectonce.backends.dynamodb.port.COUNTS", 1)
-    stats = drive(port.stats())
+    stats = run_sync(port.stats())
     assert 0 < stats.counts["done"] < 4
     assert stats.approximate == ("done",)
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "bm90IGpzb24=", "WzFd", "e30=", "é"])
 @pytest.mark.parametrize("state", [None, "in_doubt"])
 def test_a_cursor_of_another_listing_is_refused(port: Port, state: Any, cursor: str) -> None:
     with pytest.raises(InvalidOption, match="cursor"):
-        drive(port.list(Query(state=state, cursor=cursor)))
+        run_sync(port.list(Query(state=state, cursor=cursor)))
 
 
 # -- time
@@ -550,7 +550,7 @@ def test_workers_whose_clocks_are_hours_apart_exclude_each_other(table: str, key
         DynamoDBBackend(Address(table), clock=ServerClock(lambda by=by: real_time() + by * HOUR)).sync_port()  # type: ignore[misc]
         for by in (-1, 1)
     ]
-    times = [drive(port.now()) for port in skewed]
+    times = [run_sync(port.now()) for port in skewed]
     assert abs(times[0] - times[1]) < 2 * SECOND
     assert abs(times[0] - time.time_ns() // 1000) < 2 * SECOND  # DynamoDB local has this machine's time
     early, late = skewed
@@ -561,24 +561,24 @@ def test_workers_whose_clocks_are_hours_apart_exclude_each_other(table: str, key
     assert 28 < rival.retry_after < 32
     assert ask(early, done(first, token)) is True
     for port in skewed:
-        drive(port.close())
+        run_sync(port.close())
 
 
 def test_a_claim_reckoned_from_a_time_that_jumped_is_given_back(table: str, key: str) -> None:
     """F11: a stopped machine's monotonic clock may stand still meanwhile."""
     stopped = 0
     port = DynamoDBBackend(Address(table), clock=ServerClock(lambda: real_time() - stopped)).sync_port()
-    drive(port.now())
+    run_sync(port.now())
     stopped = HOUR
     reply = ask(port, a_claim(key, doubt_on_lapse=True))
     assert isinstance(reply, StoreUnavailable)
     assert "moved apart" in str(reply)
-    record = drive(port.get("scope", key))
+    record = run_sync(port.get("scope", key))
     assert record is not None
     assert (record.state, record.attempts) == ("free", 0)
     again = answer(port, a_claim(key))
     assert (again.kind, again.attempts, again.lapsed) == ("claimed", 1, False)
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_a_renewal_reckoned_from_a_time_that_jumped_is_made_again(table: str, key: str) -> None:
@@ -588,11 +588,11 @@ def test_a_renewal_reckoned_from_a_time_that_jumped_is_made_again(table: str, ke
     token = answer(port, claim).token
     stopped = HOUR
     assert ask(port, Renewal("scope", key, claim.owner, token, 60 * SECOND, HOUR)) is True
-    record = drive(port.get("scope", key))
+    record = run_sync(port.get("scope", key))
     assert record is not None
     assert record.lease_until is not None
-    assert abs(record.lease_until - drive(port.now()) - 60 * SECOND) < 3 * SECOND
-    drive(port.close())
+    assert abs(record.lease_until - run_sync(port.now()) - 60 * SECOND) < 3 * SECOND
+    run_sync(port.close())
 
 
 def test_a_lease_too_short_for_what_is_known_of_the_time_is_not_granted(port: Port, key: str) -> None:
@@ -600,7 +600,7 @@ def test_a_lease_too_short_for_what_is_known_of_the_time_is_not_granted(port: Po
     reply = ask(port, a_claim(key, lease=20_000))
     assert isinstance(reply, StoreUnavailable)
     assert "lease" in str(reply)
-    assert drive(port.get("scope", key)) is None
+    assert run_sync(port.get("scope", key)) is None
     claim = a_claim(key)
     assert ask(port, done(claim, answer(port, claim).token, b"r")) is True
     assert answer(port, a_claim(key, lease=20_000)).result == b"r"
@@ -609,11 +609,11 @@ def test_a_lease_too_short_for_what_is_known_of_the_time_is_not_granted(port: Po
 def test_a_short_lease_is_granted_once_the_turn_of_the_second_was_seen(table: str, key: str) -> None:
     backend = DynamoDBBackend(Address(table))
     port = backend.sync_port()
-    drive(port.now())
+    run_sync(port.now())
     assert backend.server_clock.uncertainty() > 250_000
     assert answer(port, a_claim(key, lease=SECOND)).kind == "claimed"
     assert backend.server_clock.uncertainty() <= 250_000
-    drive(port.close())
+    run_sync(port.close())
 
 
 UNSURE = 500_000
@@ -631,8 +631,8 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
     word = Resolution(state="done", retention=HOUR)
 
     timeless.clock.advance_micros(2 * SECOND - 1)
-    assert drive(unsure.sweep(10)) == Swept(0, 0, False)
-    assert drive(unsure.resolve("scope", "doubt", word)) is False
+    assert run_sync(unsure.sweep(10)) == Swept(0, 0, False)
+    assert run_sync(unsure.resolve("scope", "doubt", word)) is False
     for claim, token in zip(claims, tokens, strict=True):
         for op in (a_claim(claim.key), Look("scope", claim.key)):
             told = answer(unsure, op)
@@ -641,7 +641,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
         assert ask(owner, Renewal("scope", claim.key, claim.owner, token, 2 * SECOND, HOUR)) is True
 
     timeless.clock.advance_micros(2 * SECOND + 2 * UNSURE)
-    assert drive(unsure.sweep(1)) == Swept(0, 1, False)
+    assert run_sync(unsure.sweep(1)) == Swept(0, 1, False)
     assert answer(unsure, a_claim("doubt")).kind == "in_doubt"
     taken = answer(unsure, a_claim("rerun"))
     assert (taken.kind, taken.lapsed) == ("claimed", True)
@@ -708,7 +708,7 @@ def both_colours(url: str, work: Callable[[Port], Coroutine[Any, Any, Any]], col
             await port.close()
 
     if colour == "sync":
-        return drive(on(backend.sync_port()))
+        return run_sync(on(backend.sync_port()))
 
     async def within() -> Any:
         return await on(backend.async_port())
@@ -820,11 +820,11 @@ def test_no_credentials_is_a_configuration_error(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     with pytest.raises(ConfigurationError, match="credentials"):
-        drive(DynamoDBBackend(Address(dynamodb_url)).sync_port().now())
+        run_sync(DynamoDBBackend(Address(dynamodb_url)).sync_port().now())
     with pytest.raises(ConfigurationError, match="region"):
-        drive(DynamoDBBackend(Address("dynamodb://orders")).sync_port().now())
+        run_sync(DynamoDBBackend(Address("dynamodb://orders")).sync_port().now())
     with pytest.raises(ConfigurationError, match="profile"):
-        drive(DynamoDBBackend(Address("dynamodb://orders?region=us-east-1&profile=none")).sync_port().now())
+        run_sync(DynamoDBBackend(Address("dynamodb://orders?region=us-east-1&profile=none")).sync_port().now())
 
 
 # -- addresses
@@ -893,24 +893,24 @@ def test_a_table_of_something_else_is_refused(dynamodb_url: str, unique_name: st
     port = DynamoDBBackend(Address(at(dynamodb_url, unique_name))).sync_port()
     for work in (port.migrate, port.check, port.now):
         with pytest.raises(SchemaMismatch):
-            drive(work())
+            run_sync(work())
 
 
 def test_a_newer_schema_and_a_switched_off_time_to_live_are_found(dynamodb_url: str, unique_name: str) -> None:
     backend = DynamoDBBackend(Address(at(dynamodb_url, unique_name)))
     port = backend.sync_port()
-    drive(port.migrate())
-    drive(port.check())
+    run_sync(port.migrate())
+    run_sync(port.check())
     client = raw_client(dynamodb_url)
     client.update_time_to_live(
         TableName=unique_name, TimeToLiveSpecification={"Enabled": False, "AttributeName": "expires"}
     )
     with pytest.raises(SchemaMissing, match="time to live"):
-        drive(port.check())
+        run_sync(port.check())
     client.put_item(TableName=unique_name, Item={"id": {"B": b"effectonce"}, "schema": {"N": "99"}})
     for work in (backend.sync_port().now, backend.sync_port().migrate):
         with pytest.raises(SchemaMismatch, match="upgrade effectonce"):
-            drive(work())
+            run_sync(work())
 
 
 def test_a_table_replicated_to_other_regions_is_refused(table: str) -> None:
@@ -923,7 +923,7 @@ def test_a_table_replicated_to_other_regions_is_refused(table: str) -> None:
     port = DynamoDBBackend.from_client(client, urlsplit(table).netloc).sync_port()
     for work in (port.check, port.migrate):
         with pytest.raises(UnsafeStore, match="replicas"):
-            drive(work())
+            run_sync(work())
 
 
 def test_the_printed_schema_makes_the_table_that_migrate_makes(dynamodb_url: str, unique_name: str) -> None:
@@ -936,4 +936,4 @@ def test_the_printed_schema_makes_the_table_that_migrate_makes(dynamodb_url: str
             if "Item" in options:  # the command line reads base64
                 options["Item"]["id"] = {"B": b"effectonce"}
             getattr(client, command.removeprefix("aws dynamodb ").replace("-", "_"))(**options)
-    drive(backend.sync_port().check())
+    run_sync(backend.sync_port().check())

@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from effectonce.backends.postgres.connection import Statement
 from effectonce.backends.postgres.store import PostgresBackend, PostgresPort
 from effectonce.contracts import ConnectionLost, Contention, Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -93,12 +93,12 @@ def at(url: str, prefix: str, **options: str) -> PostgresBackend:
 def ports(backend: PostgresBackend, count: int = 1) -> Iterator[list[Port]]:
     """Sync ports on a migrated schema."""
     opened = [backend.sync_port() for _ in range(count)]
-    drive(opened[0].migrate())
+    run_sync(opened[0].migrate())
     try:
         yield opened
     finally:
         for port in opened:
-            drive(port.close())
+            run_sync(port.close())
 
 
 def claim(key: str = "k", owner: bytes | None = None, lease: int = 60 * SECOND, **options: Any) -> Claim:
@@ -106,7 +106,7 @@ def claim(key: str = "k", owner: bytes | None = None, lease: int = 60 * SECOND, 
 
 
 def one(port: Port, op: Any) -> Any:
-    (reply,) = drive(port.run([op]))
+    (reply,) = run_sync(port.run([op]))
     return reply
 
 
@@ -159,7 +159,7 @@ def test_overlapping_batches_answer_every_claim_and_grant_each_key_once(
         mine: list[str] = []
         for batch in range(8):
             keys = sorted(f"{batch}-{n}" for n in range(50))
-            answers = drive(port.run([claim(key) for key in keys]))
+            answers = run_sync(port.run([claim(key) for key in keys]))
             assert {answer.kind for answer in answers} <= {"claimed", "in_progress"}
             mine += [key for key, answer in zip(keys, answers, strict=True) if answer.kind == "claimed"]
         return mine
@@ -180,7 +180,7 @@ def test_retaking_free_and_expired_records_in_overlapping_batches(postgres_url: 
 
         def sweep() -> int:
             while not stop.is_set():
-                drive(sweeper.sweep(10))
+                run_sync(sweeper.sweep(10))
             return 0
 
         def work(port: Port) -> int:
@@ -188,7 +188,7 @@ def test_retaking_free_and_expired_records_in_overlapping_batches(postgres_url: 
             try:
                 for turn in range(25):
                     claims = [claim(key) for key in keys]
-                    answers = drive(port.run(claims))
+                    answers = run_sync(port.run(claims))
                     mine = [
                         # half of them are gone at once, half are free again
                         Settlement(c.scope, c.key, c.owner, a.token, "free", 1 if (turn + n) % 2 else DAY)
@@ -198,7 +198,7 @@ def test_retaking_free_and_expired_records_in_overlapping_batches(postgres_url: 
                     assert {a.kind for a in answers} <= {"claimed", "in_progress"}
                     grants += len(mine)
                     if mine:
-                        assert all(drive(port.run(mine))), "an owner could not settle what it was granted"
+                        assert all(run_sync(port.run(mine))), "an owner could not settle what it was granted"
             finally:
                 stop.set()
             return grants
@@ -214,7 +214,7 @@ def test_a_settlement_is_applied_while_the_same_claim_is_renewed(postgres_url: s
             token = taken(settler, mine)
             renewal = Renewal(mine.scope, mine.key, mine.owner, token, SECOND, DAY)
             applied, _ = at_once(
-                [partial(one, settler, settlement(mine, token)), partial(drive, renewing(renewer, renewal))]
+                [partial(one, settler, settlement(mine, token)), partial(run_sync, renewing(renewer, renewal))]
             )
             assert applied is True
 
@@ -228,7 +228,7 @@ def test_an_operation_goes_by_what_a_rival_has_left(
     applied = "owner" not in change
     for settles in (False, True):
         with ports(at(postgres_url, unique_name), 2) as (port, listener), psycopg.connect(postgres_url) as rival:
-            drive(listener.changes(0.0))
+            run_sync(listener.changes(0.0))
             mine = claim(f"{settles}")
             token = taken(port, mine)
             op = settlement(mine, token) if settles else Note(mine.scope, mine.key, mine.owner, token, b"n")
@@ -238,12 +238,12 @@ def test_an_operation_goes_by_what_a_rival_has_left(
                 batch.append(replace(op, key=other.key, owner=other.owner, token=taken(port, other)))
             rival.execute(f'UPDATE "{unique_name}_records" SET {change} WHERE key = %s', (mine.key,))
             with ThreadPoolExecutor(1) as pool:
-                waiter = pool.submit(drive, port.run(batch))
+                waiter = pool.submit(run_sync, port.run(batch))
                 until(lambda: blocked(postgres_url, unique_name))
                 rival.commit()
                 assert list(waiter.result(10)) == [applied, *[True] * together]
             told = settles and "awaited" in change
-            assert list(drive(listener.changes(2.0 if told else 0.05))) == ([("s", mine.key)] if told else [])
+            assert list(run_sync(listener.changes(2.0 if told else 0.05))) == ([("s", mine.key)] if told else [])
 
 
 async def renewing(port: Port, renewal: Renewal) -> None:
@@ -261,10 +261,10 @@ def test_a_batchs_answers_belong_to_their_operations(postgres_url: str, unique_n
             mine = claim(f"k{n + 2:03}")
             one(port, settlement(mine, taken(port, mine), "free"))
         batch = [claim(f"k{n:03}") for n in range(128)]
-        answers = drive(port.run(batch))
+        answers = run_sync(port.run(batch))
         assert [a.kind for a in answers] == ["done", "in_progress", "claimed", "claimed"] * 32
         for n, (op, answer) in enumerate(zip(batch, answers, strict=True)):
-            record = drive(port.get("s", op.key))
+            record = run_sync(port.get("s", op.key))
             assert record is not None
             assert answer.token == record.token
             if n % 4 == 0:
@@ -277,15 +277,15 @@ def test_a_batch_that_is_repeated_is_recognised(postgres_url: str, unique_name: 
     """F68, of several at once: the same tokens, and what was applied is applied; also notes and settlements mixed."""
     with ports(at(postgres_url, unique_name)) as (port,):
         batch = [claim(f"k{n}", note=b"draft" if n % 2 else None) for n in range(4)]
-        first = drive(port.run(batch))
+        first = run_sync(port.run(batch))
         assert [answer.note for answer in first] == [op.note for op in batch]
-        assert [a.token for a in drive(port.run(batch))] == [a.token for a in first]
+        assert [a.token for a in run_sync(port.run(batch))] == [a.token for a in first]
         notes: list[Any] = [Note(op.scope, op.key, op.owner, a.token, b"n") for op, a in zip(batch, first, strict=True)]
         ends = [settlement(op, a.token, result=b"r") for op, a in zip(batch, first, strict=True)]
         for ops in (notes, notes, [*ends[:2], *notes[2:]], [*ends[:2], *notes[2:]], ends):
-            assert list(drive(port.run(ops))) == [True] * 4
-        assert list(drive(port.run(notes))) == [False] * 4
-        records = [drive(port.get("s", op.key)) for op in batch]
+            assert list(run_sync(port.run(ops))) == [True] * 4
+        assert list(run_sync(port.run(notes))) == [False] * 4
+        records = [run_sync(port.get("s", op.key)) for op in batch]
         assert [(record.state, record.result, record.note) for record in records] == [("done", b"r", b"n")] * 4
 
 
@@ -312,7 +312,7 @@ def test_claims_that_meet_records_cost_one_round_trip_more_once_only(
             (new, ["claimed", "claimed"]),
             (["e", "f"], ["claimed", "claimed"]),
         ):
-            assert [answer.kind for answer in drive(port.run([claim(key) for key in keys]))] == kinds
+            assert [answer.kind for answer in run_sync(port.run([claim(key) for key in keys]))] == kinds
         assert asked == ["claim_fresh", "claim_fresh", "claim", "claim", "claim", "claim_fresh"]
 
 
@@ -331,7 +331,7 @@ def test_a_lease_is_counted_from_after_the_wait_for_a_lock(postgres_url: str, un
             row = holder.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
             holder.commit()
             assert waiter.result(10).kind == "claimed"
-        record = drive(port.get("s", "k"))
+        record = run_sync(port.get("s", "k"))
         assert row is not None
         assert record is not None
         assert (record.lease_until or 0) - SECOND >= row[0]
@@ -350,7 +350,7 @@ def test_a_lock_that_is_never_released_is_contention(postgres_url: str, unique_n
             one(port, settlement(mine, token))
         assert not blocked(postgres_url, unique_name)
         assert one(port, claim("other")).kind == "claimed"
-        assert drive(port.sweep(100)).deleted == 0, "a sweep never waits"
+        assert run_sync(port.sweep(100)).deleted == 0, "a sweep never waits"
         holder.rollback()
         assert one(port, settlement(mine, token)) is True
 
@@ -371,7 +371,7 @@ def test_duplicates_of_finished_records_write_nothing(postgres_url: str, unique_
         before = sql(postgres_url, versions)
         for _ in range(3):
             batch = [claim(key) for key in ("claimed", "done", "failed", "in_doubt")]
-            kinds = [answer.kind for answer in drive(port.run(batch))]
+            kinds = [answer.kind for answer in run_sync(port.run(batch))]
             assert kinds == ["in_progress", "done", "failed", "in_doubt"]
         assert sql(postgres_url, versions) == before
 
@@ -382,9 +382,9 @@ def test_completing_touches_no_index(postgres_url: str, unique_name: str) -> Non
         for _ in range(5):
             batch = [claim(os.urandom(8).hex()) for _ in range(100)]
             batch.sort(key=lambda op: op.key)
-            answers = drive(port.run(batch))
+            answers = run_sync(port.run(batch))
             done = [settlement(c, a.token, result=b"r" * 20) for c, a in zip(batch, answers, strict=True)]
-            assert all(drive(port.run(done)))
+            assert all(run_sync(port.run(done)))
     counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = %s"
     until(lambda: sql(postgres_url, counts, f"{unique_name}_records")[0][0] >= 500)
     ((_, hot),) = sql(postgres_url, counts, f"{unique_name}_records")
@@ -438,14 +438,16 @@ def test_small_batches_are_planned_once_and_lists_for_what_they_ask(postgres_url
         assert isinstance(port, PostgresPort)
         for _ in range(8):
             batch = [claim(key, note=b"1") for key in sorted(os.urandom(8).hex() for _ in range(2))]
-            tokens = [answer.token for answer in drive(port.run(batch))]
-            drive(port.run([Note("s", op.key, op.owner, token, b"2") for op, token in zip(batch, tokens, strict=True)]))
-            assert all(drive(port.run([settlement(op, token) for op, token in zip(batch, tokens, strict=True)])))
-        found = drive(port._wire.execute(plans, prepare=False))
+            tokens = [answer.token for answer in run_sync(port.run(batch))]
+            run_sync(
+                port.run([Note("s", op.key, op.owner, token, b"2") for op, token in zip(batch, tokens, strict=True)])
+            )
+            assert all(run_sync(port.run([settlement(op, token) for op, token in zip(batch, tokens, strict=True)])))
+        found = run_sync(port._wire.execute(plans, prepare=False))
         assert len(found) == 3
         assert {often for _, often in found} == {0}
-        assert len(drive(port.list(Query(scope="s", limit=5))).records) == 5
-        assert drive(port._wire.execute(mode, prepare=False)) == [("auto",)]
+        assert len(run_sync(port.list(Query(scope="s", limit=5))).records) == 5
+        assert run_sync(port._wire.execute(mode, prepare=False)) == [("auto",)]
         assert one(port, claim()).kind == "claimed"
 
 
@@ -458,11 +460,11 @@ def test_an_operation_on_a_partitioned_table_changes_its_own_record_only(postgre
         lambda port, mine, token: one(port, settlement(mine, token, result=b"r")),
         lambda port, mine, token: one(port, settlement(mine, token, "in_doubt")),
         lambda port, mine, token: one(port, Renewal("s", mine.key, mine.owner, token, 90 * SECOND, DAY)),
-        lambda port, mine, token: drive(port.forget("s", mine.key, DAY)),
+        lambda port, mine, token: run_sync(port.forget("s", mine.key, DAY)),
         lambda port, mine, token: one(port, claim(mine.key, waiting=True)).kind == "in_progress",
     ]
     with ports(backend) as (port,):
-        drive(port.check())
+        run_sync(port.check())
         claims = {key: claim(key) for key in keys}
         tokens = {key: taken(port, mine) for key, mine in claims.items()}
         versions = f'SELECT key, tableoid, ctid::text FROM "{unique_name}_records" ORDER BY key'
@@ -476,15 +478,15 @@ def test_an_operation_on_a_partitioned_table_changes_its_own_record_only(postgre
             for key in keys[n * 4 : n * 4 + 4]:
                 assert changed(partial(change, port, claims[key], tokens[key])) == [key]
         resolution = Resolution(state="done", retention=DAY)
-        assert changed(lambda: drive(port.resolve("s", keys[4], resolution))) == [keys[4]]
+        assert changed(lambda: run_sync(port.resolve("s", keys[4], resolution))) == [keys[4]]
         assert changed(lambda: one(port, claim(keys[12])).kind == "claimed") == [keys[12]]
         assert changed(lambda: one(port, Remember("s", keys[13], DAY, result=b"m"))) == [keys[13]]
         gone = settlement(claims[keys[20]], tokens[keys[20]])
         gone.retention = 1
         assert one(port, gone) is True
-        assert changed(lambda: drive(port.sweep(100)).deleted == 1) == [keys[20]]
+        assert changed(lambda: run_sync(port.sweep(100)).deleted == 1) == [keys[20]]
         taken(port, claim("lapsing", lease=1, doubt_on_lapse=True))
-        assert changed(lambda: drive(port.sweep(100)).lapsed == 1) == ["lapsing"]
+        assert changed(lambda: run_sync(port.sweep(100)).lapsed == 1) == ["lapsing"]
 
 
 def test_a_claim_from_a_lapsed_lease_says_so_again_when_repeated(postgres_url: str, unique_name: str) -> None:
@@ -511,9 +513,9 @@ def test_a_sweep_says_more_only_where_there_is_more(postgres_url: str, unique_na
                     gone = settlement(mine, token)
                     gone.retention = 1
                     one(port, gone)
-        swept = [drive(port.sweep(2)) for _ in range(2)]
+        swept = [run_sync(port.sweep(2)) for _ in range(2)]
         assert [(s.deleted, s.lapsed, s.more) for s in swept] == [(2, 2, True), (2, 2, False)]
-        assert drive(port.stats()).swept_at is not None
+        assert run_sync(port.stats()).swept_at is not None
 
 
 # -- connections that break, hang, restart (F36) -------------------------------------------------------------
@@ -573,7 +575,7 @@ def test_an_address_that_hangs_does_not_hide_the_next(postgres_url: str, unique_
         both = postgres_url.replace("127.0.0.1", "127.0.0.2,127.0.0.1")
         port = at(both, unique_name, timeout="300ms", connect_timeout="300ms").sync_port()
         assert one(port, claim()).kind == "claimed"
-        drive(port.close())
+        run_sync(port.close())
 
 
 def test_a_slow_way_to_the_server_is_not_a_dead_one(proxied: tuple[FaultProxy, str], unique_name: str) -> None:
@@ -584,7 +586,7 @@ def test_a_slow_way_to_the_server_is_not_a_dead_one(proxied: tuple[FaultProxy, s
     proxy.delay = 0.05  # each way
     port = at(url, unique_name, timeout="180ms", connect_timeout="10s").sync_port()
     assert one(port, claim()).kind == "claimed"
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_nobody_at_the_port_is_store_unavailable(unique_name: str) -> None:
@@ -610,7 +612,7 @@ def test_a_claim_whose_reply_was_lost_is_recognised_when_repeated(
             proxy.drop_reply()
         with pytest.raises(ConnectionLost):
             one(port, mine)
-        stored = drive(port.get("s", "k"))
+        stored = run_sync(port.get("s", "k"))
         assert stored is not None
         assert taken(port, mine) == stored.token
         proxy.drop_reply(2)  # the greeting's
@@ -626,14 +628,14 @@ def test_a_restarted_server_is_found_again(unique_name: str) -> None:
     with servers.postgres() as server, ports(at(server.url, unique_name), 2) as (port, listener):
         mine = claim()
         token = taken(port, mine)
-        drive(listener.changes(0.0))
+        run_sync(listener.changes(0.0))
         server.restart()
         with pytest.raises(ConnectionLost):
             one(port, settlement(mine, token))
         assert one(port, settlement(mine, token)) is True
         with pytest.raises(ConnectionLost):
-            drive(listener.changes(1.0))
-        assert list(drive(listener.changes(0.0))) == []
+            run_sync(listener.changes(1.0))
+        assert list(run_sync(listener.changes(0.0))) == []
         server.kill()
         with pytest.raises(StoreUnavailable):
             one(port, claim())
@@ -678,25 +680,25 @@ def test_behind_pgbouncer_changes_report_nothing_and_do_not_fail(pgbouncer_url: 
     with ports(at(pgbouncer_url, unique_name), 2) as (port, listener):
         mine = claim()
         token = taken(port, mine)
-        assert list(drive(listener.changes(0.0))) == []
+        assert list(run_sync(listener.changes(0.0))) == []
         assert one(port, claim(waiting=True)).kind == "in_progress"
         assert one(port, settlement(mine, token)) is True
         began = time.monotonic()
-        assert list(drive(listener.changes(0.2))) == []
+        assert list(run_sync(listener.changes(0.2))) == []
         assert 0.15 < time.monotonic() - began < 3
 
 
 def test_a_key_too_long_to_announce_is_settled_all_the_same(postgres_url: str, unique_name: str) -> None:
     """NOTIFY refuses 8,000 bytes, and would take the settlement with it."""
     with ports(at(postgres_url, unique_name), 2) as (port, listener):
-        drive(listener.changes(0.0))
+        run_sync(listener.changes(0.0))
         for scope, told in (("s", True), ("\x1b" * 400, False)):
             mine = Claim(scope, "\x1b" * 1024, os.urandom(16), 60 * SECOND, DAY)
             token = taken(port, mine)
             other = Claim(scope, mine.key, os.urandom(16), 60 * SECOND, DAY, waiting=True)
             assert one(port, other).kind == "in_progress"
             assert one(port, settlement(mine, token)) is True
-            assert list(drive(listener.changes(2.0 if told else 0.05))) == ([(scope, mine.key)] if told else [])
+            assert list(run_sync(listener.changes(2.0 if told else 0.05))) == ([(scope, mine.key)] if told else [])
 
 
 @pytest.fixture
@@ -718,12 +720,12 @@ def test_a_full_queue_of_notifications_does_not_refuse_a_settlement(
     """Some listener in a forgotten transaction fills it; every NOTIFY fails then, at the commit."""
     backend = full_queue("pg_notification_queue_usage() RETURNS float8 LANGUAGE sql AS 'SELECT 1.0::float8'")
     with ports(backend, 2) as (port, listener):
-        drive(listener.changes(0.0))
+        run_sync(listener.changes(0.0))
         mine = claim()
         token = taken(port, mine)
         assert one(port, claim(waiting=True)).kind == "in_progress"
         assert one(port, settlement(mine, token)) is True
-        assert list(drive(listener.changes(0.05))) == []
+        assert list(run_sync(listener.changes(0.05))) == []
 
 
 def test_a_limit_that_is_not_an_indexs_is_not_the_keys_fault(full_queue: Callable[[str], PostgresBackend]) -> None:
@@ -749,26 +751,26 @@ def test_a_listener_notices_a_server_that_went_away_without_a_word(
     proxy, url = proxied
     with ports(at(url, unique_name, timeout="300ms", connect_timeout="300ms")) as (listener,):
         for _ in range(3):
-            assert list(drive(listener.changes(0.15))) == []
+            assert list(run_sync(listener.changes(0.15))) == []
         proxy.blackhole = True
         with pytest.raises(StoreUnavailable):
-            drive(listener.changes(0.15))
+            run_sync(listener.changes(0.15))
         proxy.heal()
-        assert list(drive(listener.changes(0.0))) == []
+        assert list(run_sync(listener.changes(0.0))) == []
 
 
 def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) -> None:
     with ports(at(postgres_url, unique_name), 2) as (port, listener):
-        drive(listener.changes(0.0))
+        run_sync(listener.changes(0.0))
         for name in ("forget", "resolve"):
             lease = 60 * SECOND if name == "forget" else 300_000
             taken(port, claim(name, lease=lease, doubt_on_lapse=True))
             assert one(port, claim(name, waiting=True)).kind == "in_progress"
             if name == "forget":
-                assert drive(port.forget("s", name, DAY))
+                assert run_sync(port.forget("s", name, DAY))
             else:
-                until(lambda: drive(port.resolve("s", "resolve", Resolution(state="done", retention=DAY))))
-            assert list(drive(listener.changes(2.0))) == [("s", name)]
+                until(lambda: run_sync(port.resolve("s", "resolve", Resolution(state="done", retention=DAY))))
+            assert list(run_sync(listener.changes(2.0))) == [("s", name)]
 
 
 # -- errors that name the remedy -----------------------------------------------------------------------------
@@ -776,13 +778,13 @@ def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) ->
 
 def test_missing_tables_name_the_command(postgres_url: str, unique_name: str) -> None:
     port = at(postgres_url, unique_name).sync_port()
-    for ask in (lambda: one(port, claim()), lambda: drive(port.check()), lambda: drive(port.stats())):
+    for ask in (lambda: one(port, claim()), lambda: run_sync(port.check()), lambda: run_sync(port.stats())):
         with pytest.raises(SchemaMissing, match="effectonce migrate postgresql://"):
             ask()
-    assert drive(port.now()) > 0, "the clock needs no tables"
-    drive(port.migrate())
+    assert run_sync(port.now()) > 0, "the clock needs no tables"
+    run_sync(port.migrate())
     assert one(port, claim()).kind == "claimed"
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(99, "upgrade effectonce"), (0, "effectonce migrate")])
@@ -792,24 +794,24 @@ def test_tables_of_another_version_are_refused(postgres_url: str, unique_name: s
     with ports(backend):
         sql(postgres_url, f"UPDATE \"{unique_name}_meta\" SET value = %s WHERE name = 'schema'", version)
     port = backend.sync_port()
-    for ask in (lambda: one(port, claim()), lambda: drive(port.check())):
+    for ask in (lambda: one(port, claim()), lambda: run_sync(port.check())):
         with pytest.raises(SchemaMismatch, match=remedy):
             ask()
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_settings_that_lose_commits_are_refused(postgres_url: str, unique_name: str) -> None:
     """Each refusal names what to change; `allow_unsafe` is the explicit word for "I know"."""
     with ports(at(postgres_url, unique_name)) as (port,):
-        drive(port.check())
+        run_sync(port.check())
         early = at(postgres_url, unique_name, options="-c synchronous_commit=off")
         with ports(early) as (hasty,), pytest.raises(UnsafeStore, match="SET synchronous_commit = on"):
-            drive(hasty.check())
+            run_sync(hasty.check())
         sql(postgres_url, f'ALTER TABLE "{unique_name}_records" SET UNLOGGED')
         with pytest.raises(UnsafeStore, match=f"SET LOGGED for {unique_name}_records"):
-            drive(port.check())
+            run_sync(port.check())
         with ports(at(postgres_url, unique_name, allow_unsafe="true")) as (accepted,):
-            drive(accepted.check())
+            run_sync(accepted.check())
 
 
 def test_an_unlogged_partition_is_refused(postgres_url: str, unique_name: str) -> None:
@@ -819,16 +821,16 @@ def test_an_unlogged_partition_is_refused(postgres_url: str, unique_name: str) -
     with ports(backend) as (port,):
         sql(postgres_url, f'ALTER TABLE "{unique_name}_p2" SET UNLOGGED')
         with pytest.raises(UnsafeStore, match=f"{unique_name}_p2\n"):
-            drive(port.check())
+            run_sync(port.check())
 
 
 def test_a_server_that_does_not_sync_is_refused(unique_name: str) -> None:
     """Some servers have their durability from elsewhere, so that there is a way past it."""
     with servers.postgres(durable=False) as server:
         with ports(at(server.url, unique_name)) as (port,), pytest.raises(UnsafeStore, match="set fsync=on"):
-            drive(port.check())
+            run_sync(port.check())
         with ports(at(server.url, unique_name, allow_unsafe="true")) as (port,):
-            drive(port.check())
+            run_sync(port.check())
 
 
 def test_the_schema_script_is_plain_sql(postgres_url: str, unique_name: str) -> None:
@@ -836,9 +838,9 @@ def test_the_schema_script_is_plain_sql(postgres_url: str, unique_name: str) -> 
     for _ in range(2):
         sql(postgres_url, backend.schema_sql())
     port = backend.sync_port()
-    drive(port.check())
+    run_sync(port.check())
     assert one(port, claim()).kind == "claimed"
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_a_read_only_server_is_told_apart(postgres_url: str, unique_name: str) -> None:
@@ -848,13 +850,13 @@ def test_a_read_only_server_is_told_apart(postgres_url: str, unique_name: str) -
     port = at(postgres_url, unique_name, options="-c default_transaction_read_only=on").sync_port()
     with pytest.raises(StoreUnavailable, match="target_session_attrs=read-write"):
         one(port, claim())
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "\ud800"])
 def test_a_key_that_text_cannot_hold_is_an_invalid_key(postgres_url: str, unique_name: str, bad: str) -> None:
     with ports(at(postgres_url, unique_name)) as (port,):
-        for ask in (lambda: one(port, claim(bad)), lambda: drive(port.get("s", bad))):
+        for ask in (lambda: one(port, claim(bad)), lambda: run_sync(port.get("s", bad))):
             with pytest.raises(InvalidKey):
                 ask()
         assert one(port, claim("good")).kind == "claimed"
@@ -898,7 +900,7 @@ def test_no_message_contains_the_password(postgres_url: str, unique_name: str) -
         shown.append(repr(backend))
         for ask in (Port.check, Port.stats):
             with pytest.raises(EffectOnceError) as caught:
-                drive(getattr(backend.sync_port(), ask.__name__)())
+                run_sync(getattr(backend.sync_port(), ask.__name__)())
             error: BaseException | None = caught.value
             while error is not None:
                 shown += [str(error), repr(error)]
@@ -939,7 +941,7 @@ def test_a_pools_connections_go_back_to_it(pool: ConnectionPool, unique_name: st
     port = backend.sync_port()
     with pytest.raises(SchemaMissing):
         one(port, claim())
-    drive(port.migrate())
+    run_sync(port.migrate())
     for n in range(8):
         taken(port, claim(f"k{n}"))
     with pytest.raises(KeyTooLong):
@@ -952,7 +954,7 @@ def test_a_pools_connections_go_back_to_it(pool: ConnectionPool, unique_name: st
     worked = [still_works(port, f"after{n}") for n in range(6)]
     assert False in worked, "the broken connections were never met"
     assert worked[-1], "a broken connection was given back as a good one"
-    drive(port.close())
+    run_sync(port.close())
     assert not pool.closed
     until(lambda: pool.get_stats()["pool_available"] == 3)
 
@@ -977,7 +979,7 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
         assert len((await first.list(Query())).records) == 1
         heartbeat = backend.sync_port()
         assert one(heartbeat, claim()).kind == "in_progress"
-        drive(heartbeat.close())
+        run_sync(heartbeat.close())
         await first.close()
         await second.close()
 
@@ -1023,10 +1025,10 @@ def test_an_exhausted_pool_is_store_unavailable(pool: ConnectionPool, unique_nam
     port = PostgresBackend.from_pool(pool, prefix=unique_name, timeout=0.2).sync_port()
     held = [pool.getconn() for _ in range(3)]
     with pytest.raises(StoreUnavailable, match="pool"):
-        drive(port.now())
+        run_sync(port.now())
     for connection in held:
         pool.putconn(connection)
-    assert drive(port.now()) > 0
+    assert run_sync(port.now()) > 0
 
 
 # -- lists and counts ----------------------------------------------------------------------------------------
@@ -1041,12 +1043,12 @@ def test_a_list_does_bounded_work_and_still_reaches_all(
         batch = [claim(f"k{n:04}") for n in range(3000)]
         for start in range(0, 3000, 100):
             some = batch[start : start + 100]
-            answers = drive(port.run(some))
+            answers = run_sync(port.run(some))
             done = [settlement(c, a.token) for c, a in zip(some, answers, strict=True) if c.key != "k2345"]
-            drive(port.run(done))
+            run_sync(port.run(done))
         cursor, pages, found = None, 0, []
         while True:
-            page = drive(port.list(Query(state="claimed", limit=10, cursor=cursor)))
+            page = run_sync(port.list(Query(state="claimed", limit=10, cursor=cursor)))
             pages, cursor = pages + 1, page.cursor
             found += [record.key for record in page.records]
             if cursor is None:
@@ -1054,7 +1056,7 @@ def test_a_list_does_bounded_work_and_still_reaches_all(
         assert found == ["k2345"]
         assert 2 < pages < 50
         with pytest.raises(InvalidOption):
-            drive(port.list(Query(cursor="made up")))
+            run_sync(port.list(Query(cursor="made up")))
 
 
 def test_counts_that_leave_records_out_say_so(
@@ -1071,10 +1073,10 @@ def test_counts_that_leave_records_out_say_so(
                 done = settlement(mine, token)
                 done.retention = 9 * DAY
                 assert one(port, done)
-        stats = drive(port.stats())
+        stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.counts["done"], stats.approximate) == (1, 4, ())
         monkeypatch.setattr("effectonce.backends.postgres.store._SCANNED", 4)
-        stats = drive(port.stats())
+        stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (0, ("claimed", "done"))
         monkeypatch.setattr("effectonce.backends.postgres.store.CAP", 3)
-        assert drive(port.stats()).approximate == ("claimed",), "a count at the cap is what was promised"
+        assert run_sync(port.stats()).approximate == ("claimed",), "a count at the cap is what was promised"

@@ -26,7 +26,7 @@ from effectonce.backends.redis.record_format import Layout
 from effectonce.backends.redis.socket import AsyncConnection, SyncConnection
 from effectonce.backends.redis.store import RedisBackend
 from effectonce.contracts import Backend, ConnectionLost, Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -60,7 +60,7 @@ def a_claim(key: str = "k", owner: bytes | None = None, **options: Any) -> Claim
 
 
 def one(port: Port, op: Any) -> Reply:
-    (reply,) = drive(port.run((op,)))
+    (reply,) = run_sync(port.run((op,)))
     return reply
 
 
@@ -162,9 +162,9 @@ async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: 
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
         with pytest.raises(SyncAsyncMismatch):  # it would suspend
-            drive(backend.async_port().now())
-        assert drive(derived.get("scope", "async")) is not None
-        drive(derived.close())
+            run_sync(backend.async_port().now())
+        assert run_sync(derived.get("scope", "async")) is not None
+        run_sync(derived.close())
         assert await client.ping()  # still its owner's
 
 
@@ -173,14 +173,14 @@ async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: st
         backend = RedisBackend.from_client(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
-        assert drive(derived.get("scope", "async")) is not None
-        drive(derived.close())
+        assert run_sync(derived.get("scope", "async")) is not None
+        run_sync(derived.close())
 
 
 def test_a_sync_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
     client = through_client(redis_cluster_url, cluster=True)
     backend = RedisBackend.from_client(client, unique_name)
-    assert drive(a_life(backend.sync_port(), "sync")) == A_LIFE
+    assert run_sync(a_life(backend.sync_port(), "sync")) == A_LIFE
 
     async def other_colour() -> Record | None:
         port = backend.async_port()
@@ -324,13 +324,13 @@ def test_f29_a_server_that_evicts_is_refused(
     configured("maxmemory-policy", policy)
     port = backend_at(own_redis.url, namespace=unique_name).sync_port()
     with pytest.raises(UnsafeStore, match="CONFIG SET maxmemory-policy noeviction") as caught:
-        drive(port.check())
+        run_sync(port.check())
     assert policy in str(caught.value)
     with pytest.raises(UnsafeStore):  # and by first use, without anyone asking for a check
         one(port, a_claim())
     configured("maxmemory-policy", "noeviction")
     assert answered(port, a_claim()).kind == "claimed"
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_f29_where_config_is_forbidden_info_tells_the_policy(
@@ -339,11 +339,11 @@ def test_f29_where_config_is_forbidden_info_tells_the_policy(
     own_redis.execute("ACL", "SETUSER", "managed", "on", f">{SECRET}", "~*", "&*", "+@all", "-config")
     url = own_redis.url.replace("://", f"://managed:{SECRET}@")
     port = backend_at(url, namespace=unique_name).sync_port()
-    drive(port.check())
+    run_sync(port.check())
     configured("maxmemory-policy", "volatile-lru")
     with pytest.raises(UnsafeStore, match="volatile-lru"):
-        drive(port.check())
-    drive(port.close())
+        run_sync(port.check())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["CONFIG", "only INFO"])
@@ -365,7 +365,7 @@ def test_f29_a_new_connection_asks_again(
         one(port, a_claim("broken"))
     with pytest.raises(UnsafeStore, match="allkeys-lru"):
         one(port, a_claim("connected again"))
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_f29_a_client_of_the_callers_is_asked_again_after_an_outage(unique_name: str) -> None:
@@ -391,7 +391,7 @@ def test_a_full_server_fails_closed(own_redis: servers.Redis, configured: Callab
     assert "out of memory" in str(reply)
     configured("maxmemory", "0")
     assert one(port, done(mine, answer)) is True
-    drive(port.close())
+    run_sync(port.close())
 
 
 # Connections
@@ -418,7 +418,7 @@ def test_f68_a_claim_and_a_settlement_are_recognised_when_their_replies_were_los
     faulty: RedisBackend, proxy: FaultProxy
 ) -> None:
     port = faulty.sync_port()
-    drive(port.check())
+    run_sync(port.check())
     claim = a_claim()
     proxy.drop_reply(to=b"EVALSHA")
     with pytest.raises(ConnectionLost):
@@ -431,7 +431,7 @@ def test_f68_a_claim_and_a_settlement_are_recognised_when_their_replies_were_los
         one(port, done(claim, again))
     assert one(port, done(claim, again)) is True
     assert answered(port, a_claim()).result == b"1{}"
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("count", [0, 1, 9])
@@ -444,7 +444,7 @@ def test_half_a_reply_is_never_read_as_the_next_one(faulty: RedisBackend, proxy:
     third = answered(port, a_claim("third"))
     assert third.kind == "claimed"
     assert third.token > first.token
-    drive(port.close())
+    run_sync(port.close())
 
 
 async def test_a_cancelled_operation_leaves_no_reply_behind(faulty: RedisBackend, proxy: FaultProxy) -> None:
@@ -466,7 +466,7 @@ async def test_a_cancelled_operation_leaves_no_reply_behind(faulty: RedisBackend
 
 def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisBackend, proxy: FaultProxy) -> None:
     port = faulty.sync_port()
-    drive(port.check())
+    run_sync(port.check())
     proxy.blackhole = True
     with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.5 s"):
         one(port, a_claim())
@@ -474,13 +474,13 @@ def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisBackend, pro
         one(port, a_claim())
     proxy.heal()
     assert answered(port, a_claim()).kind == "claimed"
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisBackend, proxy: FaultProxy) -> None:
     """A system call that a signal interrupts is made again (PEP 475), which must not start its timeout anew."""
     port = faulty.sync_port()
-    drive(port.check())
+    run_sync(port.check())
     proxy.blackhole = True
     me, over = threading.get_ident(), threading.Event()
 
@@ -524,7 +524,7 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
 ) -> None:
     """Ctrl-C, or a time limit thrown into the thread, may come where no `try` is: whenever the clock is read."""
     connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
-    assert drive(ask(connection, "ECHO", "first")) == b"first"
+    assert run_sync(ask(connection, "ECHO", "first")) == b"first"
     reads = itertools.count(1)
 
     def monotonic() -> float:
@@ -535,15 +535,15 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
     with monkeypatch.context() as patch:
         patch.setattr(redis_socket, "time", SimpleNamespace(monotonic=monotonic))
         with pytest.raises(KeyboardInterrupt):
-            drive(ask(connection, "ECHO", b"x" * 300_000))
-    assert drive(ask(connection, "ECHO", "mine")) == b"mine"
+            run_sync(ask(connection, "ECHO", b"x" * 300_000))
+    assert run_sync(ask(connection, "ECHO", "mine")) == b"mine"
     connection.drop()
 
 
 def test_a_reply_that_takes_several_reads_is_one_reply(own_redis: servers.Redis) -> None:
     connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
     long = b"x" * 300_000
-    assert [drive(ask(connection, "ECHO", text)) for text in (long, b"short", long)] == [long, b"short", long]
+    assert [run_sync(ask(connection, "ECHO", text)) for text in (long, b"short", long)] == [long, b"short", long]
     connection.drop()
 
 
@@ -586,7 +586,7 @@ def test_a_restart_between_operations_costs_one_lost_connection(unique_name: str
             assert await port.run([done(claim, answer)]) == [True]  # NOSCRIPT on the new server, too
             await port.close()
 
-        drive(story()) if colour == "sync" else asyncio.run(story())
+        run_sync(story()) if colour == "sync" else asyncio.run(story())
 
 
 def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, unique_name: str) -> None:
@@ -596,13 +596,13 @@ def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, u
     own_redis.execute("SCRIPT", "FLUSH")
     assert one(port, done(claim, answer)) is True
     assert own_redis.execute("SCRIPT", "EXISTS", redis_store.RECORDS.sha.decode()) == [True]
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_f35_a_replica_is_not_claimed_on(own_redis: servers.Redis, unique_name: str) -> None:
     with servers.redis("--replicaof", f"127.0.0.1 {own_redis.port}") as replica:
         primary = backend_at(own_redis.url, namespace=unique_name)
-        drive(primary.sync_port().check())
+        run_sync(primary.sync_port().check())
         backend = backend_at(replica.url, namespace=unique_name)
         backend.verified = True  # a server that was fit, and became a replica in a failover
         port = backend.sync_port()
@@ -610,13 +610,13 @@ def test_f35_a_replica_is_not_claimed_on(own_redis: servers.Redis, unique_name: 
             one(port, a_claim())
         replica.execute("REPLICAOF", "NO", "ONE")
         assert answered(port, a_claim()).kind == "claimed"
-        drive(port.close())
+        run_sync(port.close())
 
 
 def test_a_unix_socket(unique_name: str, tmp_path: Path) -> None:
     with servers.redis("--unixsocket", str(tmp_path / "s")):
         backend = RedisBackend(Address(f"redis+unix://{tmp_path}/s?db=1&namespace={unique_name}"))
-        assert drive(a_life(backend.sync_port(), "k")) == A_LIFE
+        assert run_sync(a_life(backend.sync_port(), "k")) == A_LIFE
 
 
 @pytest.fixture(scope="module")
@@ -645,11 +645,11 @@ def test_tls(tls_files: Path, unique_name: str, colour: str) -> None:
     with server:
         backend = backend_at(f"rediss://127.0.0.1:{tls_port}", namespace=unique_name, ca_file=cert)
         if colour == "sync":
-            assert drive(a_life(backend.sync_port(), "k")) == A_LIFE
+            assert run_sync(a_life(backend.sync_port(), "k")) == A_LIFE
         else:
             assert asyncio.run(_closed_after(backend.async_port())) == A_LIFE
         with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
-            drive(backend_at(f"rediss://127.0.0.1:{tls_port}").sync_port().now())
+            run_sync(backend_at(f"rediss://127.0.0.1:{tls_port}").sync_port().now())
         with pytest.raises(InvalidOption, match="TLS files"):
             backend_at(f"rediss://127.0.0.1:{tls_port}", ca_file="/nowhere")
 
@@ -675,7 +675,7 @@ def test_f66_no_password_in_any_error(own_redis: servers.Redis, unique_name: str
         told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
         return "".join(told.format())
 
-    assert SECRET not in drive(refused(backend.sync_port()))
+    assert SECRET not in run_sync(refused(backend.sync_port()))
     assert SECRET not in asyncio.run(refused(backend.async_port()))
 
 
@@ -685,10 +685,10 @@ def test_a_missing_password_says_where_to_write_it(
     own_redis.execute("ACL", "SETUSER", "default", "resetpass", f">{SECRET}")
     try:
         with pytest.raises(ConfigurationError, match="asks for a password"):
-            drive(backend_at(own_redis.url, namespace=unique_name).sync_port().now())
+            run_sync(backend_at(own_redis.url, namespace=unique_name).sync_port().now())
         port = backend_at(own_redis.url.replace("://", f"://:{SECRET}@"), namespace=unique_name).sync_port()
-        assert drive(port.now()) > 0
-        drive(port.close())
+        assert run_sync(port.now()) > 0
+        run_sync(port.close())
     finally:
         import redis
 
@@ -701,7 +701,7 @@ def test_a_user_without_the_rights_is_told_the_rule(own_redis: servers.Redis, un
     own_redis.execute("ACL", "SETUSER", "narrow", "on", f">{SECRET}", *rules)
     url = own_redis.url.replace("://", f"://narrow:{SECRET}@")
     with pytest.raises(ConfigurationError, match=r"ACL SETUSER .* &eo:"):
-        drive(backend_at(url, namespace=unique_name).sync_port().check())
+        run_sync(backend_at(url, namespace=unique_name).sync_port().check())
 
 
 def test_the_rule_that_the_error_names_is_enough(own_redis: servers.Redis, unique_name: str) -> None:
@@ -709,9 +709,9 @@ def test_the_rule_that_the_error_names_is_enough(own_redis: servers.Redis, uniqu
     own_redis.execute("ACL", "SETUSER", "enough", "on", f">{SECRET}", *rules.split())
     url = own_redis.url.replace("://", f"://enough:{SECRET}@")
     port = backend_at(url, namespace=unique_name).sync_port()
-    drive(port.check())
-    assert drive(a_life(port, "k")) == A_LIFE
-    drive(port.close())
+    run_sync(port.check())
+    assert run_sync(a_life(port, "k")) == A_LIFE
+    run_sync(port.close())
 
 
 # Records
@@ -733,15 +733,15 @@ def test_a_record_without_result_takes_at_most_320_bytes(
     import redis
 
     port = backend_at(new_redis.url).sync_port()
-    drive(port.check())
+    run_sync(port.check())
 
     def fill(first: int, count: int) -> None:
         for at in range(first, first + count, 100):
             names = [f"pay_{n:032d}" for n in range(at, at + 100)]
             batch = [Claim("charge-card", name, os.urandom(16), 60 * SECOND, 15 * 24 * HOUR) for name in names]
-            answers = drive(port.run(batch))
+            answers = run_sync(port.run(batch))
             if state == "done":
-                drive(port.run([done(claim, answer, None) for claim, answer in zip(batch, answers, strict=True)]))
+                run_sync(port.run([done(claim, answer, None) for claim, answer in zip(batch, answers, strict=True)]))
 
     with redis.Redis(port=new_redis.port) as client:
         fill(0, 1_000)  # the buffers and scripts that every server has
@@ -753,7 +753,7 @@ def test_a_record_without_result_takes_at_most_320_bytes(
         assert client.memory_usage(name) <= alone
         assert client.object("encoding", name) in (b"listpack", b"ziplist")
         assert client.hget(name, "K") == f"pay_{7:032d}".encode()  # readable, beside the digest
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("way", ["claimed again from free", "said by its owner", "found by a claim", "swept"])
@@ -780,9 +780,9 @@ def test_f26_redis_itself_never_removes_what_may_be_in_doubt(redis_url: str, uni
             assert answered(port, a_claim()).kind == "in_doubt"
         else:
             client.pexpire(name, 3_600_000)
-            assert drive(port.sweep(10)).lapsed == 1
+            assert run_sync(port.sweep(10)).lapsed == 1
         assert client.pttl(name) == -1
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_the_script_and_the_codec_agree_on_what_exhausted_is() -> None:
@@ -799,13 +799,13 @@ def test_a_poisoned_record_is_an_error_and_harms_itself_only(
     name = Layout(unique_name).key("scope", "bad")
     with redis.Redis.from_url(redis_url) as client:
         client.execute_command(poison[0], name, *poison[1:])
-    good, bad = drive(port.run([a_claim("good"), a_claim("bad")]))
+    good, bad = run_sync(port.run([a_claim("good"), a_claim("bad")]))
     assert isinstance(good, Answer)
     assert isinstance(bad, CorruptRecord)
     assert "DEL" in str(bad)
     with pytest.raises(CorruptRecord):
-        drive(port.get("scope", "bad"))
-    drive(port.close())
+        run_sync(port.get("scope", "bad"))
+    run_sync(port.close())
 
 
 def test_a_damaged_record_does_not_stop_the_sweep_and_is_told_once(redis_url: str, unique_name: str) -> None:
@@ -814,21 +814,21 @@ def test_a_damaged_record_does_not_stop_the_sweep_and_is_told_once(redis_url: st
     layout = Layout(unique_name)
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     keys = sorted((f"{n}" for n in range(40)), key=lambda key: layout.key("scope", key))  # as the sweep goes
-    drive(port.run([a_claim(key, lease=1, doubt_on_lapse=True) for key in keys]))
+    run_sync(port.run([a_claim(key, lease=1, doubt_on_lapse=True) for key in keys]))
     with redis.Redis.from_url(redis_url) as client:
         client.hset(layout.key("scope", keys[0]), "h", "x")
         client.delete(layout.key("scope", keys[1]))
         client.set(layout.key("scope", keys[1]), "x")
     with pytest.raises(CorruptRecord, match="and 1 more") as caught:
-        drive(port.sweep(100))
+        run_sync(port.sweep(100))
     assert f"eo:{{{unique_name}/{layout.key('scope', keys[0])[-32]:02x}}}:" in str(caught.value)  # which one
-    assert drive(port.sweep(100)).lapsed == 0
-    stats = drive(port.stats())
+    assert run_sync(port.sweep(100)).lapsed == 0
+    stats = run_sync(port.stats())
     assert stats.counts["in_doubt"] == 38
     assert stats.swept_at is not None
     with pytest.raises(CorruptRecord):  # it is still there, and refused
-        drive(port.get("scope", keys[0]))
-    drive(port.close())
+        run_sync(port.get("scope", keys[0]))
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("poison", [{"h": "x"}, {"h": b"C" + b"\0" * 63, "K": b"\xff"}], ids=["header", "name"])
@@ -839,15 +839,15 @@ def test_a_damaged_record_does_not_stop_a_list(
     import redis
 
     port = backend_at(redis_url, namespace=unique_name).sync_port()
-    drive(port.run([a_claim(f"{n}") for n in range(20)]))
+    run_sync(port.run([a_claim(f"{n}") for n in range(20)]))
     name = Layout(unique_name).key("scope", "7")
     with redis.Redis.from_url(redis_url) as client:
         client.hset(name, mapping=poison)
     with caplog.at_level(logging.WARNING, "effectonce"):
-        page = drive(port.list(Query(state=state)))
+        page = run_sync(port.list(Query(state=state)))
     assert sorted(record.key for record in page.records) == sorted(f"{n}" for n in range(20) if n != 7)
     assert f"eo:{{{unique_name}/{name[-32]:02x}}}:" in caplog.text
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_name: str) -> None:
@@ -858,13 +858,13 @@ def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_n
     one(port, a_claim("may be in doubt", lease=1, doubt_on_lapse=True))
     time.sleep(0.01)
     assert one(port, Remember("scope", "expired 1", HOUR, b"", b"r")) is True
-    assert drive(port.stats()).counts["claimed"] == 2
-    listed = {record.key: record.state for record in drive(port.list(Query(state="claimed"))).records}
+    assert run_sync(port.stats()).counts["claimed"] == 2
+    listed = {record.key: record.state for record in run_sync(port.list(Query(state="claimed"))).records}
     assert listed == {"lapsed": "claimed", "may be in doubt": "claimed"}
-    swept = drive(port.sweep(10))
+    swept = run_sync(port.sweep(10))
     assert (swept.deleted, swept.lapsed, swept.more) == (0, 1, False)
-    assert drive(port.stats()).counts == {"claimed": 1, "in_doubt": 1, "done": 1, "failed": 0, "free": 0}
-    drive(port.close())
+    assert run_sync(port.stats()).counts == {"claimed": 1, "in_doubt": 1, "done": 1, "failed": 0, "free": 0}
+    run_sync(port.close())
 
 
 def test_a_list_shows_only_what_is_in_doubt(redis_url: str, unique_name: str) -> None:
@@ -878,9 +878,9 @@ def test_a_list_shows_only_what_is_in_doubt(redis_url: str, unique_name: str) ->
     with redis.Redis.from_url(redis_url) as client:
         index = name[:-32] + b"doubt"
         client.zadd(index, {name[-32:]: 1e17})
-        assert drive(port.list(Query(state="in_doubt"))).records == []
+        assert run_sync(port.list(Query(state="in_doubt"))).records == []
         assert client.zcard(index) == 0  # tidied on the way
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_only_claims_that_end_in_doubt_are_indexed_and_only_while_they_are_open(
@@ -910,7 +910,7 @@ def test_only_claims_that_end_in_doubt_are_indexed_and_only_while_they_are_open(
         assert answered(port, a_claim(doubt_on_lapse=True, lease=1)).kind == "claimed"
         assert answered(port, a_claim()).kind == "in_doubt"
         assert indexed() == []
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("now", ["claimed", "lapsed", "done", "deleted"])
@@ -930,12 +930,12 @@ def test_f38_what_an_earlier_release_indexed_is_swept_and_changes_nothing(
             one(port, done(claim, answer))
         elif now == "deleted":
             client.delete(name)
-        before = drive(port.get("scope", "k"))
-        swept = drive(port.sweep(10))
+        before = run_sync(port.get("scope", "k"))
+        swept = run_sync(port.sweep(10))
         assert (swept.lapsed, swept.more) == (0, False)
-        assert drive(port.get("scope", "k")) == before
+        assert run_sync(port.get("scope", "k")) == before
         assert client.zcard(name[:-32] + b"open") == 0
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("state", ["claimed", "in_doubt"])
@@ -947,16 +947,16 @@ def test_a_page_of_a_rare_scope_is_bounded_work(
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}", lease=1, doubt_on_lapse=state == "in_doubt") for n in range(100)]
     rare = Claim("rare", "k", os.urandom(16), 1, HOUR, doubt_on_lapse=state == "in_doubt")
-    drive(port.run([rare, *claims]))
-    drive(port.sweep(500))
+    run_sync(port.run([rare, *claims]))
+    run_sync(port.sweep(500))
     pages = []
     cursor = None
     while not pages or cursor is not None:
-        pages.append(drive(port.list(Query(state=state, scope="rare", limit=10, cursor=cursor))))
+        pages.append(run_sync(port.list(Query(state=state, scope="rare", limit=10, cursor=cursor))))
         cursor = pages[-1].cursor
     assert [record.key for page in pages for record in page.records] == ["k"]
     assert len(pages) > 5
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_stats_say_which_counts_are_cut_short(
@@ -965,10 +965,10 @@ def test_stats_say_which_counts_are_cut_short(
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claim = a_claim()
     one(port, done(claim, answered(port, claim)))
-    assert drive(port.stats()).approximate == ()
+    assert run_sync(port.stats()).approximate == ()
     monkeypatch.setattr(redis_store, "STATS_STEPS", 0)
-    assert drive(port.stats()).approximate == ("claimed", "done", "failed", "free")
-    drive(port.close())
+    assert run_sync(port.stats()).approximate == ("claimed", "done", "failed", "free")
+    run_sync(port.close())
 
 
 def test_a_repeated_claim_still_says_that_the_one_before_lapsed(redis_url: str, unique_name: str) -> None:
@@ -984,7 +984,7 @@ def test_a_repeated_claim_still_says_that_the_one_before_lapsed(redis_url: str, 
     after = a_claim()
     assert not answered(port, after).lapsed
     assert not answered(port, after).lapsed
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize(("lease", "kept"), [(30 * SECOND, "the claim's"), (HOUR, "its own")])
@@ -1002,12 +1002,12 @@ def test_redis_keeps_a_record_as_long_as_its_header_says(
         before = client.execute_command("PTTL", name)
         assert one(port, done(claim, answer)) is True
         after = client.execute_command("PTTL", name)
-        record = drive(port.get("scope", "k"))
+        record = run_sync(port.get("scope", "k"))
         assert record is not None
         assert record.expires_at == record.changed_at + HOUR
         assert HOUR / 1000 - 5_000 < after <= HOUR / 1000 + lease / 1000
         assert (before - after < 5_000) == (kept == "the claim's")
-    drive(port.close())
+    run_sync(port.close())
 
 
 def test_records_of_another_format_are_refused(redis_url: str, unique_name: str) -> None:
@@ -1027,7 +1027,7 @@ def test_small_steps_reach_every_record_once(
     monkeypatch.setattr(redis_store, "LIST_STEPS", 3)
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}") for n in range(60)]
-    answers = drive(port.run(claims))
+    answers = run_sync(port.run(claims))
     targets: list[Settled | None] = ["done", "in_doubt", None]
     for claim, answer, target in zip(claims, answers, targets * 20, strict=True):
         assert isinstance(answer, Answer)
@@ -1036,22 +1036,22 @@ def test_small_steps_reach_every_record_once(
     found: list[str] = []
     cursor = None
     while True:
-        page = drive(port.list(Query(state=state, limit=4, cursor=cursor)))
+        page = run_sync(port.list(Query(state=state, limit=4, cursor=cursor)))
         found += [record.key for record in page.records]
         cursor = page.cursor
         if cursor is None:
             break
     wanted = {None: range(60), "done": range(0, 60, 3), "in_doubt": range(1, 60, 3), "claimed": range(2, 60, 3)}
     assert sorted(found, key=int) == [str(n) for n in wanted[state]]
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "s|0", "i|a|0||", "i|0|0||", "s||0|zz|"])
 def test_a_cursor_of_somebody_else_is_refused(redis_url: str, unique_name: str, cursor: str) -> None:
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     with pytest.raises(InvalidOption, match="cursor"):
-        drive(port.list(Query(state="done", cursor=cursor)))
-    drive(port.close())
+        run_sync(port.list(Query(state="done", cursor=cursor)))
+    run_sync(port.close())
 
 
 # Cluster
@@ -1068,11 +1068,11 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
     port = backend_at(own_cluster.url, namespace=unique_name).sync_port()
     for node in own_cluster.nodes:
         node.execute("SCRIPT", "FLUSH")
-    replies = drive(port.run([a_claim(f"{n}") for n in range(128)]))
+    replies = run_sync(port.run([a_claim(f"{n}") for n in range(128)]))
     assert {reply.kind for reply in replies if isinstance(reply, Answer)} == {"claimed"}
     assert len(replies) == 128
     assert all(node.execute("DBSIZE") > 10 for node in own_cluster.nodes)
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.mark.quick_on("async")
@@ -1103,20 +1103,20 @@ def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, c
             assert took < 2.9  # one timeout for both
             await port.close()
 
-        drive(story()) if colour == "sync" else asyncio.run(story())
+        run_sync(story()) if colour == "sync" else asyncio.run(story())
 
 
 def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.RedisCluster, unique_name: str) -> None:
     port = backend_at(own_cluster.url, namespace=unique_name).sync_port()
-    drive(port.run([a_claim(f"warm {n}") for n in range(60)]))
+    run_sync(port.run([a_claim(f"warm {n}") for n in range(60)]))
     own_cluster.nodes[1].execute("CLIENT", "KILL", "TYPE", "normal")
-    replies = drive(port.run([a_claim(f"{n}") for n in range(60)]))
+    replies = run_sync(port.run([a_claim(f"{n}") for n in range(60)]))
     assert [reply.kind for reply in replies if isinstance(reply, Answer)] == ["claimed"] * 60
     own_cluster.nodes[1].execute("CLIENT", "KILL", "TYPE", "normal")
     mine = [f"{n}" for n in range(60) if _owns(own_cluster.nodes[1], slot_of(Layout(unique_name).key("scope", f"{n}")))]
     with pytest.raises(ConnectionLost):  # of all of it: repeating is up to the caller
-        drive(port.run([a_claim(key) for key in mine]))
-    drive(port.close())
+        run_sync(port.run([a_claim(key) for key in mine]))
+    run_sync(port.close())
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -1141,7 +1141,7 @@ def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique
             assert await port.now() > answer.token  # ASK
         await port.close()
 
-    drive(story()) if colour == "sync" else asyncio.run(story())
+    run_sync(story()) if colour == "sync" else asyncio.run(story())
 
 
 @contextlib.contextmanager
@@ -1187,13 +1187,13 @@ def test_a_failover_is_followed(unique_name: str) -> None:
         assert "unavailable" in kinds(port, "during")
         until(lambda: "unavailable" not in kinds(port, "after"))
         assert set(kinds(port, "long after")) == {"claimed"}
-        drive(port.close())
+        run_sync(port.close())
 
 
 def kinds(port: Port, what: str) -> list[str]:
     """What 32 claims, spread over all nodes, came to."""
     try:
-        replies = drive(port.run([a_claim(f"{what} {n}") for n in range(32)]))
+        replies = run_sync(port.run([a_claim(f"{what} {n}") for n in range(32)]))
     except StoreUnavailable:
         return ["unavailable"]
     return [reply.kind if isinstance(reply, Answer) else "unavailable" for reply in replies]
@@ -1202,9 +1202,9 @@ def kinds(port: Port, what: str) -> list[str]:
 def test_the_wrong_kind_of_url_is_named(own_cluster: servers.RedisCluster, own_redis: servers.Redis) -> None:
     port = backend_at(own_cluster.nodes[0].url, namespace="wrong").sync_port()
     with pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
-        drive(port.run([a_claim(f"{n}") for n in range(64)]))
+        run_sync(port.run([a_claim(f"{n}") for n in range(64)]))
     with pytest.raises(ConfigurationError, match="not a Redis Cluster"):
-        drive(backend_at(own_redis.url.replace("redis://", "redis+cluster://")).sync_port().now())
+        run_sync(backend_at(own_redis.url.replace("redis://", "redis+cluster://")).sync_port().now())
 
 
 # URLs

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from effectonce.backends.sqlite.connection import Connection
 from effectonce.backends.sqlite.store import SQLiteBackend, SQLitePort
 from effectonce.contracts import Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -64,13 +64,13 @@ def backend(path: Path, clock: ManualClock) -> SQLiteBackend:
 def port(backend: SQLiteBackend) -> Iterator[SQLitePort]:
     port = SQLitePort(backend)
     yield port
-    drive(port.close())
+    run_sync(port.close())
 
 
 @pytest.fixture
 def other(path: Path, port: SQLitePort) -> Iterator[sqlite3.Connection]:
     """Somebody else's connection to the same file."""
-    drive(port.check())
+    run_sync(port.check())
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     yield other
     other.close()
@@ -81,7 +81,7 @@ def claim(key: str = "k", *, lease: int = 30 * SECOND, retention: int = HOUR, do
 
 
 def ask(port: Port, *batch: Batchable) -> list[Reply]:
-    return list(drive(port.run(batch)))
+    return list(run_sync(port.run(batch)))
 
 
 def take(port: Port, op: Claim) -> Answer:
@@ -133,7 +133,7 @@ class TestAddresses:
     def test_a_prefix_that_only_looks_like_sqlites_is_fine(self, path: Path) -> None:
         port = SQLiteBackend(Address(f"sqlite:///{path}?prefix=sqlite3")).sync_port()
         take(port, claim())
-        drive(port.close())
+        run_sync(port.close())
 
     def test_a_relative_path_is_fixed_when_the_backend_is_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,8 +141,8 @@ class TestAddresses:
         monkeypatch.chdir(tmp_path)
         port = SQLiteBackend(Address("sqlite:///here.db")).sync_port()
         monkeypatch.chdir("/")
-        drive(port.check())
-        drive(port.close())
+        run_sync(port.check())
+        run_sync(port.close())
         assert (tmp_path / "here.db").exists()
 
     def test_nothing_is_opened_before_first_use(self, backend: SQLiteBackend, path: Path) -> None:
@@ -162,8 +162,8 @@ class TestAddresses:
         one, two = (SQLiteBackend(Address(f"sqlite:///{path}?prefix={p}")).sync_port() for p in ("one", "two"))
         take(one, claim())
         take(two, claim())
-        drive(one.close())
-        drive(two.close())
+        run_sync(one.close())
+        run_sync(two.close())
 
     def test_an_old_sqlite_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
@@ -173,7 +173,7 @@ class TestAddresses:
 
 class TestSchema:
     def test_another_version_is_refused(self, port: SQLitePort, other: sqlite3.Connection) -> None:
-        drive(port.close())
+        run_sync(port.close())
         other.execute("UPDATE effectonce_meta SET value = 2 WHERE name = 'schema'")
         with pytest.raises(SchemaMismatch, match="upgrade effectonce"):
             take(port, claim())
@@ -186,11 +186,11 @@ class TestSchema:
             port = backend.sync_port()
             barrier.wait(10)
             try:
-                drive(port.migrate())
-                drive(port.migrate())
+                run_sync(port.migrate())
+                run_sync(port.migrate())
             except BaseException as error:
                 failures.append(error)
-            drive(port.close())
+            run_sync(port.close())
 
         threads = [threading.Thread(target=main) for _ in range(8)]
         for thread in threads:
@@ -205,7 +205,7 @@ class TestSchema:
         by_hand.close()
         port = backend.sync_port()
         take(port, claim())
-        drive(port.close())
+        run_sync(port.close())
 
     def test_tables_that_are_dropped_are_missed_and_made_again(
         self, port: SQLitePort, other: sqlite3.Connection
@@ -268,7 +268,7 @@ class TestTheLock:
                 ask(port, *batch)
         other.execute("ROLLBACK")
         take(port, claim())
-        drive(port.close())
+        run_sync(port.close())
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_a_lease_counts_from_when_the_lock_was_got(
@@ -288,7 +288,7 @@ class TestTheLock:
 
         monkeypatch.setattr("effectonce.backends.sqlite.connection.time.sleep", a_minute_passes_and_the_lock_is_free)
         replies = ask(port, *(claim(f"k{n}", lease=SECOND) for n in range(size)))
-        record = drive(port.get("s", "k0"))
+        record = run_sync(port.get("s", "k0"))
         assert len(replies) == size
         assert record is not None
         assert record.lease_until == clock.now() + SECOND
@@ -333,19 +333,19 @@ class TestTheLock:
         if sys.platform != "linux":
             pytest.skip("needs /proc")
         held = backend.sync_port()
-        drive(held.check())
+        run_sync(held.check())
 
         def use() -> int:
             ports = [backend.sync_port() for _ in range(4)]
             for port in ports:
-                drive(port.check())
+                run_sync(port.check())
             for port in ports:
-                drive(port.close())
+                run_sync(port.close())
             return len(os.listdir("/proc/self/fd"))
 
         first = use()
         assert [use() for _ in range(5)] == [first] * 5
-        drive(held.close())
+        run_sync(held.close())
         assert len(os.listdir("/proc/self/fd")) <= first - 4
 
 
@@ -389,14 +389,14 @@ class TestInterruptions:
             try:
                 with contextlib.suppress(Interruption):
                     if what == "a migration":
-                        drive(port.migrate())
+                        run_sync(port.migrate())
                     else:
                         port._db.transaction(work)
             finally:
                 sys.settrace(traced)
             assert take(port, claim(f"{what} {at}")).kind == "claimed"
             assert f"{what} {at}" in keys(other)
-            drive(port.close())
+            run_sync(port.close())
             return left[0] <= 0
 
         tried = 1
@@ -409,15 +409,15 @@ class TestBrokenFiles:
     def test_a_missing_folder(self, tmp_path: Path) -> None:
         port = SQLiteBackend(Address(f"sqlite:///{tmp_path}/no/such/eo.db")).sync_port()
         with pytest.raises(ConfigurationError, match=r"folder .*/no/such exists"):
-            drive(port.check())
+            run_sync(port.check())
 
     def test_a_file_that_is_no_database(self, path: Path, port: SQLitePort) -> None:
         path.write_bytes(b"Dear diary, " * 1000)
         with pytest.raises(ConfigurationError, match="not a SQLite database"):
-            drive(port.check())
+            run_sync(port.check())
 
     def test_a_file_that_may_only_be_read(self, port: SQLitePort) -> None:
-        drive(port.check())
+        run_sync(port.check())
         cursor_of(port).execute("PRAGMA query_only = 1")
         with pytest.raises(ConfigurationError, match="write access"):
             take(port, claim())
@@ -436,13 +436,13 @@ class TestBrokenFiles:
     def test_a_damaged_file(self, path: Path, port: SQLitePort) -> None:
         for n in range(50):
             take(port, claim(f"k{n}"))
-        drive(port.close())
+        run_sync(port.close())
         size = path.stat().st_size
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(b"\xa5" * (size - 4096))
         with pytest.raises(StoreUnavailable, match="damaged"):
-            drive(port.get("s", "k1"))
+            run_sync(port.get("s", "k1"))
 
 
 def cursor_of(port: SQLitePort) -> sqlite3.Cursor:
@@ -480,16 +480,16 @@ class TestRows:
 
         clock.advance("2m")  # past the short retention, and the leases
         take(port, claim("again"))
-        assert drive(port.sweep(100)).deleted == 1
+        assert run_sync(port.sweep(100)).deleted == 1
         assert keys(other) == ["again", "doubt", "long", "plain"]
         clock.advance("59m")
-        assert drive(port.sweep(100)).deleted == 1
+        assert run_sync(port.sweep(100)).deleted == 1
         assert keys(other) == ["again", "doubt", "long"]
         clock.advance("9m")
-        assert drive(port.sweep(100)).deleted == 1
+        assert run_sync(port.sweep(100)).deleted == 1
         assert keys(other) == ["doubt", "long"]
         clock.advance("30d")
-        assert drive(port.sweep(100)).deleted == 1
+        assert run_sync(port.sweep(100)).deleted == 1
         assert keys(other) == ["doubt"]
 
     def test_what_was_looked_at_too_early_is_put_off_not_looked_at_for_ever(
@@ -498,7 +498,7 @@ class TestRows:
         for n in range(20):
             take(port, claim(f"k{n:02}", doubt=True))
         clock.advance("2h")
-        drive(port.sweep(100))
+        run_sync(port.sweep(100))
         (due,) = other.execute("SELECT min(due) FROM effectonce_records").fetchone()
         assert due >> 20 > clock.now() // 1000
 
@@ -526,7 +526,7 @@ class TestRows:
         clock.advance("1m")  # the sweep would look at them now, and none has expired
 
         def sweep() -> None:
-            drive(port.sweep(500))
+            run_sync(port.sweep(500))
             clock.advance("5m")
 
         found = [record.key for page in pages(port, query, between=sweep) for record in page.records]
@@ -536,11 +536,11 @@ class TestRows:
         for key in "abcdef":
             take(port, claim(key, doubt=True))
         clock.advance("1m")
-        assert drive(port.sweep(500)).lapsed == 6
+        assert run_sync(port.sweep(500)).lapsed == 6
         clock.advance("2h")
 
         def sweep() -> None:
-            drive(port.sweep(500))
+            run_sync(port.sweep(500))
             clock.advance("2d")
 
         listed = pages(port, Query(state="in_doubt", limit=2), between=sweep)
@@ -553,7 +553,7 @@ class TestRows:
             take(port, Claim(scope, key, os.urandom(16), SECOND, HOUR, doubt_on_lapse=True))
         if state == "in_doubt":
             clock.advance("1m")
-            drive(port.sweep(500))
+            run_sync(port.sweep(500))
         found = [(r.scope, r.key) for page in pages(port, Query(state=state, limit=7)) for r in page.records]
         assert sorted(found) == sorted(itertools.product(names, names))
         within = [r.key for page in pages(port, Query(state=state, scope="a", limit=3)) for r in page.records]
@@ -564,7 +564,7 @@ class TestRows:
     )
     def test_a_cursor_of_another_list_is_refused(self, port: SQLitePort, cursor: str) -> None:
         with pytest.raises(InvalidOption, match="cursor"):
-            drive(port.list(Query(scope="s", cursor=cursor)))
+            run_sync(port.list(Query(scope="s", cursor=cursor)))
 
     def test_a_sweep_has_more_only_where_another_would_do_something(self, port: SQLitePort, clock: ManualClock) -> None:
         for n in range(3):
@@ -574,7 +574,7 @@ class TestRows:
             take(port, claim(f"k{n}", retention=60 * SECOND))
             clock.advance("1us")
         clock.advance("2h")
-        swept = [drive(port.sweep(3)) for _ in range(3)]
+        swept = [run_sync(port.sweep(3)) for _ in range(3)]
         assert [(each.deleted, each.lapsed, each.more) for each in swept] == [
             (3, 3, True),
             (3, 0, False),
@@ -587,7 +587,7 @@ class TestRows:
             token = take(port, op).token
             assert ask(port, Renewal("s", op.key, op.owner, token, 400, 400)) == [True]
         for _ in range(5):
-            if not drive(port.sweep(1)).more:
+            if not run_sync(port.sweep(1)).more:
                 return
         pytest.fail("it would go on for ever")
 
@@ -597,20 +597,20 @@ class TestRows:
         for n in range(10):
             take(port, claim(f"k{n}"))
         monkeypatch.setattr("effectonce.backends.sqlite.store.RECENT", 10)
-        stats = drive(port.stats())
+        stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (10, ())
         monkeypatch.setattr("effectonce.backends.sqlite.store.RECENT", 9)
-        stats = drive(port.stats())
+        stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (9, ("claimed", "done"))
         monkeypatch.setattr("effectonce.backends.sqlite.store.CAP", 5)  # "five or more" is true, however many there are
-        assert drive(port.stats()).approximate == ("done",)
+        assert run_sync(port.stats()).approximate == ("done",)
 
 
 def pages(port: Port, query: Query, *, between: Callable[[], None] = lambda: None) -> list[Page]:
-    found = [drive(port.list(query))]
+    found = [run_sync(port.list(query))]
     while found[-1].cursor is not None:
         between()
-        found.append(drive(port.list(replace(query, cursor=found[-1].cursor))))
+        found.append(run_sync(port.list(replace(query, cursor=found[-1].cursor))))
     return found
 
 
@@ -618,13 +618,13 @@ KINDS = ("short", "plain", "again", "doubt", "long")
 
 HAMMER = """
 import json, os, sys
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim, Settlement
 from effectonce.backends.sqlite.store import SQLiteBackend
 from effectonce.values.urls import Address
 
 port = SQLiteBackend(Address(sys.argv[1])).sync_port()
-drive(port.check())
+run_sync(port.check())
 for line in sys.stdin:  # one generation per line, so that the processes meet
     granted = []
     names = [f"k{n:03}" for n in range(120)]
@@ -633,18 +633,18 @@ for line in sys.stdin:  # one generation per line, so that the processes meet
         for at in range(start, start + 6, size):
             claims = [Claim("s", key, os.urandom(16), 60_000_000, 3600_000_000) for key in names[at:at + size]]
             ends = []
-            for claim, answer in zip(claims, drive(port.run(claims))):
+            for claim, answer in zip(claims, run_sync(port.run(claims))):
                 if answer.kind == "claimed":
                     granted.append((claim.key, answer.generation))
                     ends.append(Settlement("s", claim.key, claim.owner, answer.token, "done", 3600_000_000))
             if ends:
-                assert all(reply is True for reply in drive(port.run(ends)))
+                assert all(reply is True for reply in run_sync(port.run(ends)))
     print(json.dumps(granted), flush=True)
 """
 
 VICTIM = """
 import os, sys
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim, Settlement
 from effectonce.backends.sqlite.store import SQLiteBackend
 from effectonce.values.urls import Address
@@ -652,9 +652,9 @@ from effectonce.values.urls import Address
 port = SQLiteBackend(Address(sys.argv[1])).sync_port()
 for batch in range(100_000):
     claims = [Claim("s", f"{batch:06}-{n:03}", os.urandom(16), 60_000_000, 3600_000_000) for n in range(100)]
-    answers = drive(port.run(claims))
+    answers = run_sync(port.run(claims))
     print(batch, flush=True)
-    drive(port.run([
+    run_sync(port.run([
         Settlement("s", c.key, c.owner, a.token, "done", 3600_000_000, b"x" * 200) for c, a in zip(claims, answers)
     ]))
 """
@@ -685,11 +685,11 @@ class TestProcesses:
                     assert process.stdout is not None
                     grants.update((key, generation) for key, generation in json.loads(process.stdout.readline()))
                 for n in range(120):
-                    assert drive(port.forget("s", f"k{n:03}", HOUR))
+                    assert run_sync(port.forget("s", f"k{n:03}", HOUR))
         finally:
             for process in processes:
                 process.communicate(timeout=30)
-            drive(port.close())
+            run_sync(port.close())
         assert grants == {(f"k{n:03}", generation): 1 for n in range(120) for generation in range(3)}
 
     @pytest.mark.chaos
@@ -717,4 +717,4 @@ class TestProcesses:
         [answer] = ask(port, claim(f"{reported[-1]:06}-000"))
         assert isinstance(answer, Answer)
         assert answer.kind in ("in_progress", "done")
-        drive(port.close())
+        run_sync(port.close())

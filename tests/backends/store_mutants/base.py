@@ -6,11 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort, _Row
+from effectonce.backends.memory.store import MemoryBackend, MemoryPort
 from effectonce.contracts import Capabilities, Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.record import (
     Batchable,
     Reply,
@@ -24,30 +22,6 @@ class Defect(Exception):
     """What a mutant raises of its own."""
 
 
-class Row(_Row, gc=False):
-    """A row whose ends can be set, whatever follows from the rest of it."""
-
-    lease_end: int | None = None
-    end: int | None = None
-
-    @property
-    def lease_until(self) -> int:
-        return self.leased_at + self.lease if self.lease_end is None else self.lease_end
-
-    @lease_until.setter
-    def lease_until(self, moment: int) -> None:
-        self.lease_end = moment
-
-    @property
-    def expires_at(self) -> int:
-        ours: int = _Row.expires_at.__get__(self)
-        return ours if self.end is None else self.end
-
-    @expires_at.setter
-    def expires_at(self, moment: int) -> None:
-        self.end = moment
-
-
 class Mutant(MemoryPort):
     """A port with a defect. Subclasses override what they break."""
 
@@ -56,11 +30,7 @@ class Mutant(MemoryPort):
 
     def row(self, op: Any) -> Any:
         """The row as it is stored, expired or not."""
-        rows = self._backend.scopes.get(op.scope, {})
-        row = rows.get(op.key)
-        if type(row) is _Row:
-            row = rows[op.key] = Row(*msgspec.structs.astuple(row))
-        return row
+        return self._backend.scopes.get(op.scope, {}).get(op.key)
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         with self._backend.__dict__.setdefault("one_at_a_time", threading.RLock()):
@@ -71,7 +41,7 @@ class Mutant(MemoryPort):
 
     def correct(self, op: Any, now: int) -> Any:
         """What the memory store does."""
-        return drive(MemoryPort.run(self, [op]))[0]
+        return run_sync(MemoryPort.run(self, [op]))[0]
 
 
 class MutantBackend(MemoryBackend):
@@ -99,4 +69,4 @@ def fails(*cases: str) -> Callable[[type[Mutant]], type[Mutant]]:
 
 
 def live(row: Any, now: int) -> bool:
-    return row is not None and row.expires_at > now
+    return row is not None and not row.is_expired(now)

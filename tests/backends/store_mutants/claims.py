@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.backends.memory.store import NEVER
 from effectonce.record import (
     Answer,
     Batchable,
@@ -139,7 +138,7 @@ class NothingExpires(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         reply = self.correct(op, now)
         if (row := self.row(op)) is not None:
-            row.expires_at = NEVER
+            row.expires_at = None
         return reply
 
 
@@ -257,7 +256,7 @@ class DoubtExpires(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         reply = self.correct(op, now)
         row = self.row(op)
-        if row is not None and row.expires_at == NEVER:
+        if row is not None and row.expires_at is None:
             row.expires_at = row.changed_at + getattr(op, "retention", 0) + getattr(op, "lease", 0)
         return reply
 
@@ -268,7 +267,7 @@ class DoubtfulClaimExpires(Mutant):
         reply = self.correct(op, now)
         row = self.row(op)
         if row is not None and row.state == "claimed":
-            row.expires_at = min(row.expires_at, row.lease_until + getattr(op, "retention", 0))
+            row.expires_at = row.lease_until + getattr(op, "retention", 0)
         return reply
 
 

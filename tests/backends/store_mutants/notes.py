@@ -135,7 +135,7 @@ class ANoteRenewsTheLease(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         reply = self.correct(op, now)
         if isinstance(op, Note) and reply:
-            self.row(op).leased_at = now
+            self.row(op).lease_until += 60_000_000
         return reply
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.backends.memory.store import NEVER
 from effectonce.record import (
     Claim,
     Operation,
@@ -131,7 +130,7 @@ class ReadersSeeTheExpired(Mutant):
     def _revive(self) -> None:
         for scope, rows in self._backend.scopes.items():
             for key in rows:
-                self.row(Operation(scope, key)).expires_at = NEVER
+                self.row(Operation(scope, key)).expires_at = None
 
     async def list(self, query: Query) -> Page:
         self._revive()

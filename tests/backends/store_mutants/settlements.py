@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.backends.memory.store import NEVER
 from effectonce.record import (
     Remember,
     Renewal,
@@ -108,7 +107,7 @@ class RetentionCountsFromTheLease(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         reply = self.correct(op, now)
         row = self.row(op)
-        if isinstance(op, Settlement) and reply and row.expires_at < NEVER:
+        if isinstance(op, Settlement) and reply and row.expires_at is not None:
             row.expires_at = row.lease_until + op.retention
         return reply
 

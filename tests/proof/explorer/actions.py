@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Resolution, Swept
 
@@ -104,7 +104,7 @@ def beat(simulation: Simulation, slot: int, how: str = "") -> None:
     process.record_event(("beat", simulation.elapsed, how))
     simulation.narrate(f"w{slot}: the heartbeat beats{how and f' ({how})'}")
     process.beat = how
-    process.engine.heartbeat.beat()
+    process.runtime.heartbeat.beat()
     process.beat = ""
 
 
@@ -309,7 +309,7 @@ def sweep_broken(simulation: Simulation, slot: int) -> None:
     """The sweep of a process fails, which somebody has to be told."""
     simulation.deaf = True
     simulation.narrate(f"w{slot}: the sweeper gets no answer from the store")
-    engine, told = simulation.processes[slot].engine, [""]
+    engine, told = simulation.processes[slot].runtime, [""]
     hooks, engine.hooks = engine.hooks, (lambda event: told.append(event.kind),)
     try:
         engine.heartbeat.sweep(_Away())  # type: ignore[arg-type]
@@ -329,7 +329,7 @@ def resolve(simulation: Simulation, key: str, state: Literal["done", "free", "fa
     """The operator decides what is in doubt; a message that was parked is delivered again."""
     result = b'1"operator"' if state == "done" else None
     simulation.narrate(f"the operator resolves {key}: {state}")
-    if not drive(simulation.port.resolve(SCOPE, key, Resolution(state=state, retention=RETENTION, result=result))):
+    if not run_sync(simulation.port.resolve(SCOPE, key, Resolution(state=state, retention=RETENTION, result=result))):
         simulation.fail("wedged", f"{key}: in doubt, and the operator cannot resolve it")
     _decided(simulation, key, state, result)
 
@@ -337,7 +337,7 @@ def resolve(simulation: Simulation, key: str, state: Literal["done", "free", "fa
 def forget(simulation: Simulation, key: str) -> None:
     """The operator lets a key start anew, whatever has become of it."""
     simulation.narrate(f"the operator makes the store forget {key}")
-    if drive(simulation.port.forget(SCOPE, key, RETENTION)):  # else it had expired
+    if run_sync(simulation.port.forget(SCOPE, key, RETENTION)):  # else it had expired
         _decided(simulation, key, "free", None)
 
 

@@ -87,7 +87,7 @@ def _deliveries(simulation: Simulation, order: list[Process]) -> list[Move]:
 
 
 def _beat_is_due(process: Process) -> bool:
-    return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.engine.monotonic() for run in process.leased)
+    return any(run.sent_at + run.policy.lease * 0.25e-6 <= run.runtime.monotonic() for run in process.leased)
 
 
 def _time(simulation: Simulation, idle: bool) -> list[Move]:
@@ -110,7 +110,7 @@ def _comes_first(simulation: Simulation, due: int) -> bool:
 def _sweepable(simulation: Simulation) -> bool:
     now = simulation.now()
     return any(
-        row.expires_at <= now or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
+        row.is_expired(now) or (row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now)
         for rows in simulation.backend.scopes.values()
         for row in rows.values()
     )

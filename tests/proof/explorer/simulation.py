@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from effectonce.core.drive import drive
-from effectonce.core.engine import Engine
-from effectonce.core.flow import Run, current
+from effectonce.core.guarded_call.run import Run, current
+from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
 from effectonce.store import Store
@@ -62,7 +62,7 @@ class HandlerCall:
 
 
 class Process:
-    """One worker process: its event loop, its store handle's engine, and what it has in flight."""
+    """One worker process: its event loop, its store handle's runtime, and what it has in flight."""
 
     def __init__(self, simulation: Simulation, slot: int) -> None:
         self.slot = slot
@@ -83,9 +83,9 @@ class Process:
         self.store = Store(self._open, sweep_every=None)
 
     @property
-    def engine(self) -> Engine:
+    def runtime(self) -> StoreRuntime:
         """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
-        return self.store.engine
+        return self.store.runtime
 
     def _open(self) -> SimulatedStoreBackend:
         skew = (1, -1, 0)[self.slot % 3] * self._simulation.system.skew
@@ -125,7 +125,7 @@ class Process:
     @property
     def leased(self) -> Collection[Run]:
         """The runs that its heartbeat keeps."""
-        return () if self._wire is None else self.engine.leased
+        return () if self._wire is None else self.runtime.leased_runs
 
     @property
     def idle(self) -> bool:
@@ -142,7 +142,7 @@ class Process:
         self.loop.close()
         if self._wire is not None:
             self._wire.cut()
-            self.engine.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
+            self.runtime.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
 
 
 class StoreClock:
@@ -323,7 +323,7 @@ class Simulation:
 
     def apply(self, batch: Sequence[Batchable], sender: Process | None = None) -> list[Reply]:
         """Execute ``batch`` at the store, now."""
-        replies = [drive(self.port.run([op]))[0] for op in batch]
+        replies = [run_sync(self.port.run([op]))[0] for op in batch]
         now = self.now()
         for op, reply in zip(batch, replies, strict=True):
             if self.story is not None:
@@ -428,7 +428,7 @@ class Simulation:
         return replies
 
     def sweep(self, limit: int = 500) -> Swept:
-        swept: Swept = drive(self.port.sweep(limit))
+        swept: Swept = run_sync(self.port.sweep(limit))
         self.oracle.swept(self.now())
         self.swept = self.steps
         return swept

@@ -102,7 +102,7 @@ class SystemUnderTest:
 
     def enter(self, process: Process) -> None:
         """``process`` gets a turn."""
-        self.store._live = process.engine
+        self.store._live = process.runtime
 
     def start_process(self, simulation: Simulation, process: Process) -> None:
         """``process`` is new."""
@@ -174,4 +174,4 @@ class SystemUnderTest:
 
 
 def nowhere() -> Any:
-    raise AssertionError("a process was given a turn without an engine")
+    raise AssertionError("a process was given a turn without an runtime")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import InDoubt, InProgress, PermanentFailure, ResultNotStored
 from effectonce.record import Query
 
@@ -43,7 +43,7 @@ def _probe(simulation: Simulation, key: str, states: Collection[str]) -> None:
             # The claim of a dead sender that has arrived after all: its lease must end.
             spend(simulation, round(failure.retry_after * 1e6))
         elif isinstance(failure, InDoubt):
-            if key not in [record.key for record in drive(simulation.port.list(Query(state="in_doubt"))).records]:
+            if key not in [record.key for record in run_sync(simulation.port.list(Query(state="in_doubt"))).records]:
                 simulation.fail("lost", f"{key}: in doubt, and not on the operator's list")
             resolve(simulation, key, "free")
         elif failure is None:

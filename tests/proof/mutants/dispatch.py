@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import InDoubt, InProgress, StoreUnavailable
 from tests.proof.explorer import guard_system, simulation
 from tests.proof.explorer.guard_system import GuardSystem
@@ -18,10 +18,10 @@ _guarded, _word_for = GuardSystem._guarded, word_for
 @mutant("F12", simulation.Simulation, "apply", "guard-L/0")
 def workers_clock(self: Any, batch: Any, sender: Any = None) -> Any:
     """A store goes by the worker's clock."""
-    skew = 0 if sender is None else sender.engine.backend.clock.skew
+    skew = 0 if sender is None else sender.runtime.backend.clock.skew
     self.offset += skew
     try:
-        replies = [reply for op in batch for reply in drive(self.port.run([op]))]
+        replies = [reply for op in batch for reply in run_sync(self.port.run([op]))]
     finally:
         self.offset -= skew
     for op, reply in zip(batch, replies, strict=True):

@@ -6,104 +6,96 @@ import asyncio
 from typing import Any
 
 import effectonce.guard as guard
-from effectonce.core import batching, engine, flow, heartbeat
-from effectonce.core.drive import drive
+from effectonce.core import batching, heartbeat, store_runtime
+from effectonce.core.guarded_call import begin as beginning
+from effectonce.core.guarded_call import finish as finishing
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import LeaseLost, StoreUnavailable
 from effectonce.record import Answer, Claim, Settlement
 
 from .base import mutant
 
-_abort, _answered, _begin, _finish, _replay = flow.abort, flow._answered, flow.begin, flow.finish, flow._replay
-_beat_renew, _release, _take = heartbeat.Heartbeat._renew, engine.release, batching.take
+_abort, _begin, _finish = finishing.abort, beginning.begin, finishing.finish
+_replay, _take_answer = beginning._replay, beginning.take_answer
+_beat_renew, _release, _take = heartbeat.Heartbeat._renew, store_runtime.release, batching.take
 
 
-@mutant("F36", flow, "_without_store", "guard-L+lose/1")
+@mutant("F36", beginning, "run_without_store", "guard-L+lose/1")
 def store_error_runs(run: Any, error: Exception) -> None:
     """A store that does not answer a claim lets the handler run."""
-    flow.unprotected(run, "unprotected", str(error))
+    beginning.run_unprotected(run, "unprotected", str(error))
 
 
 @mutant("F36", guard, "finish", "guard-L+lose/1")
-def unrecorded_is_success(run: Any, side: Any, value: Any) -> Any:
+async def unrecorded_is_success(run: Any, client: Any, value: Any) -> None:
     """A success that could not be recorded is a success."""
-
-    async def shrug() -> None:
-        try:
-            pending = _finish(run, side, value)
-            if pending is not None:
-                await pending
-        except StoreUnavailable:
-            pass
-
-    return shrug()
+    try:
+        await _finish(run, client, value)
+    except StoreUnavailable:
+        pass
 
 
-@mutant("F57", flow, "_recorded", "guard-L+lapse+crash/2")
-def fenced_is_success(run: Any, recorded: bool) -> None:
+@mutant("F57", finishing, "confirm_success", "guard-L+lapse+crash/2")
+def fenced_is_success(run: Any, applied: bool) -> None:
     """A fenced completion is a success: the zombie acks."""
     return None
 
 
 @mutant("F16", guard, "abort", "guard-L+cancel/1", promise=False)
-async def cancelled_keeps_claim(run: Any, side: Any, error: BaseException) -> None:
+async def cancelled_keeps_claim(run: Any, client: Any, error: BaseException) -> None:
     """A cancelled handler keeps its claim."""
     if not isinstance(error, asyncio.CancelledError):
-        await _abort(run, side, error)
+        await _abort(run, client, error)
 
 
-@mutant("F16", flow, "_give_back", "guard-L+cancel-after/1", promise=False)
-def grant_not_given_back(op: Any, pending: Any, side: Any) -> None:
+@mutant("F16", store_runtime.LoopClient, "_give_back", "guard-L+cancel-after/1", promise=False)
+def grant_not_given_back(self: Any, op: Any, future: Any) -> None:
     """Cancelled in the turn in which its claim is granted, a call keeps it."""
     return None
 
 
-@mutant("F70", engine.Engine, "_orphaned_in_loop", "guard-L+cancel/1", promise=False)
+@mutant("F70", store_runtime.StoreRuntime, "_release_from_loop", "guard-L+cancel/1", promise=False)
 def orphan_not_given_back(self: Any, claim: Any, answer: Any) -> None:
     """A grant whose caller was cancelled while it was out is nobody's."""
     return None
 
 
 @mutant("F16", guard, "begin", "guard-L+cancel/1")
-def cancellation_swallowed(run: Any, side: Any) -> Any:
+async def cancellation_swallowed(run: Any, client: Any) -> None:
     """A cancellation while claiming is swallowed."""
-
-    async def swallow() -> None:
-        try:
-            pending = _begin(run, side)
-            if pending is not None:
-                await pending
-        except asyncio.CancelledError:
-            run.replayed = True
-
-    return swallow()
+    try:
+        await _begin(run, client)
+    except asyncio.CancelledError:
+        run.replayed = True
 
 
 @mutant("F17", guard, "abort", "guard-L+raise+lapse/2")
-async def release_error_surfaces(run: Any, side: Any, error: BaseException) -> None:
+async def release_error_surfaces(run: Any, client: Any, error: BaseException) -> None:
     """A release that fails hides the handler's error."""
-    if not await side.settle(Settlement(run.scope, run.stored_key, run.owner, run.token, "free", 1)):
+    if not await client.settle(Settlement(run.scope, run.stored_key, run.owner, run.token, "free", 1)):
         raise LeaseLost("the release was refused")
 
 
 @mutant("F16", guard, "abort", "guard-L+raise/1", promise=False)
-async def failure_not_released(run: Any, side: Any, error: BaseException) -> None:
+async def failure_not_released(run: Any, client: Any, error: BaseException) -> None:
     """A handler that failed is not released."""
     if isinstance(error, asyncio.CancelledError):
-        await _abort(run, side, error)
+        await _abort(run, client, error)
 
 
-@mutant("peer", flow, "_replay", "guard-L/0")
+@mutant("peer", beginning, "_replay", "guard-L/0")
 def replay_is_empty(run: Any, answer: Any) -> None:
     """The replayed result is empty: a falsy result is taken for none."""
     _replay(run, answer)
     run.value = None
 
 
-@mutant("F10", flow, "_answered", "guard-L-3x3+half+lapse/6")
+@mutant("F10", beginning, "take_answer", "guard-L-3x3+half+lapse/6")
 def lease_counted_from_reply(run: Any, answer: Any) -> None:
     """A lease counts from when the reply came, not from when it was asked for."""
-    _answered(run, answer)
-    run.sent_at = run.engine.monotonic()
+    _take_answer(run, answer)
+    run.sent_at = run.runtime.monotonic()
 
 
 @mutant("F10", heartbeat.Heartbeat, "_renew", "guard-L-3x3+half+beat-slow/6")
@@ -115,13 +107,13 @@ def renewal_counted_from_reply(self: Any, port: Any, due: Any, now: float) -> No
             run.sent_at = self._monotonic()
 
 
-@mutant("F10", flow.Run, "lost", "guard-B+half+lapse+redeliver/3")
-def refused_renewal_not_told(self: Any) -> None:
-    """A refused renewal is not told to the handler."""
-    self.sent_at = self.engine.monotonic()
+@mutant("F10", Run, "mark_lost", "guard-B+half+lapse+redeliver/3")
+def refused_renewal_not_reported(self: Any) -> None:
+    """A refused renewal is not reported to the handler."""
+    self.sent_at = self.runtime.monotonic()
 
 
-@mutant("F16", engine, "release", "guard-A+cancel/2")
+@mutant("F16", store_runtime, "release", "guard-A+cancel/2")
 def refund_forgotten(claim: Claim, answer: Answer) -> Any:
     """Work that never started counts as an attempt when it is given back."""
     settlement = _release(claim, answer)
@@ -150,7 +142,7 @@ def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
 def sweeper_error_swallowed(self: Any, port: Any) -> bool:
     """A sweep that fails is passed over in silence."""
     try:
-        drive(port.sweep(500))
+        run_sync(port.sweep(500))
     except Exception:
         pass
     return False

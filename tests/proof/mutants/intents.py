@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.flow import leave
+from effectonce.core.guarded_call.finish import leave
 from effectonce.core.notes import hidden, note
 from effectonce.errors import InDoubt, LeaseLost
 from effectonce.intents import log as flow
@@ -24,7 +24,7 @@ def key_changed_on_resend(self: Any, log: Any) -> str:
 
 
 @mutant("F03", flow, "stamp", "intents-I+crash-after/1")
-async def sent_before_noted(run: Any, side: Any, log: Any, terms: Any, began: float) -> None:
+async def sent_before_noted(run: Any, client: Any, log: Any, terms: Any, began: float) -> None:
     """That it goes out is not written down before: after a crash it is sent as if it never had been."""
     log.send_count += 1
     log.first_sent_at = log.first_sent_at or run.token
@@ -77,17 +77,17 @@ def timeout_is_success(self: Any, outcome: Any, log: Any) -> Verdict:
 
 
 @mutant("F36", flow, "doubt", "intents-I+age+lose/2")
-async def doubt_told_unrecorded(run: Any, side: Any, log: Any, why: str) -> None:
+async def doubt_told_unrecorded(run: Any, client: Any, log: Any, why: str) -> None:
     """What is in doubt is given up although the store does not know it: it is on nobody's list."""
-    await leave(run, side, "in_doubt", why, hidden(run, flow._encode(log)))
+    await leave(run, client, "in_doubt", why, hidden(run, flow._encode(log)))
     raise InDoubt(why)
 
 
 @mutant("F08", flow, "note", "intents-I+lapse/1")
-async def note_not_fenced(run: Any, side: Any, text: bytes) -> None:
+async def note_not_fenced(run: Any, client: Any, text: bytes) -> None:
     """One whose claim is over goes on and sends, although its note was refused."""
     try:
-        await _note(run, side, text)
+        await _note(run, client, text)
     except LeaseLost:
         run.refused = False
-        run.sent_at = run.engine.monotonic()
+        run.sent_at = run.runtime.monotonic()

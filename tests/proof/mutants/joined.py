@@ -20,18 +20,18 @@ _complete, _exited = Sent._complete, Sent._exited
 async def joined_completed_by_itself(self: Any, session: Any, result: Any) -> None:
     """The intent is completed by a transaction of its own, before the caller's commit."""
     if not self._run.replayed:
-        await flow.complete(self._run, self._run.engine.async_side(), result)
+        await flow.complete(self._run, self._run.runtime.async_client(), result)
 
 
 async def _left(self: Any, session: Any, result: Any) -> None: ...
 
 
 @mutant("F33", Sent, "_exited", "intents-K-joined+crash/1", also=(Sent, "_complete", _left))
-async def joined_completed_after_the_commit(self: Any, side: Any) -> None:
+async def joined_completed_after_the_commit(self: Any, client: Any) -> None:
     """The intent is completed when the caller's commit is over."""
     if not self._run.replayed:
-        await flow.complete(self._run, side, self._result)
-    await _exited(self, side)
+        await flow.complete(self._run, client, self._result)
+    await _exited(self, client)
 
 
 @mutant("F08", Sent, "_complete", "intents-K-joined+lapse/1")
@@ -50,6 +50,6 @@ async def joined_message_sent_by_itself(self: Any, session: Any, rows: Any) -> N
 
 
 @mutant("F07", Operation, "gone_on", "intents-K-joined-recover+crash/1")
-async def recovery_completes_what_is_joined(self: Any, id: str, side: Any) -> Any:
+async def recovery_completes_what_is_joined(self: Any, id: str, client: Any) -> Any:
     """A recovery completes an intent whose rows only a delivery can write."""
-    return await self.through(self._run(id, b""), side, True)
+    return await self.through(self._run(id, b""), client, True)

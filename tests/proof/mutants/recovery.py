@@ -31,17 +31,17 @@ def free_ones_passed_by(record: Any, now: int, idle: int) -> bool:
 
 
 @mutant("F03", Intents, "_gone_on", "intents-I-recover+crash/1")
-async def recovered_without_a_claim(self: Any, operation: Any, record: Any, side: Any) -> str:
+async def recovered_without_a_claim(self: Any, operation: Any, record: Any, client: Any) -> str:
     """A recovery calls first, and claims only to write down what came of it: two of them both call."""
     log = self.log(record)
     request = operation._requests.decode(log.request)
     await operation._function(operation._intent(operation._run(self.id_of(record), b""), log, request))
-    await operation.gone_on(self.id_of(record), side)
+    await operation.gone_on(self.id_of(record), client)
     return "done"
 
 
 @mutant("F03", Intents, "_gone_on", "intents-K-recover+crash-after/1")
-async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, side: Any) -> str:
+async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client: Any) -> str:
     """A recovery lets the intent begin anew, so that it goes out under another key."""
     log = self.log(record)
     self.store.forget(record.scope, record.key)
@@ -50,12 +50,12 @@ async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, side: A
 
 
 @mutant("F48", Saga, "_came_to", "saga-resume+crash-after+decline/2")
-async def resumed_only_forward(self: Any, id: str, claimed_at: int, side: Any) -> str:
+async def resumed_only_forward(self: Any, id: str, claimed_at: int, client: Any) -> str:
     """A saga that was on its way back is not gone on with."""
     record = self.store.get(self.scope, id)
     if self.log(record).phase == "compensating":
         return "later"
-    return await _came_to(self, id, claimed_at, side)
+    return await _came_to(self, id, claimed_at, client)
 
 
 @mutant("F25", Course, "forgotten", "saga-resume+crash-after+age/2")

@@ -12,7 +12,7 @@ from effectonce.record import Answer, Remember
 from .base import mutant
 
 _claim, _settle, _renew, _remember = MemoryPort._claim, MemoryPort._settle, MemoryPort._renew, MemoryPort._remember
-_look, _standing, _sweep = MemoryPort._look, MemoryPort._standing, MemoryPort.sweep
+_look, _answer_for, _sweep = MemoryPort._look, MemoryPort._answer_for, MemoryPort.sweep
 
 
 def row_of(port: MemoryPort, op: Any) -> Any:
@@ -36,7 +36,7 @@ def unfenced_release(self: Any, op: Any, now: int) -> bool:
     """A release is not fenced: a zombie frees its successor's record."""
     row = row_of(self, op)
     if op.state == "free" and row is not None and row.owner != op.owner:
-        row.state, row.changed_at, row.retention = "free", now, op.retention
+        row.state, row.changed_at, row.expires_at = "free", now, now + op.retention
         return True
     return _settle(self, op, now)
 
@@ -72,11 +72,11 @@ def owner_not_compared(self: Any, op: Any, now: int) -> Answer:
     return _claim(self, op, now)
 
 
-@mutant("F14", MemoryPort, "_standing", "guard-L/0")
+@mutant("F14", MemoryPort, "_answer_for", "guard-L/0")
 def live_lease_ignored(self: Any, row: Any, *rest: Any) -> Any:
     """A live lease of another does not keep a claim out."""
     return (
-        None if row is not None and row.state == "claimed" and not row.doubt_on_lapse else _standing(self, row, *rest)
+        None if row is not None and row.state == "claimed" and not row.doubt_on_lapse else _answer_for(self, row, *rest)
     )
 
 
@@ -187,18 +187,18 @@ def failure_stored_as_done(self: Any, op: Any, now: int) -> bool:
     return applied
 
 
-@mutant("F07", MemoryPort, "_standing", "guard-D+crash/1")
+@mutant("F07", MemoryPort, "_answer_for", "guard-D+crash/1")
 def lapse_is_free_under_doubt(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
     """A lapsed lease that is in doubt is taken as free."""
     if row is not None and row.state == "claimed" and row.lease_until <= now:
         return None
-    return _standing(self, row, prints, now, *rest)
+    return _answer_for(self, row, prints, now, *rest)
 
 
-@mutant("F07", MemoryPort, "_standing", "guard-D+raise/1")
+@mutant("F07", MemoryPort, "_answer_for", "guard-D+raise/1")
 def doubt_is_free(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
     """A record in doubt is run again blindly."""
-    return None if row is not None and row.state == "in_doubt" else _standing(self, row, prints, now, *rest)
+    return None if row is not None and row.state == "in_doubt" else _answer_for(self, row, prints, now, *rest)
 
 
 @mutant("F07", MemoryPort, "_claim", "guard-L+crash/1")
@@ -207,20 +207,20 @@ def lease_as_long_as_retention(self: Any, op: Any, now: int) -> Answer:
     return _claim(self, changed(op, lease=op.retention), now)
 
 
-@mutant("F13", MemoryPort, "_standing", "guard-L+lapse/1")
+@mutant("F13", MemoryPort, "_answer_for", "guard-L+lapse/1")
 def lease_holds_at_its_end(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
     """At the microsecond at which it ends, a lease still holds, for 0 s more."""
     if row is not None and row.state == "claimed" and now == row.lease_until:
         return Answer("in_progress", row.token, row.attempts, row.generation, retry_after=0.0)
-    return _standing(self, row, prints, now, *rest)
+    return _answer_for(self, row, prints, now, *rest)
 
 
-@mutant("F02", MemoryPort, "_standing", "guard-L+crash/1")
+@mutant("F02", MemoryPort, "_answer_for", "guard-L+crash/1")
 def lease_never_ends(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
     """A lease never ends."""
     if row is not None and row.state == "claimed":
         return Answer("in_progress", row.token, row.attempts, row.generation, retry_after=1.0)
-    return _standing(self, row, prints, now, *rest)
+    return _answer_for(self, row, prints, now, *rest)
 
 
 @mutant("F04", MemoryPort, "_settle", "guard-L+lapse/1")

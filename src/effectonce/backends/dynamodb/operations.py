@@ -17,7 +17,18 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
+from effectonce.record import (
+    Answer,
+    Batchable,
+    Claim,
+    Look,
+    Note,
+    Remember,
+    Renewal,
+    Reply,
+    Settlement,
+    split_fingerprints,
+)
 from effectonce.values.durations import readable
 from effectonce.values.identity import digest
 
@@ -32,7 +43,6 @@ from .records import (
     claim,
     decode,
     encode,
-    entries,
     expressions,
     live,
     remember,
@@ -215,7 +225,7 @@ class Operations:
         }
         take, takeable = _TAKE, _TAKEABLE
         if op.fingerprints:
-            prints = {f"print{n}": entry for n, entry in enumerate(entries(op.fingerprints))}
+            prints = {f"print{n}": entry for n, entry in enumerate(split_fingerprints(op.fingerprints))}
             values.update(prints)
             take += ", #fingerprint = :print0"
             listed = ", ".join(f":{name}" for name in prints)

@@ -10,7 +10,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.errors import CorruptRecord
-from effectonce.record import EXHAUSTED, Answer, Claim, Record, Remember, Reply, Resolution
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Claim,
+    Record,
+    Remember,
+    Reply,
+    Resolution,
+    first_fingerprint,
+    split_fingerprints,
+)
 from effectonce.values.identity import digest
 
 from .clock import Time
@@ -167,7 +177,7 @@ def standing(record: Record | None, fingerprints: bytes, past: int) -> Answer | 
     """What an unexpired record answers to anyone but its owner; None: it is there to be taken."""
     if record is None:
         return None
-    if fingerprints and record.fingerprint and record.fingerprint not in entries(fingerprints):
+    if fingerprints and record.fingerprint and record.fingerprint not in split_fingerprints(fingerprints):
         return Answer("mismatch")
     known = record.token, record.attempts, record.generation
     if record.state == "done":
@@ -183,10 +193,6 @@ def standing(record: Record | None, fingerprints: bytes, past: int) -> Answer | 
         if record.doubt_on_lapse:
             return Answer("in_doubt", *known)
     return None
-
-
-def entries(fingerprints: bytes) -> list[bytes]:
-    return [fingerprints[at : at + 33] for at in range(0, len(fingerprints), 33)]
 
 
 #: What to answer, and the record to put in place of the one that was read (None: leave it).
@@ -230,7 +236,7 @@ def claim(op: Claim, row: Row | None, time: Time) -> Decision:
         lease_until=until,
         expires_at=None if op.doubt_on_lapse else until + op.retention,
         owner=op.owner,
-        fingerprint=op.fingerprints[:33] or (record.fingerprint if record else None),
+        fingerprint=first_fingerprint(op.fingerprints) or (record.fingerprint if record else None),
     )
     lapsed = record is not None and record.state == "claimed"
     return Answer("claimed", taken.token, taken.attempts, taken.generation, lapsed=lapsed), taken
@@ -253,7 +259,7 @@ def remember(op: Remember, row: Row | None, time: Time) -> Decision:
         created_at=record.created_at if record else now,
         changed_at=now,
         expires_at=now + op.retention,
-        fingerprint=op.fingerprints[:33] or None,
+        fingerprint=first_fingerprint(op.fingerprints) or None,
         result=op.result,
     )
 

@@ -1,16 +1,14 @@
 """Records in this process: for tests, single-process programs, and as the model of what a store does.
 
-The other stores say in SQL, Lua or conditional writes what `_claim` says here; the explorer runs on this one.
+Read this one first to learn the rules of `contracts.Port`: the other stores say in SQL, Lua or conditional writes what
+the methods of `MemoryPort` say here, one method for each kind of operation. The explorer runs on it.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-from msgspec import Struct
 
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
@@ -31,47 +29,49 @@ from effectonce.record import (
     Settlement,
     State,
     Stats,
+    StoredClaim,
     Swept,
-    standing,
-    written_often,
+    answer_for,
+    first_fingerprint,
 )
 from effectonce.values.clocks import SystemClock
 from effectonce.values.urls import Address
 
-NEVER = 1 << 62  # an expiry that no clock reaches
+COUNT_CAP = 100_000  # `stats` counts the records of one state up to here
 
 
-@written_often
-class _Row(Struct, gc=False):
+class MemoryRow(StoredClaim, kw_only=True):
+    """What is stored under one scope and key."""
+
     state: State
-    owner: bytes
-    token: int
-    attempts: int
-    generation: int
-    leased_at: int  # when its lease was last asked for
-    lease: int
-    retention: int  # from its last change on; while it is claimed, from the end of its lease on
-    doubt_on_lapse: bool
-    fingerprint: bytes
-    created_at: int
-    changed_at: int
-    note: bytes | None = None
+    lapsed: bool = False
+    doubt_on_lapse: bool = False
+    lease_until: int = 0
+    fingerprint: bytes  # b"": none
     result: bytes | None = None
     error: bytes | None = None
-    lapsed: bool = False  # taken from a lapsed lease
+    expires_at: int | None  # from when on the record counts as absent; None: never
+    created_at: int
+    changed_at: int
 
-    # Worked out when somebody asks, since most records come and go without.
+    def is_expired(self, now: int) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
 
-    @property
-    def lease_until(self) -> int:
-        return self.leased_at + self.lease
+    def is_held_by(self, op: Settlement | Note | Renewal) -> bool:
+        """Whether ``op`` comes from the record's last claim: the owner identifies it, the token orders it."""
+        return self.owner == op.owner and self.token == op.token
 
-    @property
-    def expires_at(self) -> int:
-        """From when on it counts as absent."""
-        if self.state == "claimed":
-            return NEVER if self.doubt_on_lapse else self.leased_at + self.lease + self.retention
-        return NEVER if self.state == "in_doubt" else self.changed_at + self.retention
+    def fence_out(self, now: int) -> None:
+        """Make sure that the owner's settlement is refused from now on."""
+        self.owner = b""
+        self.token = max(self.token + 1, now)
+
+    def start_generation(self) -> None:
+        """Make the next claim run as if it were the first."""
+        self.state = "free"
+        self.generation += 1
+        self.attempts = 0
+        self.result = self.error = None
 
 
 class MemoryBackend:
@@ -85,9 +85,8 @@ class MemoryBackend:
             if address.netloc or address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has no host or path, got {address}")
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.lock = threading.RLock()
-        self.scopes: dict[str, dict[str, _Row]] = {}
-        self.quiet: object | None = object()  # another one after each deletion, None during it: see `MemoryPort.first`
+        self.lock = threading.RLock()  # a signal's handler may claim on the thread that holds it
+        self.scopes: dict[str, dict[str, MemoryRow]] = {}
         self.swept_at: int | None = None
 
     def sync_port(self) -> Port:
@@ -98,7 +97,6 @@ class MemoryBackend:
     def after_fork(self) -> None:
         """A thread of the parent may have held the lock; no such thread is in the child."""
         self.lock = threading.RLock()
-        self.quiet = object()
 
     def schema_sql(self) -> str:
         return ""
@@ -108,19 +106,12 @@ class MemoryBackend:
 
 
 class MemoryPort:
-    """See `contracts.Port` and `Short` there. All is done under the backend's one lock, but for one way in: `first`."""
+    """See `contracts.Port`. Every operation is applied under the backend's lock, at one time of its clock."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._scopes = backend.scopes
-        self._lock = backend.lock
-        self._acquire, self._release = backend.lock.acquire, backend.lock.release
-        clock = backend.clock
-        self._now = clock.now
-        self._offset, self._ticks = (
-            (clock.offset, time.monotonic_ns) if isinstance(clock, SystemClock) else (0, lambda: clock.now() * 1000)
-        )
-        self._appliers: dict[type, Callable[[Any, int], Reply]] = {
+        self._apply: dict[type, Callable[[Any, int], Reply]] = {
             Claim: self._claim,
             Look: self._look,
             Settlement: self._settle,
@@ -129,202 +120,154 @@ class MemoryPort:
             Remember: self._remember,
         }
 
-    def first(
-        self, scope: str, key: str, owner: bytes, lease: int, retention: int, doubt_on_lapse: bool, fingerprints: bytes
-    ) -> int:
-        """A key that is new is granted without the lock: of those who put their row there at once, one does.
-
-        All that is not new is changed under the lock only. What is deleted could make a key new again under the feet
-        of a claim that has read the clock, or take the scope's dictionary from it: so a deletion begins and ends with
-        another value of ``quiet``, and a claim that has seen two of them is made again, under the lock.
-        """
-        quiet = self._backend.quiet
-        try:
-            rows = self._scopes[scope]
-        except KeyError:
-            rows = self._scopes.setdefault(scope, {})
-        if quiet is not None and key not in rows:
-            ticks = self._ticks
-            now = (self._offset + ticks()) // 1000  # the clock's own `now`, without the call
-            row = _Row(
-                "claimed", owner, now, 1, 0, now, lease, retention, doubt_on_lapse, fingerprints and fingerprints[:33],
-                now, now,
-            )  # fmt: skip
-            if rows.setdefault(key, row) is row:
-                if self._backend.quiet is quiet:
-                    return now
-                self._take_back(scope, key, owner)
-        return 0
-
-    def complete(self, scope: str, key: str, owner: bytes, token: int, retention: int, result: bytes | None) -> bool:
-        acquire, release, ticks = self._acquire, self._release, self._ticks
-        try:  # half as dear as `with`, and as safe from an interruption: the lock knows whose it is
-            acquire()
-            now = (self._offset + ticks()) // 1000
-            row = self._scopes[scope][key]
-            # Nearly always: it holds the lease that it got, unchanged.
-            if row.owner is owner and row.token is token and row.state == "claimed" and now - row.leased_at < row.lease:
-                row.changed_at, row.retention, row.result, row.state = now, retention, result, "done"
-                return True
-            return self._settle(Settlement(scope, key, owner, token, "done", retention, result), now)
-        except KeyError:
-            return False
-        finally:
-            try:
-                release()
-            except RuntimeError:  # interrupted while it waited: it is not ours
-                pass
-
-    def _take_back(self, scope: str, key: str, owner: bytes) -> None:
-        """Undo a grant that nobody has been told of."""
-        with self._lock:
-            rows = self._scopes.get(scope, {})
-            row = rows.get(key)
-            if row is not None and row.owner == owner:
-                del rows[key]
-
-    def claim(self, op: Batchable) -> Reply:
-        acquire, release, ticks = self._acquire, self._release, self._ticks
-        try:  # as in `complete`
-            acquire()
-            return self._appliers[type(op)](op, (self._offset + ticks()) // 1000)
-        finally:
-            try:
-                release()
-            except RuntimeError:
-                pass
-
-    settle = claim
-
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        with self._lock:
-            now = self._now()
-            return [self._appliers[type(op)](op, now) for op in batch]
+        with self._backend.lock:
+            now = self._backend.clock.now()
+            return [self._apply[type(op)](op, now) for op in batch]
 
-    def _look(self, op: Look, now: int) -> Answer:
-        return self._standing(self._find(op.scope, op.key, now), op.fingerprints, now) or Answer("absent")
-
-    def _find(self, scope: str, key: str, now: int) -> _Row | None:
-        rows = self._scopes.get(scope)
-        row = rows.get(key) if rows is not None else None
-        return row if row is not None and row.expires_at > now else None
-
-    def _standing(self, row: _Row | None, prints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
-        """What an unexpired record answers; None: it is there to be taken."""
-        if row is None:
-            return None
-        return standing(
-            row.state, row.owner, row.token, row.attempts, row.generation, row.lapsed, row.doubt_on_lapse,
-            row.lease_until if row.state == "claimed" else None, row.fingerprint, row.result, row.error, row.note,
-            fingerprints=prints, now=now, claimant=claimant,
-        )  # fmt: skip
+    # -- operations, each by the numbered rules of `contracts.Port.run`
 
     def _claim(self, op: Claim, now: int) -> Answer:
         rows = self._scopes.setdefault(op.scope, {})
-        old = rows.get(op.key)
-        live = old if old is not None and old.expires_at > now else None
+        stored = rows.get(op.key)
+        live = stored if stored is not None and not stored.is_expired(now) else None  # rule 1
         if live is not None:
-            answer = self._standing(live, op.fingerprints, now, op.owner)
+            answer = self._answer_for(live, op.fingerprints, now, op.owner)  # rules 2 to 7
             if answer is not None:
-                if answer.kind == "in_doubt" and live.state == "claimed":
-                    live.state, live.changed_at = "in_doubt", now
+                if answer.kind == "in_doubt":
+                    self._move_to_doubt(live, now)
                 return answer
-            if 0 < op.max_attempts <= live.attempts:
-                live.state, live.error, live.result = "failed", EXHAUSTED, None
-                live.changed_at, live.retention = now, op.retention
-                return Answer("exhausted", live.token, live.attempts, live.generation, None, EXHAUSTED)
-        row = _Row(
-            "claimed",
-            op.owner,
-            now if old is None else max(old.token + 1, now),
-            live.attempts + 1 if live else 1,
-            live.generation if live else 0,
-            now,
-            op.lease,
-            op.retention,
-            op.doubt_on_lapse,
-            op.fingerprints[:33] or (live.fingerprint if live else b""),
-            live.created_at if live else now,
-            now,
+            if 0 < op.max_attempts <= live.attempts:  # rule 8
+                return self._exhaust(live, op, now)
+        lease_until = now + op.lease
+        taken = MemoryRow(
+            state="claimed",
+            owner=op.owner,
+            token=now if stored is None else max(stored.token + 1, now),
+            attempts=1 if live is None else live.attempts + 1,
+            generation=0 if live is None else live.generation,
             lapsed=live is not None and live.state == "claimed",
+            doubt_on_lapse=op.doubt_on_lapse,
+            lease_until=lease_until,
+            expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
+            fingerprint=first_fingerprint(op.fingerprints) or (b"" if live is None else live.fingerprint),
+            created_at=now if live is None else live.created_at,
+            changed_at=now,
             note=op.note if live is None or live.note is None else live.note,
         )
-        # `first` may have come between, without the lock; or a signal's handler, on this thread, which has it.
-        if rows.setdefault(op.key, row) is not row:
-            if rows[op.key] is not old:
-                return self._claim(op, now)
-            rows[op.key] = row
-        return Answer("claimed", row.token, row.attempts, row.generation, lapsed=row.lapsed, note=row.note)
+        if rows.get(op.key) is not stored:  # a signal's handler has claimed it meanwhile, on this very thread
+            return self._claim(op, now)
+        rows[op.key] = taken
+        return Answer(
+            "claimed",
+            token=taken.token,
+            attempts=taken.attempts,
+            generation=taken.generation,
+            lapsed=taken.lapsed,
+            note=taken.note,
+        )
+
+    def _answer_for(self, row: MemoryRow, prints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
+        """What an unexpired record answers; None: it is there to be taken."""
+        return answer_for(row, fingerprints=prints, now=now, claimant=claimant)
+
+    def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
+        """Rule 7: a claim that lapses to doubt is in doubt as soon as somebody looks. Owner and token stay."""
+        if row.state == "claimed":
+            row.state = "in_doubt"
+            row.changed_at = now
+
+    def _exhaust(self, row: MemoryRow, op: Claim, now: int) -> Answer:
+        row.state = "failed"
+        row.error = EXHAUSTED
+        row.result = None
+        row.changed_at = now
+        row.expires_at = now + op.retention
+        return Answer("exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED)
+
+    def _look(self, op: Look, now: int) -> Answer:
+        row = self._find(op.scope, op.key, now)
+        answer = None if row is None else self._answer_for(row, op.fingerprints, now)
+        return answer or Answer("absent")
+
+    def _find(self, scope: str, key: str, now: int) -> MemoryRow | None:
+        row = self._scopes.get(scope, {}).get(key)
+        return None if row is None or row.is_expired(now) else row
 
     def _settle(self, op: Settlement, now: int) -> bool:
-        try:
-            row = self._scopes[op.scope][op.key]
-        except KeyError:
+        row = self._find(op.scope, op.key, now)
+        if row is None or not row.is_held_by(op):
             return False
-        if row.owner != op.owner or row.token != op.token:
-            return False
-        state = op.state
-        if row.state != "claimed":
-            if row.expires_at <= now:
-                return False
-            if row.state != "in_doubt" or state != "done":
-                return row.state == state
-        elif now - row.leased_at >= row.lease and row.expires_at <= now:  # the first is seldom so
-            return False
-        row.changed_at, row.retention = now, op.retention
-        row.result, row.error = op.result, op.error
+        completes_doubt = row.state == "in_doubt" and op.state == "done"
+        if row.state != "claimed" and not completes_doubt:
+            return row.state == op.state  # applied before, and its reply was lost
         if op.refund:
             row.attempts -= 1
         if op.note is not None:
             row.note = op.note
-        row.state = state  # last: whoever is interrupted before has changed nothing that counts
+        row.result = op.result
+        row.error = op.error
+        row.changed_at = now
+        row.expires_at = None if op.state == "in_doubt" else now + op.retention
+        row.state = op.state  # last: an interruption before has changed nothing that counts
         return True
 
     def _note(self, op: Note, now: int) -> bool:
         row = self._find(op.scope, op.key, now)
-        if row is None or row.state != "claimed" or row.owner != op.owner or row.token != op.token:
+        if row is None or row.state != "claimed" or not row.is_held_by(op):
             return False
-        row.note, row.changed_at = op.note, now
+        row.note = op.note
+        row.changed_at = now
         return True
 
     def _renew(self, op: Renewal, now: int) -> bool:
         row = self._find(op.scope, op.key, now)
-        if row is None or row.state != "claimed" or row.owner != op.owner or row.token != op.token:
+        if row is None or row.state != "claimed" or not row.is_held_by(op):
             return False
-        row.leased_at, row.lease, row.retention = now, op.lease, op.retention
+        row.lease_until = now + op.lease
+        row.expires_at = None if row.doubt_on_lapse else row.lease_until + op.retention
         return True
 
     def _remember(self, op: Remember, now: int) -> bool:
         rows = self._scopes.setdefault(op.scope, {})
-        row = _Row(
-            "done", b"", now, 0, 0, 0, 0, op.retention, False, op.fingerprints[:33], now, now, None, op.result
-        )  # fmt: skip
-        old = rows.setdefault(op.key, row)  # since `first` may come between a look and a write
-        if old is not row:
-            row.token = max(old.token + 1, now)
-            if old.expires_at > now:
-                answer = self._standing(old, op.fingerprints, now)
-                if answer is not None:
-                    return answer.kind == "done"
-                row.attempts, row.generation, row.created_at = old.attempts, old.generation, old.created_at
-            if rows[op.key] is not old:
-                return self._remember(op, now)
-            rows[op.key] = row
+        stored = rows.get(op.key)
+        live = stored if stored is not None and not stored.is_expired(now) else None
+        if live is not None:
+            answer = self._answer_for(live, op.fingerprints, now)
+            if answer is not None:
+                return answer.kind == "done"
+        remembered = MemoryRow(
+            state="done",
+            owner=b"",
+            token=now if stored is None else max(stored.token + 1, now),
+            attempts=0 if live is None else live.attempts,
+            generation=0 if live is None else live.generation,
+            expires_at=now + op.retention,
+            fingerprint=first_fingerprint(op.fingerprints),
+            created_at=now if live is None else live.created_at,
+            changed_at=now,
+            result=op.result,
+        )
+        if rows.get(op.key) is not stored:  # as in `_claim`
+            return self._remember(op, now)
+        rows[op.key] = remembered
         return True
 
+    # -- for operators
+
     async def get(self, scope: str, key: str) -> Record | None:
-        with self._lock:
-            row = self._find(scope, key, self._now())
+        with self._backend.lock:
+            row = self._find(scope, key, self._backend.clock.now())
             return None if row is None else _record(scope, key, row)
 
     async def list(self, query: Query) -> Page:
-        after = _uncursor(query.cursor) or query.after
-        with self._lock:
-            now = self._now()
+        after = _read_cursor(query.cursor) or query.after
+        with self._backend.lock:
+            now = self._backend.clock.now()
             found = sorted(
                 (scope, key)
-                for scope, key, row in self._all(query.scope)
-                if row.expires_at > now
+                for scope, key, row in self._all_rows(query.scope)
+                if not row.is_expired(now)
                 and (query.state is None or row.state == query.state)
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
                 and (after is None or (scope, key) > after)
@@ -334,91 +277,88 @@ class MemoryPort:
         more = len(found) > query.limit
         return Page(records, _cursor(*page[-1]) if more else None)
 
-    def _all(self, scope: str | None = None) -> Iterator[tuple[str, str, _Row]]:
-        for name, rows in list(self._scopes.items()):
+    def _all_rows(self, scope: str | None = None) -> Iterator[tuple[str, str, MemoryRow]]:
+        for name, rows in self._scopes.items():
             if scope is None or name == scope:
-                for key in list(rows):  # which `first` may add to meanwhile
-                    yield name, key, rows[key]
+                for key, row in rows.items():
+                    yield name, key, row
 
     async def stats(self) -> Stats:
-        cap = 100_000
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         oldest: int | None = None
-        with self._lock:
-            now = self._now()
-            for _, _, row in self._all():
-                if row.expires_at > now:
-                    counts[row.state] = min(cap, counts[row.state] + 1)
-                    if row.state == "in_doubt":
-                        oldest = min(oldest or row.changed_at, row.changed_at)
-        return Stats(counts=counts, cap=cap, oldest_in_doubt=oldest, swept_at=self._backend.swept_at)
+        with self._backend.lock:
+            now = self._backend.clock.now()
+            for _, _, row in self._all_rows():
+                if row.is_expired(now):
+                    continue
+                counts[row.state] = min(COUNT_CAP, counts[row.state] + 1)
+                if row.state == "in_doubt":
+                    oldest = row.changed_at if oldest is None else min(oldest, row.changed_at)
+        return Stats(counts=counts, cap=COUNT_CAP, oldest_in_doubt=oldest, swept_at=self._backend.swept_at)
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        with self._lock:
-            now = self._now()
+        with self._backend.lock:
+            now = self._backend.clock.now()
             row = self._find(scope, key, now)
             if row is None:
                 return False
-            self._reopen(row, now, retention)
+            row.fence_out(now)
+            row.start_generation()
             row.fingerprint, row.note = b"", None
+            row.changed_at = now
+            row.expires_at = now + retention
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        with self._lock:
-            now = self._now()
+        with self._backend.lock:
+            now = self._backend.clock.now()
             row = self._find(scope, key, now)
-            answer = self._standing(row, b"", now)
+            answer = None if row is None else self._answer_for(row, b"", now)
             if row is None or answer is None or answer.kind != "in_doubt":
                 return False
-            self._reopen(row, now, resolution.retention, retry=resolution.state == "free")
-            row.state, row.result, row.error = resolution.state, resolution.result, resolution.error
+            row.fence_out(now)
+            if resolution.state == "free":
+                row.start_generation()
+            row.state = resolution.state
+            row.result, row.error = resolution.result, resolution.error
+            row.changed_at = now
+            row.expires_at = now + resolution.retention
             return True
-
-    def _reopen(self, row: _Row, now: int, retention: int, *, retry: bool = True) -> None:
-        """Fence the owner out; with ``retry``, make the record free in a new generation."""
-        row.owner, row.token = b"", max(row.token + 1, now)
-        row.changed_at, row.retention = now, retention
-        if retry:
-            row.state, row.generation, row.attempts = "free", row.generation + 1, 0
-            row.result = row.error = None
 
     async def sweep(self, limit: int) -> Swept:
         expired, lapsed = 0, 0
-        with self._lock:
-            now = self._now()
+        with self._backend.lock:
+            now = self._backend.clock.now()
             scopes = list(self._scopes.items())
         # Scope by scope, so that others get the lock in between.
         for scope, rows in scopes:
-            with self._lock:
-                self._backend.quiet = None
-                try:
-                    expired += self._delete(scope, rows, now, limit - expired)
-                finally:
-                    self._backend.quiet = object()
-                for row in list(rows.values()):
+            with self._backend.lock:
+                expired += self._delete_expired(scope, rows, now, limit - expired)
+                for row in rows.values():
                     if row.state == "claimed" and row.doubt_on_lapse and row.lease_until <= now:
                         lapsed += 1
                         if lapsed <= limit:
-                            row.state, row.changed_at = "in_doubt", now
+                            self._move_to_doubt(row, now)
             if expired > limit or lapsed > limit:
                 return Swept(min(expired, limit), min(lapsed, limit), True)
         self._backend.swept_at = now
         return Swept(expired, lapsed, False)
 
-    def _delete(self, scope: str, rows: dict[str, _Row], now: int, limit: int) -> int:
-        """Delete at most ``limit`` of what has expired. How many there were."""
-        due = [key for key in list(rows) if rows[key].expires_at <= now]
-        for key in due[:limit]:
+    def _delete_expired(self, scope: str, rows: dict[str, MemoryRow], now: int, limit: int) -> int:
+        """Delete at most ``limit`` expired records of a scope, and the scope with its last one. Returns how many had
+        expired."""
+        expired = [key for key, row in rows.items() if row.is_expired(now)]
+        for key in expired[:limit]:
             del rows[key]
         if not rows and self._scopes.get(scope) is rows:
             del self._scopes[scope]
-        return len(due)
+        return len(expired)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
 
     async def now(self) -> int:
-        return self._now()
+        return self._backend.clock.now()
 
     async def check(self) -> None:
         return None
@@ -430,7 +370,7 @@ class MemoryPort:
         return None
 
 
-def _record(scope: str, key: str, row: _Row) -> Record:
+def _record(scope: str, key: str, row: MemoryRow) -> Record:
     return Record(
         scope=scope,
         key=key,
@@ -442,7 +382,7 @@ def _record(scope: str, key: str, row: _Row) -> Record:
         created_at=row.created_at,
         changed_at=row.changed_at,
         lease_until=row.lease_until if row.state == "claimed" else None,
-        expires_at=row.expires_at if row.expires_at < NEVER else None,
+        expires_at=row.expires_at,
         owner=row.owner,
         fingerprint=row.fingerprint or None,
         result=row.result,
@@ -455,7 +395,7 @@ def _cursor(scope: str, key: str) -> str:
     return f"{len(scope)}:{scope}{key}"
 
 
-def _uncursor(cursor: str | None) -> tuple[str, str] | None:
+def _read_cursor(cursor: str | None) -> tuple[str, str] | None:
     if cursor is None:
         return None
     length, _, rest = cursor.partition(":")

@@ -17,7 +17,8 @@ from effectonce.record import (
     Record,
     Remember,
     Settlement,
-    standing,
+    StoredClaim,
+    answer_for,
 )
 
 from .connection import binary
@@ -31,11 +32,12 @@ BEGAN = "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)"
 
 def answer_of(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
     """What an unexpired row answers after the statement has done its part; ``absent``: it is there to be taken."""
-    left, now = row[8], 0
+    stored = StoredClaim(*row[1:])  # behind the key; its `lease_until` is counted from now
+    now, left = 0, stored.lease_until
     if owner is not None and left is not None and left <= 0:
         now = left - 1  # a claim that was refused met a live lease, which has ended since
     try:
-        return standing(*row[1:], fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
+        return answer_for(stored, fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
     except CorruptRecord as error:
         return error
 
@@ -52,10 +54,7 @@ def weight_of(op: Batchable) -> int:
     return size
 
 
-_FIELDS = (
-    "scope", "key", "state", "token", "attempts", "generation", "doubt_on_lapse", "created_at", "changed_at",
-    "lease_until", "expires_at", "owner", "fingerprint", "result", "error", "note",
-)  # fmt: skip
+_FIELDS = Record.__struct_fields__  # in the order of the statement's columns
 
 
 def record_of(row: tuple[Any, ...]) -> Record:

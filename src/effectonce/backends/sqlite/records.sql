@@ -1,12 +1,15 @@
 -- The statements of the SQLite store. Each is one atomic step: outside a transaction it is its own.
--- Parameters are in the order of the question marks. `now` is excluded.changed_at in an upsert.
+-- Statements with many parameters have them by name, the others in the order of the question marks. `now` is
+-- excluded.changed_at in an upsert. A stored fingerprint is among those of a claim, of 33 bytes each, where
+-- instr(claim's, stored) % 33 = 1.
 
 -- name: claim
 -- Take the record where it is absent, expired, free, or lapsed with rerun; otherwise change nothing.
 -- The inserted row's `due` comes back as the last rowid, which tells an insert from an update.
 INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
                             lease_until, expires_at, created_at, changed_at, fingerprint, note)
-VALUES (?, ?, ?, 'claimed', ?, ?, 1, 0, 0, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:due, :scope, :key, 'claimed', :owner, :now, 1, 0, 0, :doubt_on_lapse,
+        :lease_until, :expires_at, :now, :now, :fingerprint, :note)
 ON CONFLICT (scope, key) DO UPDATE SET
     state = 'claimed',
     owner = excluded.owner,
@@ -27,11 +30,11 @@ ON CONFLICT (scope, key) DO UPDATE SET
 WHERE r.expires_at <= excluded.changed_at
    OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
                              AND r.lease_until <= excluded.changed_at AND r.owner <> excluded.owner))
-       AND r.attempts < ?
-       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(?, r.fingerprint) % 33 = 1));
+       AND r.attempts < :max_attempts
+       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(:fingerprints, r.fingerprint) % 33 = 1));
 
--- name: standing
--- What a record that was not taken has to say: the arguments of `record.standing`.
+-- name: stored_claim
+-- A record that was not taken: the fields of `record.StoredClaim`, in their order.
 SELECT state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until, fingerprint, result, error,
        note
 FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
@@ -48,11 +51,11 @@ WHERE scope = ? AND key = ? AND token = ? AND attempts >= ? AND expires_at > ?
   AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= ?));
 
 -- name: settle
--- The state compared last is 'in_doubt' for a completion, which is allowed from there, and 'claimed' for others.
-UPDATE {records} SET state = ?, result = ?, error = ?, attempts = attempts - ?, lease_until = NULL,
-                     changed_at = ?, expires_at = ?, note = coalesce(?, note)
-WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND (state = 'claimed' OR state = ?)
-  AND (expires_at IS NULL OR expires_at > ?);
+-- A completion is allowed from in_doubt, too: its `also_from` is 'in_doubt', and 'claimed' for others.
+UPDATE {records} SET state = :state, result = :result, error = :error, attempts = attempts - :refund,
+                     lease_until = NULL, changed_at = :now, expires_at = :expires_at, note = coalesce(:note, note)
+WHERE scope = :scope AND key = :key AND owner = :owner AND token = :token
+  AND (state = 'claimed' OR state = :also_from) AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: complete
 -- A settlement to done that the caller's own transaction makes; by number, as sessions take them.
@@ -74,7 +77,7 @@ WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
 -- name: remember
 INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
                             expires_at, created_at, changed_at, fingerprint, result)
-VALUES (?, ?, ?, 'done', x'', ?, 0, 0, 0, 0, ?, ?, ?, ?, ?)
+VALUES (:due, :scope, :key, 'done', x'', :now, 0, 0, 0, 0, :expires_at, :now, :now, :fingerprint, :result)
 ON CONFLICT (scope, key) DO UPDATE SET
     state = 'done',
     owner = x'',
@@ -94,7 +97,7 @@ ON CONFLICT (scope, key) DO UPDATE SET
 WHERE r.expires_at <= excluded.changed_at
    OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
                              AND r.lease_until <= excluded.changed_at))
-       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(?, r.fingerprint) % 33 = 1));
+       AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(:fingerprints, r.fingerprint) % 33 = 1));
 
 -- name: get
 SELECT {columns} FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
@@ -106,12 +109,12 @@ UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, ?), att
 WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: resolve
--- The multiplier and the addend are 1 and 0 for done and failed, 0 and 1 for a retry.
-UPDATE {records} SET state = ?, owner = x'', token = max(token + 1, ?), attempts = attempts * ?,
-                     generation = generation + ?, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
-                     result = ?, error = ?
-WHERE scope = ? AND key = ?
-  AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?));
+UPDATE {records} SET state = :state, owner = x'', token = max(token + 1, :now),
+                     attempts = CASE WHEN :state = 'free' THEN 0 ELSE attempts END,
+                     generation = generation + (:state = 'free'), lapsed = 0, lease_until = NULL,
+                     changed_at = :now, expires_at = :expires_at, result = :result, error = :error
+WHERE scope = :scope AND key = :key
+  AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= :now));
 
 -- Lists walk an index from a place for a bounded number of rows: first where that walk ends (`edge`), then the
 -- rows on it that are wanted (`page`). `attention`: failed, free and in_doubt, newest change first. `others`: by scope

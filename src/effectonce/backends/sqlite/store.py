@@ -34,8 +34,10 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
+    StoredClaim,
     Swept,
-    standing,
+    answer_for,
+    first_fingerprint,
 )
 from effectonce.values.clocks import MachineClock
 from effectonce.values.urls import Address
@@ -48,6 +50,7 @@ CAP: Final = 100_000  # the most that `stats` counts of one state
 VISITS: Final = 5_000  # the most rows that one page of `list` looks at
 RECENT: Final = 1_000_000  # the most rows that `stats` looks at for claimed and done
 DAY: Final = 86_400_000_000
+CLAIM_TRIES: Final = 100  # how often an operation starts over whose record changes between its statements
 UNLIMITED: Final = 1 << 62
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 AFTER: Final = b""  # to SQLite, a blob comes after every text
@@ -148,15 +151,18 @@ def _prefix(text: str) -> str:
     return sqlfiles.table_prefix(text)
 
 
+def _changing(op: Claim | Remember) -> str:
+    return f"scope {show(op.scope)!r}, key {show(op.key)!r} changed {CLAIM_TRIES} times during one operation"
+
+
 class SQLitePort:
     """See `contracts.Port`. Its coroutines never suspend."""
 
     def __init__(self, backend: SQLiteBackend) -> None:
         self._backend = backend
         self._db = Connection(backend.file, backend.prepare)
-        self._sql = sql = backend.queries
+        self._sql = backend.queries
         self._now = backend.clock.now
-        self._claim_sql, self._settle_sql, self._standing_sql = sql["claim"], sql["settle"], sql["standing"]
         self._ticket = itertools.count(random.getrandbits(20))
 
     def _meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
@@ -206,65 +212,91 @@ class SQLitePort:
         return (at // 1000 << 20) | (next(self._ticket) & 0xFFFFF)
 
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
-        prints, retention, doubt = op.fingerprints, op.retention, op.doubt_on_lapse
-        limit = op.max_attempts or UNLIMITED
-        for _ in range(100):
+        max_attempts = op.max_attempts or UNLIMITED
+        for _ in range(CLAIM_TRIES):
             now = self._now()
-            until = now + op.lease
-            due = ((now + retention) // 1000 << 20) | (next(self._ticket) & 0xFFFFF)  # `_due`, here without a call
-            values = (
-                due, op.scope, op.key, op.owner, now, doubt, until, None if doubt else until + retention, now, now,
-                prints[:33] if prints else None, op.note, limit, prints,
-            )  # fmt: skip
+            due = self._due(now + op.retention)
+            lease_until = now + op.lease
+            values = {
+                "due": due,
+                "scope": op.scope,
+                "key": op.key,
+                "owner": op.owner,
+                "now": now,
+                "doubt_on_lapse": op.doubt_on_lapse,
+                "lease_until": lease_until,
+                "expires_at": None if op.doubt_on_lapse else lease_until + op.retention,
+                "fingerprint": first_fingerprint(op.fingerprints) or None,
+                "note": op.note,
+                "max_attempts": max_attempts,
+                "fingerprints": op.fingerprints,
+            }
             try:
-                cursor.execute(self._claim_sql, values)
+                cursor.execute(self._sql["claim"], values)
             except sqlite3.IntegrityError:  # another row has this very place
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
-                return Answer("claimed", now, 1) if op.note is None else Answer("claimed", now, 1, note=op.note)
+                return Answer("claimed", token=now, attempts=1, note=op.note)
             # Taken from another (then it is ours below), or refused. Outside a transaction the record may have
             # changed since: then no answer fits what is found, and the claim is made again.
-            row = self._read(cursor, op.scope, op.key, now)
-            if row is None:
+            stored = self._read(cursor, op.scope, op.key, now)
+            if stored is None:
                 continue
-            answer = standing(*row, fingerprints=prints, now=now, claimant=op.owner)
+            answer = answer_for(stored, fingerprints=op.fingerprints, now=now, claimant=op.owner)
             if answer is None:
-                if row[3] >= limit and self._exhaust(cursor, op, row[2], now):
-                    return Answer("exhausted", row[2], row[3], row[4], None, EXHAUSTED)
+                if stored.attempts >= max_attempts and self._exhaust(cursor, op, stored.token, now):
+                    return Answer(
+                        "exhausted",
+                        token=stored.token,
+                        attempts=stored.attempts,
+                        generation=stored.generation,
+                        error=EXHAUSTED,
+                    )
                 continue
-            if answer.kind == "in_doubt" and row[0] == "claimed":
-                lapsed = cursor.execute(self._sql["lapse"], (now, op.scope, op.key, row[2], now)).rowcount
+            if answer.kind == "in_doubt" and stored.state == "claimed":
+                lapsed = cursor.execute(self._sql["lapse"], (now, op.scope, op.key, stored.token, now)).rowcount
                 if not lapsed:
                     continue
             return answer
-        raise Contention(f"scope {show(op.scope)!r}, key {show(op.key)!r} changed a hundred times during one claim")
+        raise Contention(_changing(op))
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
         expires = now + op.retention
         values = (EXHAUSTED, now, expires, op.scope, op.key, token, op.max_attempts, now, now)
         return cursor.execute(self._sql["exhaust"], values).rowcount == 1
 
-    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, now: int) -> tuple[Any, ...] | None:
-        """The unexpired record, as `standing` takes it."""
-        row: tuple[Any, ...] | None = cursor.execute(self._standing_sql, (scope, key, now)).fetchone()
-        return row
+    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, now: int) -> StoredClaim | None:
+        """The record, unless it has expired."""
+        row = cursor.execute(self._sql["stored_claim"], (scope, key, now)).fetchone()
+        return None if row is None else StoredClaim(*row)
 
     def _look(self, cursor: sqlite3.Cursor, op: Look) -> Answer:
         now = self._now()
-        row = self._read(cursor, op.scope, op.key, now)
-        return (row and standing(*row, fingerprints=op.fingerprints, now=now)) or Answer("absent")
+        stored = self._read(cursor, op.scope, op.key, now)
+        answer = None if stored is None else answer_for(stored, fingerprints=op.fingerprints, now=now)
+        return answer or Answer("absent")
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
-        now, state = self._now(), op.state
-        values = (
-            state, op.result, op.error, op.refund, now, None if state == "in_doubt" else now + op.retention, op.note,
-            op.scope, op.key, op.owner, op.token, "in_doubt" if state == "done" else "claimed", now,
-        )  # fmt: skip
-        if cursor.execute(self._settle_sql, values).rowcount:
+        now = self._now()
+        values = {
+            "state": op.state,
+            "result": op.result,
+            "error": op.error,
+            "refund": op.refund,
+            "now": now,
+            "expires_at": None if op.state == "in_doubt" else now + op.retention,
+            "note": op.note,
+            "scope": op.scope,
+            "key": op.key,
+            "owner": op.owner,
+            "token": op.token,
+            "also_from": "in_doubt" if op.state == "done" else "claimed",
+        }
+        if cursor.execute(self._sql["settle"], values).rowcount:
             return True
         # Not applied now. Applied before, and its reply lost? Owner and token never come back to a claim.
-        row = self._read(cursor, op.scope, op.key, now)
-        return row is not None and row[:3] == (state, op.owner, op.token)
+        stored = self._read(cursor, op.scope, op.key, now)
+        return stored is not None and (stored.state, stored.owner, stored.token) == (op.state, op.owner, op.token)
 
     def _note(self, cursor: sqlite3.Cursor, op: Note) -> bool:
         now = self._now()
@@ -278,24 +310,31 @@ class SQLitePort:
         return cursor.execute(self._sql["renew"], values).rowcount == 1
 
     def _remember(self, cursor: sqlite3.Cursor, op: Remember) -> bool:
-        prints = op.fingerprints
-        for _ in range(100):
+        for _ in range(CLAIM_TRIES):
             now = self._now()
-            expires = now + op.retention
-            due = self._due(expires)
-            values = (due, op.scope, op.key, now, expires, now, now, prints[:33] or None, op.result, prints)
+            expires_at = now + op.retention
+            values = {
+                "due": self._due(expires_at),
+                "scope": op.scope,
+                "key": op.key,
+                "now": now,
+                "expires_at": expires_at,
+                "fingerprint": first_fingerprint(op.fingerprints) or None,
+                "result": op.result,
+                "fingerprints": op.fingerprints,
+            }
             try:
                 if cursor.execute(self._sql["remember"], values).rowcount:
                     return True
             except sqlite3.IntegrityError:  # as in `_claim`
                 continue
-            row = self._read(cursor, op.scope, op.key, now)
-            answer = standing(*row, fingerprints=prints, now=now) if row is not None else None
+            stored = self._read(cursor, op.scope, op.key, now)
+            answer = None if stored is None else answer_for(stored, fingerprints=op.fingerprints, now=now)
             if answer is not None:
                 return answer.kind == "done"
-        raise Contention(f"scope {show(op.scope)!r}, key {show(op.key)!r} changed a hundred times during one call")
+        raise Contention(_changing(op))
 
-    # -- for people
+    # -- for operators
 
     async def get(self, scope: str, key: str) -> Record | None:
         return self._db.step(self._get, scope, key)
@@ -356,11 +395,17 @@ class SQLitePort:
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         return self._db.step(self._resolve, scope, key, resolution)
 
-    def _resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, word: Resolution) -> bool:
-        now, retry = self._now(), word.state == "free"
-        values = (
-            word.state, now, not retry, retry, now, now + word.retention, word.result, word.error, scope, key, now,
-        )  # fmt: skip
+    def _resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, resolution: Resolution) -> bool:
+        now = self._now()
+        values = {
+            "state": resolution.state,
+            "now": now,
+            "expires_at": now + resolution.retention,
+            "result": resolution.result,
+            "error": resolution.error,
+            "scope": scope,
+            "key": key,
+        }
         return cursor.execute(self._sql["resolve"], values).rowcount == 1
 
     # -- upkeep

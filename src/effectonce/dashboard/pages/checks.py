@@ -33,8 +33,8 @@ def doctor(ask: Ask) -> Response:
 def examined(sources: Sources) -> list[Finding]:
     """What doctor finds, each once: the store is not asked again for every program that uses it."""
     programs: list[Worker | Intents] = [*sources.workers, *dict.fromkeys(sources.intents.values())]
-    theirs = {id(program.store.engine.backend) for program in programs if program.store is not None}
-    alone = sources.watched if id(sources.watched.engine.backend) not in theirs else None
+    theirs = {id(program.store.runtime.backend) for program in programs if program.store is not None}
+    alone = sources.watched if id(sources.watched.runtime.backend) not in theirs else None
     findings = examine(
         alone,
         broker=sources.broker,

@@ -55,7 +55,7 @@ def resolve(ask: Ask) -> Response:
     if word not in allowed:
         raise InvalidOption(f"say one of: {', '.join(allowed)}")
     result = _result(ask.text("result")) if word == "done" else ...
-    place = repr(ask.sources.store.engine.backend)
+    place = repr(ask.sources.store.runtime.backend)
     with ask.audited("records resolve", target_of(scope, key), detail=word, place=place):
         _decide(ask, record, word, result)
     said = {

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
-from effectonce.core.flow import Run, running
+from effectonce.core.guarded_call.run import Run, running
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
 from effectonce.intents.operations import Operation
 
@@ -78,9 +78,13 @@ class _LoggedPort(_Port):
     """Sends what was written down before."""
 
     def __init__(
-        self, transport: httpx.BaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        self,
+        transport: httpx.BaseTransport,
+        request: httpx.Request,
+        call: Call,
+        log: IntentLog,
         operation: Operation[Request, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
         self._call = call
@@ -116,9 +120,13 @@ class _AsyncPort:
 
 class _AsyncLoggedPort(_AsyncPort):
     def __init__(
-        self, transport: httpx.AsyncBaseTransport, request: httpx.Request, call: Call, log: IntentLog,
+        self,
+        transport: httpx.AsyncBaseTransport,
+        request: httpx.Request,
+        call: Call,
+        log: IntentLog,
         operation: Operation[Request, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
         self._call = call
@@ -213,7 +221,7 @@ class IdempotentTransport(httpx.BaseTransport):
         port = _Port(self._transport, request)
         if self._log is not None:
             port = _LoggedPort(self._transport, request, call, self._log, self._operation)
-        response = drive(call.exchange(port))
+        response = run_sync(call.exchange(port))
         response.stream = _Reading(response, call)
         return response
 

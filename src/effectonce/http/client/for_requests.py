@@ -12,7 +12,7 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
 
 from .calls import UNSETTLED, Call, Settings
@@ -67,7 +67,7 @@ class IdempotentAdapter(HTTPAdapter):
         sending = super().send
         if self._log is None:
             request.headers[KEY] = call.key
-            return _watched(drive(call.exchange(_Port(lambda: sending(request, *args, **kwargs)))), call)
+            return _watched(run_sync(call.exchange(_Port(lambda: sending(request, *args, **kwargs)))), call)
         frozen = self._log.frozen(method, str(request.url), request.headers.items(), body)
 
         def send(headers: Mapping[str, str]) -> requests.Response:
@@ -79,7 +79,7 @@ class IdempotentAdapter(HTTPAdapter):
         def logged() -> requests.Response:
             return self._response(request, live(send, lambda: self._operation(frozen, key=call.key)))
 
-        return drive(call.exchange(_Port(logged)))
+        return run_sync(call.exchange(_Port(logged)))
 
     def _again(self, told: Request, headers: Mapping[str, str]) -> requests.Response:
         """Send what a recovery has found."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effectonce.contracts import Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Claim, Reply, Resolution
 
 from .harness import Harness, Try, case, sync_case
@@ -189,7 +189,7 @@ async def a_sync_port_serves_one_thread_after_another(h: Harness) -> None:
     await h.take("here")
 
     def there() -> str:
-        return drive(h.take("there")).kind
+        return run_sync(h.take("there")).kind
 
     equal(threads([there]), ["claimed"], "a claim on the same port from another thread")
     await h.take("here again")

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from effectonce.contracts import Backend, Capabilities, Contention, Port
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.record import (
     Answer,
     Batchable,
@@ -66,7 +66,7 @@ class Case(Sentence["Harness"]):
             raise unittest.SkipTest(f"is about {self.colours[0]} ports only")
         harness = Harness(backend, colour, brief)
         if colour == "sync":
-            drive(self._through(harness))
+            run_sync(self._through(harness))
         else:
             asyncio.run(self._through(harness))
 
@@ -407,7 +407,7 @@ class Harness:
 
 
 def _driven(body: Callable[[Port, int], Coroutine[Any, Any, T]], port: Port, n: int) -> T:
-    return drive(body(port, n))
+    return run_sync(body(port, n))
 
 
 def a_print(text: str, version: int = 1) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.providers import Provider, Verdict
@@ -82,7 +82,7 @@ class IntentsSystem(SystemUnderTest):
             simulation.fail(
                 "wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered"
             )
-        listed = len(drive(simulation.port.list(Query(state="in_doubt"))).records)
+        listed = len(run_sync(simulation.port.list(Query(state="in_doubt"))).records)
         parked: set[str] = set()
         for key in sorted({entry.key for entry in simulation.broker.entries}):
             states = {entry.state for entry in simulation.broker.entries if entry.key == key}

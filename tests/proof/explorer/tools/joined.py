@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
@@ -100,7 +100,7 @@ class JoinedIntentsSystem(IntentsSystem):
         for key in sorted({entry.key for entry in simulation.broker.entries}):
             rows, messages = self.database.effects.count(key), self.sent.count(key)
             charged = key in self.provider.effects
-            record = drive(simulation.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
+            record = run_sync(simulation.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
             done = record is not None and record.state == "done"
             if rows > 1 or messages > 1:
                 simulation.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")

@@ -256,7 +256,7 @@ class OutboxSystem(InboxSystem):
         port: Any = SimulatedRelayPort(self, simulation, process)
         broker: Any = self  # of which a lane wants the capabilities only
         settings = Settings(
-            engine=process.engine,
+            runtime=process.runtime,
             outboxes=broker,
             table=None,
             broker=broker,

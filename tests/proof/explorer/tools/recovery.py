@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from effectonce.core.drive import drive
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Query, Record, Settlement
 from tests.proof.explorer.actions import spend
@@ -87,7 +87,7 @@ class RecoverySystem(SystemUnderTest):
         return self.id_of(key) in simulation.oracle.final_states or self._record(simulation, key) is not None
 
     def _record(self, simulation: Simulation, key: str) -> Record | None:
-        return drive(simulation.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
+        return run_sync(simulation.port.get(self.scope, self.id_of(key)))  # type: ignore[no-any-return]
 
     # -- recoveries
 
@@ -108,7 +108,7 @@ class RecoverySystem(SystemUnderTest):
 
     def _due(self, simulation: Simulation) -> int | None:
         """In how many microseconds there may be something to go on with; None: all has come to its end."""
-        left = drive(simulation.port.list(Query(scope=self.scope, unfinished=True))).records
+        left = run_sync(simulation.port.list(Query(scope=self.scope, unfinished=True))).records
         if not left and all(entry.key == RECOVERY for entry in simulation.broker.unsettled()):
             return None
         held = [each.lease_until for each in left if each.state == "claimed" and each.lease_until is not None]

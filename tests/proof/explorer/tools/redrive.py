@@ -77,7 +77,7 @@ class RedriveSystem(GuardSystem):
 
     def enter(self, process: Process) -> None:
         super().enter(process)
-        self._behind._live = process.engine
+        self._behind._live = process.runtime
 
     # -- the broker, as `DeadLetterQueue` sees it
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.drive import drive
-from effectonce.core.flow import current
+from effectonce.core.guarded_call.run import current
 from effectonce.core.retry import Retry
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import OutcomeUnknown
 from effectonce.record import Query
 from effectonce.sagas.saga import Saga
@@ -113,7 +113,7 @@ class SagaSystem(SystemUnderTest):
             simulation.fail(
                 "wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered"
             )
-        in_doubt = len(drive(simulation.port.list(Query(state="in_doubt"))).records)
+        in_doubt = len(run_sync(simulation.port.list(Query(state="in_doubt"))).records)
         for key in sorted({entry.key for entry in simulation.broker.entries}):
             states = {entry.state for entry in simulation.broker.entries if entry.key == key}
             effects = [effect for effect in self.provider.effects if effect[1:].startswith(f"{key}/")]

@@ -1,6 +1,6 @@
-"""Whether a function of the user's has ended itself, or somebody has ended it.
+"""Whether a function of the user's has ended itself, or was interrupted from outside.
 
-`sys.exit()` in a step, or a cancellation that nobody asked for, is that step's own affair: others go on. But a signal's
+`sys.exit()` in a step, or a cancellation that nobody asked for, ends that step alone: others go on. But a signal's
 handler raises `SystemExit` out of whatever the main thread is doing, and then it is the process that is to end.
 """
 
@@ -13,13 +13,13 @@ import threading
 from types import CodeType
 from typing import Any
 
-#: The code of every handler that was seen. One that raises may have taken itself away before.
+#: The code of every signal handler that was seen. One that raises may have removed itself before.
 _handlers: set[CodeType] = set()
-_opaque = False  # one was seen that has no code of its own: what it raises cannot be told from anything else
+_opaque = False  # one was seen without code of its own: what it raises cannot be distinguished
 
 
-def look_at_handlers() -> None:
-    """To be called before functions of the user's are, which `ended_itself` is then asked about."""
+def remember_signal_handlers() -> None:
+    """Remember which code handles signals. Call it before functions of the user's run that `is_own_exit` judges."""
     global _opaque
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
@@ -35,18 +35,18 @@ def look_at_handlers() -> None:
             _opaque = True
 
 
-def ended_itself(error: BaseException) -> bool:
+def is_own_exit(error: BaseException) -> bool:
     """Whether ``error``, which came out of a function of the user's, ends that function alone."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
         return task is None or not task.cancelling()
-    return isinstance(error, SystemExit) and not _by_a_signal(error)
+    return isinstance(error, SystemExit) and not _raised_by_signal(error)
 
 
-def _by_a_signal(error: BaseException) -> bool:
+def _raised_by_signal(error: BaseException) -> bool:
     if threading.current_thread() is not threading.main_thread():  # where no handler runs
         return False
-    look_at_handlers()
+    remember_signal_handlers()
     place = error.__traceback__
     while place is not None:
         if place.tb_frame.f_code in _handlers:

@@ -1,7 +1,7 @@
 """Run a coroutine that never suspends, on the caller's own thread.
 
-Every algorithm is written once as ``async def`` over injected ports. Sync code drives it from here with sync
-ports, whose coroutines return without suspending: no event loop, no background thread, no second copy.
+Every algorithm is written once as ``async def`` over injected ports. Sync code runs it from here with sync ports,
+whose coroutines return without suspending: no event loop, no background thread, no second copy.
 """
 
 from __future__ import annotations
@@ -13,20 +13,8 @@ from effectonce.errors import NotAwaited, SyncAsyncMismatch
 
 T = TypeVar("T")
 
-_SUSPENDED = "a sync call reached something that only works inside an event loop; use the async form"
 
-_END = object()
-
-
-def run_through(pending: Awaitable[None]) -> None:
-    """`drive` for what has no result, at half the cost: the end of it raises no exception."""
-    steps = pending.__await__()
-    if next(steps, _END) is not _END:
-        steps.close()
-        raise SyncAsyncMismatch(_SUSPENDED)
-
-
-def drive(coro: Coroutine[Any, Any, T]) -> T:
+def run_sync(coro: Coroutine[Any, Any, T]) -> T:
     """The result of ``coro``. It must not suspend: one that does was given an async port by mistake."""
     try:
         coro.send(None)
@@ -34,7 +22,7 @@ def drive(coro: Coroutine[Any, Any, T]) -> T:
         value: T = stop.value
         return value
     coro.close()
-    raise SyncAsyncMismatch(_SUSPENDED)
+    raise SyncAsyncMismatch("a sync call reached something that only works inside an event loop; use the async form")
 
 
 class Pending(Generic[T]):

@@ -19,8 +19,9 @@ from .codec import StoredError, decode_error
 Errors = tuple[type[BaseException], ...]
 
 
-def refusal(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
-    """What to raise for ``answer``; of one that failed, ``stored`` is why, and ``permanent`` what it may be again."""
+def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
+    """What to raise for ``answer``. Where it failed, ``stored`` says why, and ``permanent`` has the classes that may be
+    rebuilt from that."""
     kind = answer.kind
     about = f"scope {show(scope)!r}, key {show(key)!r}"
     if kind == "done":

@@ -1,0 +1,168 @@
+"""How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused."""
+
+from __future__ import annotations
+
+import math
+
+from effectonce.core.claim_errors import claim_error
+from effectonce.core.codec import ABANDONED, without_trace
+from effectonce.core.store_runtime import StoreClient, StoreRuntime
+from effectonce.core.waiting import FIRST_POLL, LAST_POLL
+from effectonce.errors import Reentered, StoreUnavailable, show
+from effectonce.record import Answer, Claim, Reply
+
+from .run import Policy, Run, running
+
+
+def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
+    """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
+    parent = _enclosing_run(runtime, policy.scope, key)
+    stored_key = key
+    if runtime.privacy is not None:
+        stored_key = runtime.privacy.hide(policy.scope, key)
+        fingerprints = runtime.privacy.hide_fingerprints(policy.scope, fingerprints)
+    run = Run(
+        runtime=runtime,
+        policy=policy,
+        key=key,
+        stored_key=stored_key,
+        owner=b"",
+        fingerprints=fingerprints,
+        parent=parent,
+    )
+    if not policy.seen:
+        run.owner = runtime.new_owner()
+        run.sent_at = runtime.monotonic()
+    return run
+
+
+def _enclosing_run(runtime: StoreRuntime, scope: str, key: str) -> Run | None:
+    """What a call of ``key`` runs in, unless it runs in itself."""
+    parent = running.get()
+    while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
+        parent = parent.parent
+    outer = parent
+    while outer is not None:
+        if outer.key == key and outer.scope == scope and outer.active and outer.runtime is runtime:
+            raise Reentered(
+                f"scope {show(scope)!r} is already running key {show(key)!r} in this call: a handler that calls itself "
+                "with its own key would wait for itself; give the inner call its own scope or key"
+            )
+        outer = outer.parent
+    return parent
+
+
+async def begin(run: Run, client: StoreClient) -> None:
+    """Claim it. Then, unless ``run.replayed``, the handler is to run; else ``run.value`` is what it gave before.
+
+    Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
+    ``on_store_error="run"``.
+    """
+    try:
+        answer = await client.claim(run.claim_request())
+    except StoreUnavailable as error:
+        run_without_store(run, error)
+        return
+    if answer.kind == "in_progress" and run.policy.wait is not None:
+        # Here another delivery is known to run: a store that fails now is no reason to run beside it.
+        answer = await _wait_turn(run, client, run.policy.wait)
+    take_answer(run, answer)
+
+
+async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
+    """Ask again whenever the record may have changed, until it is settled, ours, or ``wait`` is over."""
+    runtime = run.runtime
+    deadline = runtime.monotonic() + wait
+    identity = (run.scope, run.stored_key)
+    claim = run.claim_request()
+    assert isinstance(claim, Claim)
+    claim.waiting = True
+    signal = client.signal()
+    poll = FIRST_POLL
+    try:
+        # Registered before the record is asked again, so that a settlement in between is not missed.
+        runtime.waiters.add(identity, signal.wake)
+        runtime.listen_for_changes()
+        while True:
+            signal.clear()
+            run.sent_at = runtime.monotonic()
+            answer = await client.claim(claim)
+            left = deadline - runtime.monotonic()
+            if answer.kind != "in_progress" or left <= 0:
+                return answer
+            await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
+            poll = min(poll * 2, LAST_POLL)
+    finally:
+        runtime.waiters.remove(identity, signal.wake)
+
+
+def take_reply(run: Run, reply: Reply) -> None:
+    """What `begin` does with the reply to its claim, for a run whose ``claim_request`` went out in a block."""
+    if isinstance(reply, StoreUnavailable):
+        run_without_store(run, reply)
+    elif isinstance(reply, Exception):
+        raise reply
+    else:
+        assert isinstance(reply, Answer)
+        take_answer(run, reply)
+
+
+def take_answer(run: Run, answer: Answer) -> None:
+    """Let ``run`` go ahead where ``answer`` says so; else replay it, or raise why it may not run."""
+    if answer.kind == "claimed":
+        _start_lease(run, answer)
+    elif answer.kind == "absent":  # mode S: nothing is held, and nothing is counted
+        run.started_at = run.runtime.monotonic()
+        run.emit("claimed")
+    else:
+        _replay(run, answer)
+
+
+def _start_lease(run: Run, answer: Answer) -> None:
+    """The claim was granted: from now on the heartbeat keeps its lease."""
+    runtime = run.runtime
+    run.answer, run.token = answer, answer.token
+    runtime.leased_runs.add(run)
+    runtime.heartbeat.cover(run.policy.lease)
+    run.started_at = runtime.monotonic()
+    seconds = run.started_at - run.sent_at
+    detail = "lapsed" if run.lapsed else ""
+    runtime.emit("claimed", run.scope, run.key, run.attempt, run.token, seconds, detail)
+
+
+def run_without_store(run: Run, error: StoreUnavailable) -> None:
+    """The store did not answer: raise that, unless the guard says ``on_store_error="run"``."""
+    if not run.policy.run_on_store_error:
+        raise error
+    run_unprotected(run, "unprotected", str(error))
+
+
+def run_unprotected(run: Run, why: str, detail: str) -> None:
+    """Let ``run`` go ahead with nothing claimed: the caller's explicit choice, and an event each time."""
+    run.protected = False
+    run.sent_at = math.inf
+    run.emit(why, detail)
+
+
+def _replay(run: Run, answer: Answer) -> None:
+    """What a call comes to that may not run: the stored value, or an error that says why."""
+    run.answer, run.token = answer, answer.token
+    run.active = False
+    run.replayed = True
+    if answer.kind == "done":
+        run.emit("replayed")
+        stored = run.unseal(answer.result, answer.generation)
+        if stored is not None:
+            stored, run.trace = without_trace(stored)
+            if run.trace and run.runtime.tracer is not None:
+                run.runtime.tracer.replayed(run)
+            run.value = run.policy.codec.decode(stored)
+            return
+        if run.policy.codec.discards:
+            return
+    else:
+        run.emit(answer.kind)
+    error = answer.error
+    if answer.kind == "failed" and error != ABANDONED:  # who gives a private record up may not have its secret
+        error = run.unseal(error, answer.generation)
+    raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

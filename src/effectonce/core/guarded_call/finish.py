@@ -1,0 +1,181 @@
+"""How a guarded call ends: its success is recorded, or its failure is stored, released or left in doubt."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from effectonce.core.codec import Unstorable, encode_error, with_trace
+from effectonce.core.store_runtime import StoreClient, log
+from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
+from effectonce.record import Remember, Reply, Settlement
+
+from .run import SEEN_GENERATION, Run
+
+
+async def finish(run: Run, client: StoreClient, value: Any) -> None:
+    """Record the success. `LeaseLost` where another delivery took over; `StoreUnavailable` where it cannot be
+    recorded (the effect has happened and may repeat), unless ``on_store_error="run"``."""
+    run.stop_clock()
+    if not run.protected:
+        return
+    result = add_trace(run, encode_result(run, value))
+    try:
+        applied = await _record(run, client, result)
+    except StoreUnavailable as error:
+        run.emit("unrecorded", str(error))
+        if not run.policy.run_on_store_error:
+            raise StoreUnavailable(
+                f"scope {show(run.scope)!r}, key {show(run.key)!r}: the handler ran, but that could not be recorded: "
+                f"the delivery must come again and its effect may repeat: {error}",
+                error.retry_after,
+            ) from error
+    else:
+        confirm_success(run, applied)
+
+
+def encode_result(run: Run, value: Any) -> bytes | None:
+    """``value`` as it is stored; None, and a warning, where it cannot be."""
+    try:
+        return run.policy.codec.encode(value)
+    except Unstorable as error:
+        log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
+        run.emit("result_not_stored", str(error))
+        return None
+
+
+def add_trace(run: Run, result: bytes | None) -> bytes | None:
+    """``result``, with the trace that it was made in, where somebody traces."""
+    tracer = run.runtime.tracer
+    return result if tracer is None or result is None else with_trace(result, run.trace or tracer.context())
+
+
+async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
+    """Settle as done. An error that the store did not mean as "away" is met with a second try, and then without the
+    result: it may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
+    try:
+        return await client.settle(completion_of(run, result))
+    except (StoreUnavailable, ConfigurationError):
+        raise
+    except Exception:
+        if result is None:
+            raise
+    try:
+        return await client.settle(completion_of(run, result))
+    except (StoreUnavailable, ConfigurationError):
+        raise
+    except Exception as error:
+        run.emit("result_not_stored", f"{type(error).__name__}: {error}")
+    return await client.settle(completion_of(run, None))
+
+
+def confirm_reply(run: Run, reply: Reply) -> None:
+    """What `finish` does with the reply to its completion, for a run whose `completion_of` went out in a block."""
+    if isinstance(reply, Exception):
+        run.emit("unrecorded", str(reply))
+        raise reply
+    confirm_success(run, reply is True)
+
+
+def confirm_success(run: Run, applied: bool) -> None:
+    """The success is recorded, if it was ``applied``; else another took over, which is `LeaseLost`."""
+    run.runtime.waiters.wake((run.scope, run.stored_key))
+    if applied:
+        run.emit("completed")
+        return
+    run.emit("fenced")
+    if not run.policy.seen:  # in mode S a claim, a doubt or a failure of another guard stands there, and says more
+        raise LeaseLost(
+            f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another delivery took over, or an "
+            "operator settled it; this attempt's outcome was not recorded and its effect may have happened twice"
+        )
+
+
+def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
+    """What records the success of ``run``."""
+    policy = run.policy
+    result = run.seal(result, SEEN_GENERATION if policy.seen else run.generation)
+    retention = max(policy.retention, run.min_retention)
+    if policy.seen:
+        return Remember(
+            scope=policy.scope,
+            key=run.stored_key,
+            retention=retention,
+            fingerprints=run.fingerprints,
+            result=result,
+        )
+    return Settlement(
+        scope=policy.scope,
+        key=run.stored_key,
+        owner=run.owner,
+        token=run.token,
+        state="done",
+        retention=retention,
+        result=result,
+    )
+
+
+async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
+    """The handler raised ``error``: store a permanent one, else release or doubt. Never raises an `Exception`.
+
+    The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
+    """
+    run.stop_clock()
+    policy = run.policy
+    if not run.protected or run.replayed or isinstance(error, GeneratorExit):
+        return
+    if policy.seen:
+        run.emit("released", type(error).__name__)
+        return
+    if not run.holds_claim:  # it was interrupted before its claim was answered
+        return
+    settlement = _unfinished(run, "in_doubt" if policy.doubt_on_error else "free")
+    if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
+        settlement.state = "failed"
+        settlement.retention = max(policy.retention, run.min_retention)
+        settlement.error = run.seal(encode_error(error), run.generation)
+    await _settle(run, client, settlement, type(error).__name__)
+
+
+async def leave(
+    run: Run, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
+) -> bool:
+    """End a run that did not raise and is not done either: free for the next delivery, or in doubt. Whether that is
+    recorded.
+
+    ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
+    """
+    run.stop_clock()
+    if not run.protected or not run.holds_claim:
+        return True
+    settlement = _unfinished(run, state)
+    settlement.note = note
+    return await _settle(run, client, settlement, why)
+
+
+def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
+    return Settlement(
+        scope=run.scope,
+        key=run.stored_key,
+        owner=run.owner,
+        token=run.token,
+        state=state,
+        retention=run.policy.hold,
+    )
+
+
+async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: str) -> bool:
+    """Settle, and report what came of it. A store that fails is logged: the lease ends by itself."""
+    try:
+        applied = await client.settle(settlement)
+    except Exception as error:
+        log.warning("scope %s: could not be settled as %s: %s", show(run.scope), settlement.state, error)
+        run.emit("unrecorded", str(error) if isinstance(error, EffectOnceError) else type(error).__name__)
+        return False
+    run.runtime.waiters.wake((run.scope, run.stored_key))
+    if not applied:
+        run.emit("fenced", why)
+    elif settlement.state == "free":
+        run.emit("released", why)
+    else:
+        run.emit(settlement.state, why)
+    return applied
