@@ -419,8 +419,12 @@ _inherited: list[Any] = []
 
 
 def _after_fork() -> None:
+    """Every store lets go of what belongs to its parent process, also where another one cannot."""
     for runtime in list(_runtimes):
-        runtime.after_fork()
+        try:
+            runtime.after_fork()
+        except Exception:
+            log.warning("a store could not be renewed in a forked process; open another one there", exc_info=True)
 
 
 if hasattr(os, "register_at_fork"):
