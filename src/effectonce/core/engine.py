@@ -22,12 +22,13 @@ from typing import Any
 from effectonce.contracts import Backend, Clock, Hook, Port
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement
 
-from .batching import AsyncGroup, Group
 from .drive import drive
 from .events import Events
+from .group_commit.batches import Group
+from .group_commit.tasks import AsyncGroup
+from .group_commit.threads import ThreadGroup
 from .heartbeat import Heartbeat
 from .privacy import Privacy
-from .thread_group import ThreadGroup
 from .waiting import Signal, TaskSignal, ThreadSignal, Waiters
 
 log = logging.getLogger("effectonce")

@@ -16,8 +16,8 @@ from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
 from effectonce.record import Renewal
 
-from .batching import exchange, pause_thread
 from .drive import drive
+from .group_commit.exchange import exchange, pause_thread
 
 log = logging.getLogger("effectonce")
 

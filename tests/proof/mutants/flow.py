@@ -6,15 +6,16 @@ import asyncio
 from typing import Any
 
 import effectonce.guard as guard
-from effectonce.core import batching, engine, flow, heartbeat
+from effectonce.core import engine, flow, heartbeat
 from effectonce.core.drive import drive
+from effectonce.core.group_commit import batches, tasks
 from effectonce.errors import LeaseLost, StoreUnavailable
 from effectonce.record import Answer, Claim, Settlement
 
 from .base import mutant
 
 _abort, _answered, _begin, _finish, _replay = flow.abort, flow._answered, flow.begin, flow.finish, flow._replay
-_beat_renew, _release, _take = heartbeat.Heartbeat._renew, engine.release, batching.take
+_beat_renew, _release, _take = heartbeat.Heartbeat._renew, engine.release, batches.take_batch
 
 
 @mutant("F36", flow, "_without_store", "guard-L+lose/1")
@@ -132,13 +133,13 @@ def refund_forgotten(claim: Claim, answer: Answer) -> Any:
 # -- group commit
 
 
-@mutant("F70", batching, "shared", "guard-G+raise/1")
+@mutant("F70", batches, "share_reply", "guard-G+raise/1")
 def grant_shared(entry: Any, reply: Any) -> Any:
     """A grant is shared with those who wait behind it."""
     return entry.behind or [], []
 
 
-@mutant("F70", batching, "take", "guard-G2+cancel/1", promise=False)
+@mutant("F70", tasks, "take_batch", "guard-G2+cancel/1", promise=False)
 def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
     """A settlement whose caller was cancelled is never sent."""
     for entry in [entry for entry in queue if entry.future is not None and entry.future.cancelled()]:
