@@ -23,10 +23,11 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
-from effectonce.core import thread_group
-from effectonce.core.batching import AsyncGroup, exchange, pause_thread
+from effectonce.core.group_commit import threads as thread_groups
+from effectonce.core.group_commit.exchange import exchange, pause_thread
+from effectonce.core.group_commit.tasks import AsyncGroup
+from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
-from effectonce.core.thread_group import ThreadGroup
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
 
 from .grouped import GroupedBackend
@@ -257,7 +258,7 @@ async def test_the_flusher_carries_no_callers_context() -> None:
 
 
 def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_group, "PATIENCE", 60.0)  # each is woken, nobody has to look
+    monkeypatch.setattr(thread_groups, "FOLLOWER_TIMEOUT_S", 60.0)  # each is woken, nobody has to look
     backend = GroupedBackend(latency=0.005)
     group = ThreadGroup(backend.sync_port(), 128, nobody)
     answers: dict[int, Answer] = {}
@@ -274,46 +275,6 @@ def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pyte
     assert len(answers) == 80
     assert {answer.kind for answer in answers.values()} == {"claimed"}
     assert backend.round_trips < 40
-
-
-def test_a_lone_call_goes_the_short_way_of_its_port_and_never_past_a_wrapper() -> None:
-    """One that fails, kills or counts, as those of the test kit do, must see every operation; so must its heirs,
-    and what was put in the place of its `run`."""
-
-    class Port:
-        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-            return [self.run_one(op) for op in batch]
-
-        def run_one(self, op: Batchable) -> Reply:
-            return op.key == "right"
-
-    class Wrapper:
-        def __init__(self, port: Port) -> None:
-            self.port, self.seen = port, list[Sequence[Batchable]]()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.port, name)
-
-        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-            self.seen.append(batch)
-            return await self.port.run(batch)
-
-    class Heir(Port):
-        seen: list[Sequence[Batchable]]
-
-        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-            self.seen.append(batch)
-            return await super().run(batch)
-
-    port, heir, changed = Port(), Heir(), Port()
-    wrapper, other = Wrapper(port), Wrapper(port)
-    heir.seen = []
-    changed.run = other.run  # type: ignore[method-assign]
-    for each in (port, wrapper, heir, changed):
-        group = ThreadGroup(each, 128, nobody)  # type: ignore[arg-type]
-        assert (group.submit(claim("right")), group.submit(claim("wrong"))) == (True, False)
-    for seen in (wrapper.seen, heir.seen, other.seen):
-        assert [[op.key for op in batch] for batch in seen] == [["right"], ["wrong"]]
 
 
 def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:
@@ -492,7 +453,9 @@ def test_an_interrupted_thread_still_sends_its_settlement() -> None:
 @pytest.mark.parametrize("key", ["other", "first"])
 def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it waits behind another claim of its key: it must not come to lead when nobody is there."""
-    monkeypatch.setattr(thread_group, "PATIENCE", 60.0)  # those who were answered with it are woken all the same
+    monkeypatch.setattr(
+        thread_groups, "FOLLOWER_TIMEOUT_S", 60.0
+    )  # those who were answered with it are woken all the same
     port, group, orphans, leader = held_group()
     behind = threading.Thread(target=lambda: group.submit(claim("last")))
     behind.start()
@@ -555,7 +518,7 @@ def at_line(at: int, act: Callable[[], object]) -> tuple[Any, list[int]]:
 @pytest.mark.parametrize("part", ["lone leader", "leader of others", "follower"])
 def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception at every line in turn, as a worker's time limit throws it: the others are all answered."""
-    monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
+    monkeypatch.setattr(thread_groups, "WOKEN_AT_ONCE", 1)  # so that each depends on the one before
 
     def interrupt() -> None:
         raise Interruption
@@ -652,7 +615,7 @@ def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
     company: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that is busy holds a thread up at every line in turn, until the others take it for dead."""
-    monkeypatch.setattr(thread_group, "PATIENCE", 0.001)
+    monkeypatch.setattr(thread_groups, "FOLLOWER_TIMEOUT_S", 0.001)
     met: list[str] = []
 
     class Narrow:
@@ -733,8 +696,8 @@ class Gate:
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every line of its leader in turn, also in the instant of its reply: the others are all woken."""
-    monkeypatch.setattr(thread_group, "ABREAST", 1)  # so that each depends on the one before
-    monkeypatch.setattr(thread_group, "threading", SimpleNamespace(Lock=Gate, RLock=threading.RLock))
+    monkeypatch.setattr(thread_groups, "WOKEN_AT_ONCE", 1)  # so that each depends on the one before
+    monkeypatch.setattr(thread_groups, "threading", SimpleNamespace(Lock=Gate, RLock=threading.RLock))
     file = ThreadGroup.submit.__code__.co_filename
 
     def attempt(at: int) -> bool:

@@ -395,7 +395,7 @@ def test_running_without_the_store_is_an_explicit_choice_with_an_event(
 
 def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend, clock: ManualClock) -> None:
     """The reply to the claim is lost once; the repetition by the same owner is granted, as one attempt."""
-    from effectonce.core.batching import exchange, pause_thread
+    from effectonce.core.group_commit.exchange import exchange, pause_thread
 
     lost = [True]
     faulty.after = lambda op: ConnectionLost("reset") if lost and lost.pop() else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import effectonce as eo
-from effectonce.core.batching import AsyncGroup
+from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.record import Answer, Batchable, Claim, Reply
 from tests.guard.grouped import GroupedBackend
 
@@ -106,14 +106,17 @@ async def test_a_port_that_is_cancelled_from_within_is_a_store_that_is_away() ->
     assert ([type(reply) for reply in replies], asked) == ([eo.StoreUnavailable] * 2, [2])
 
 
-async def test_lone_operations_and_blocks_take_turns() -> None:
+async def test_lone_operations_and_blocks_go_out_together_in_the_order_they_came() -> None:
+    """Neither waits for what came after it, and a lone operation takes the room that a block has left."""
     backend = GroupedBackend(latency=0.001)
-    group = group_on(backend, limit=2)
-    blocks = [group.submit_block([claim(f"b{n}{at}") for at in range(6)]) for n in range(3)]
-    lone = [group.submit(claim(f"l{n}")) for n in range(4)]
-    await asyncio.gather(*blocks, *lone)
-    kinds = "".join(batch[0].key[0] for batch in backend.batches)
-    assert kinds.startswith("blbl"), "neither waits for the end of the other"
+    group = group_on(backend, limit=8)
+    first = group.submit_block([claim(f"a{at}") for at in range(6)])
+    early = [group.submit(claim(f"l{n}")) for n in range(4)]
+    second = group.submit_block([claim(f"b{at}") for at in range(6)])
+    late = group.submit(claim("l9"))
+    await asyncio.gather(first, *early, second, late)
+    assert ["".join(sorted({op.key[0] for op in batch})) for batch in backend.batches] == ["al", "bl", "l"]
+    assert [len(batch) for batch in backend.batches] == [8, 8, 1]
 
 
 async def test_a_group_that_is_closed_meanwhile_answers_its_blocks_all_the_same() -> None:

@@ -171,13 +171,6 @@ class Port(Protocol):
 
 
 @runtime_checkable
-class Lone(Protocol):
-    """An optional power of a sync `Port`: it takes one operation as `Port.run` would, without a coroutine around it."""
-
-    def run_one(self, op: Batchable) -> Reply: ...
-
-
-@runtime_checkable
 class Examinable(Protocol):
     """An optional power of a `Port`: it can say more about the store's health than `Port.stats` does."""
 

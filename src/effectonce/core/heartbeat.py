@@ -16,7 +16,7 @@ from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
 from effectonce.record import Renewal
 
-from .batching import exchange, pause_thread
+from .group_commit.exchange import exchange, pause_thread
 from .run_sync import run_sync
 
 log = logging.getLogger("effectonce")

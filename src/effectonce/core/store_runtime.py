@@ -19,12 +19,13 @@ from typing import Any, Final, Protocol
 from effectonce.contracts import Backend, Clock, Hook, Port
 from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Reply, Settlement
 
-from .batching import AsyncGroup, Group
 from .events import Events
+from .group_commit.batches import Group
+from .group_commit.tasks import AsyncGroup
+from .group_commit.threads import ThreadGroup
 from .heartbeat import Heartbeat
 from .privacy import Privacy
 from .run_sync import run_sync
-from .thread_group import ThreadGroup
 from .waiting import Signal, TaskSignal, ThreadSignal, Waiters
 
 log = logging.getLogger("effectonce")

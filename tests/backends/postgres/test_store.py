@@ -289,31 +289,70 @@ def test_a_batch_that_is_repeated_is_recognised(postgres_url: str, unique_name: 
         assert [(record.state, record.result, record.note) for record in records] == [("done", b"r", b"n")] * 4
 
 
-def test_claims_that_meet_records_cost_one_round_trip_more_once_only(
-    postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """New keys are the rule and go the short way. Where the last batch met records, the next asks for all at once."""
+@pytest.fixture
+def asked(postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Port, list[str]]]:
+    """A port, and the names of the statements that it has sent since."""
     with ports(at(postgres_url, unique_name)) as (port,):
         assert isinstance(port, PostgresPort)
         names = {statement.name: name for name, statement in port._queries.items()}
-        asked: list[str] = []
-        execute = port._wire.execute
+        sent: list[str] = []
+        execute = port._client.execute
 
-        def told(statement: Statement, *args: Any) -> Any:
-            asked.append(names[statement.name])
+        def record(statement: Statement, *args: Any) -> Any:
+            sent.append(names[statement.name])
             return execute(statement, *args)
 
-        monkeypatch.setattr(port._wire, "execute", told)
-        old, new = ["a", "b"], ["c", "d"]
-        for keys, kinds in (
-            (old, ["claimed", "claimed"]),
-            (["a", "new"], ["in_progress", "claimed"]),
-            (old, ["in_progress", "in_progress"]),
-            (new, ["claimed", "claimed"]),
-            (["e", "f"], ["claimed", "claimed"]),
-        ):
-            assert [answer.kind for answer in run_sync(port.run([claim(key) for key in keys]))] == kinds
-        assert asked == ["claim_fresh", "claim_fresh", "claim", "claim", "claim", "claim_fresh"]
+        monkeypatch.setattr(port._client, "execute", record)
+        yield port, sent
+
+
+def test_new_keys_and_duplicates_are_one_statement_and_those_to_take_over_another(
+    asked: tuple[Port, list[str]],
+) -> None:
+    """Also in one batch. Only a record that the claim has to change is locked, and that is a statement of its own."""
+    port, sent = asked
+    for keys, kinds in (
+        (["a", "b"], ["claimed", "claimed"]),
+        (["a", "new"], ["in_progress", "claimed"]),
+        (["a", "b"], ["in_progress", "in_progress"]),
+    ):
+        assert [answer.kind for answer in run_sync(port.run([claim(key) for key in keys]))] == kinds
+    assert sent == ["claim"] * 3
+    mine = claim("free")
+    one(port, settlement(mine, taken(port, mine), "free"))
+    sent.clear()
+    assert [answer.attempts for answer in run_sync(port.run([claim("c"), claim("free")]))] == [1, 2]
+    assert sent == ["claim", "claim_existing"]
+
+
+def test_claims_and_settlements_are_one_round_trip_each(proxied: tuple[FaultProxy, str], unique_name: str) -> None:
+    """Counted on the way to the server. A lone duplicate was two."""
+    proxy, url = proxied
+    with ports(at(url, unique_name)) as (port,):
+
+        def claimed(*keys: str) -> list[Settlement]:
+            """Claim the keys, and give what completes them."""
+            batch = [claim(key) for key in keys]
+            return [settlement(op, answer.token) for op, answer in zip(batch, run_sync(port.run(batch)), strict=True)]
+
+        def round_trips(body: Callable[[], Any]) -> int:
+            before = proxy.replies
+            body()
+            return proxy.replies - before
+
+        for keys in (["warm"], ["warm1", "warm2"]):  # each statement is prepared once
+            run_sync(port.run(claimed(*keys)))
+        lone, batch = claimed("done"), claimed("a", "b", "c")
+        counted = {
+            "lone first claim": round_trips(lambda: claimed("first")),
+            "lone completion": round_trips(lambda: run_sync(port.run(lone))),
+            "lone duplicate of a done record": round_trips(lambda: claimed("done")),
+            "lone duplicate of a record in progress": round_trips(lambda: claimed("first")),
+            "batch of claims": round_trips(lambda: claimed("d", "e", "f")),
+            "batch of completions": round_trips(lambda: run_sync(port.run(batch))),
+            "batch of new keys and duplicates": round_trips(lambda: claimed("a", "d", "new")),
+        }
+        assert counted == dict.fromkeys(counted, 1)
 
 
 # -- the server's side: clock, locks, dead rows --------------------------------------------------------------
@@ -405,10 +444,15 @@ def partition(url: str, backend: PostgresBackend, prefix: str, count: int = 4) -
 @pytest.mark.parametrize(
     "name",
     [
-        "claim", "seen_alone", "settle", "settle_claimed", "settle_alone", "note_claimed", "note_alone", "renew",
+        "claim_one",
+        "claim",
+        "claim_existing",
+        "settle_one",
+        "settle",
+        "settle_locked",
         "remember",
     ],
-)  # fmt: skip
+)
 def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str, partitioned: bool) -> None:
     """`UPDATE … FROM unnest` chose a sequential scan on a young table, and the prepared plan kept it."""
     from effectonce.backends.postgres.statements import queries
@@ -420,12 +464,12 @@ def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, na
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f'ANALYZE "{unique_name}_records"')  # known to be empty
         text = queries(unique_name)[name].sql.decode()
-        count = max(n for n in range(1, 12) if f"${n}" in text)
+        count = max(n for n in range(1, 13) if f"${n}" in text)
         connection.execute(f"SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; PREPARE p AS {text}")
-        arguments = ", ".join(["'0'" if "alone" in name else "'{}'"] * count)
+        arguments = ", ".join(["'0'" if name.endswith("_one") else "'{}'"] * count)
         plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE p ({arguments})").fetchall())
     assert "Seq Scan" not in plan
-    assert ("Index Scan" if "alone" in name else "Tid Scan") in plan
+    assert ("Index Scan" if name == "claim" or name.endswith("_one") else "Tid Scan") in plan
     if not partitioned:
         assert "Sort" not in plan, "the order of the batch is the order of the locks"
 
@@ -443,11 +487,11 @@ def test_small_batches_are_planned_once_and_lists_for_what_they_ask(postgres_url
                 port.run([Note("s", op.key, op.owner, token, b"2") for op, token in zip(batch, tokens, strict=True)])
             )
             assert all(run_sync(port.run([settlement(op, token) for op, token in zip(batch, tokens, strict=True)])))
-        found = run_sync(port._wire.execute(plans, prepare=False))
-        assert len(found) == 3
+        found = run_sync(port._client.execute(plans, prepare=False))
+        assert len(found) == 2
         assert {often for _, often in found} == {0}
         assert len(run_sync(port.list(Query(scope="s", limit=5))).records) == 5
-        assert run_sync(port._wire.execute(mode, prepare=False)) == [("auto",)]
+        assert run_sync(port._client.execute(mode, prepare=False)) == [("auto",)]
         assert one(port, claim()).kind == "claimed"
 
 
@@ -747,7 +791,7 @@ def test_a_listener_notices_a_server_that_went_away_without_a_word(
     proxied: tuple[FaultProxy, str], unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F36: nothing is ever sent on a listening connection, so nothing ever failed on it."""
-    monkeypatch.setattr("effectonce.backends.postgres.connection._SILENCE", 0.1)
+    monkeypatch.setattr("effectonce.backends.postgres.connection._LISTEN_AGAIN_S", 0.1)
     proxy, url = proxied
     with ports(at(url, unique_name, timeout="300ms", connect_timeout="300ms")) as (listener,):
         for _ in range(3):
@@ -1038,7 +1082,7 @@ def test_a_list_does_bounded_work_and_still_reaches_all(
     postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claimed records have no index: a page that passed over too many others ends early, with a cursor."""
-    monkeypatch.setattr("effectonce.backends.postgres.store._LOOKED_AT", 20)
+    monkeypatch.setattr("effectonce.backends.postgres.store.MAX_ROWS_PER_PAGE", 20)
     with ports(at(postgres_url, unique_name)) as (port,):
         batch = [claim(f"k{n:04}") for n in range(3000)]
         for start in range(0, 3000, 100):
@@ -1075,7 +1119,7 @@ def test_counts_that_leave_records_out_say_so(
                 assert one(port, done)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.counts["done"], stats.approximate) == (1, 4, ())
-        monkeypatch.setattr("effectonce.backends.postgres.store._SCANNED", 4)
+        monkeypatch.setattr("effectonce.backends.postgres.store.MAX_ROWS_PER_COUNT", 4)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (0, ("claimed", "done"))
         monkeypatch.setattr("effectonce.backends.postgres.store.CAP", 3)

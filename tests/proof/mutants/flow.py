@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import effectonce.guard as guard
-from effectonce.core import batching, heartbeat, store_runtime
+from effectonce.core import heartbeat, store_runtime
+from effectonce.core.group_commit import batches, tasks
 from effectonce.core.guarded_call import begin as beginning
 from effectonce.core.guarded_call import finish as finishing
 from effectonce.core.guarded_call.run import Run
@@ -18,7 +19,7 @@ from .base import mutant
 
 _abort, _begin, _finish = finishing.abort, beginning.begin, finishing.finish
 _replay, _take_answer = beginning._replay, beginning.take_answer
-_beat_renew, _release, _take = heartbeat.Heartbeat._renew, store_runtime.release, batching.take
+_beat_renew, _release, _take = heartbeat.Heartbeat._renew, store_runtime.release, batches.take_batch
 
 
 @mutant("F36", beginning, "run_without_store", "guard-L+lose/1")
@@ -124,13 +125,13 @@ def refund_forgotten(claim: Claim, answer: Answer) -> Any:
 # -- group commit
 
 
-@mutant("F70", batching, "shared", "guard-G+raise/1")
+@mutant("F70", batches, "share_reply", "guard-G+raise/1")
 def grant_shared(entry: Any, reply: Any) -> Any:
     """A grant is shared with those who wait behind it."""
     return entry.behind or [], []
 
 
-@mutant("F70", batching, "take", "guard-G2+cancel/1", promise=False)
+@mutant("F70", tasks, "take_batch", "guard-G2+cancel/1", promise=False)
 def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
     """A settlement whose caller was cancelled is never sent."""
     for entry in [entry for entry in queue if entry.future is not None and entry.future.cancelled()]:

@@ -1,7 +1,7 @@
-"""PostgreSQL on the wire: one statement out, its rows back, its errors in our words.
+"""One statement to PostgreSQL, its rows back, its errors translated.
 
 Straight through libpq, without cursors, adaptation or BEGIN: every statement is its own transaction and one
-round trip. `Wire` is written once; what blocks is in its `Source`, sync or async.
+round trip. `PostgresClient` is written once, for sync and async callers: what blocks is in its `ConnectionSource`.
 
 Poolers. A connection whose server has another process id than the one it was greeted with runs through a pooler
 (PgBouncer). Nothing that belongs to a session is used there: no prepared statements, no SET, no LISTEN.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from effectonce.contracts import ConnectionLost, Contention, remedy
 from effectonce.errors import (
@@ -26,17 +26,19 @@ from effectonce.errors import (
     show,
 )
 
-from .session import Prepare, Session, Source, first_line, pq, psycopg
+from .session import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 Row = tuple[Any, ...]
+NamedRow = dict[str, Any]  # by the names of the columns
 Param = bytes | None
+T = TypeVar("T")
 
 _BINARY = pq.Format.BINARY
-_OLDEST = 130000
-_SILENCE = 15.0  # seconds after which a listener asks whether the server is still there
+_OLDEST_SERVER = 13_00_00
+_LISTEN_AGAIN_S = 15.0  # after this much silence a listener asks whether the server is still there
 
 
 class Statement:
@@ -54,20 +56,23 @@ class Statement:
         self.name = b"effectonce_" + hashlib.sha256(self.sql).hexdigest()[:24].encode()
 
 
-class Wire:
-    """One caller's way to the server. After any error but a clean refusal the connection is dropped."""
+class PostgresClient:
+    """Runs statements for one caller, one at a time, each on a connection of its source.
+
+    After an error the connection is dropped, unless the server has cleanly refused the statement and is idle.
+    """
 
     def __init__(
         self,
-        source: Source,
+        source: ConnectionSource,
         *,
         shown: str,
         timeout: float,
-        prepare: Prepare,
+        prepare: PrepareMode,
         schema: int,
         allow_unsafe: bool,
         facts: Statement,
-        session: Statement,
+        settings: Statement,
         version: Statement,
         durability: Statement,
     ) -> None:
@@ -77,7 +82,7 @@ class Wire:
         self._prepare = prepare
         self._schema = schema
         self._allow_unsafe = allow_unsafe
-        self._facts, self._session, self._version, self._durability = facts, session, version, durability
+        self._facts, self._settings, self._version, self._durability = facts, settings, version, durability
 
     async def execute(
         self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True, schema: bool = True
@@ -87,75 +92,77 @@ class Wire:
         ``prepare=False``: plan it for these parameters. ``schema=False``: it needs none of our tables.
         """
 
-        async def work(session: Session, deadline: float) -> list[Row]:
-            if session.pinned:
-                return await self._run(session, statement, params, deadline, prepare)
-            await self._send(session, lambda: session.pgconn.send_query(_BEGIN), deadline)
-            rows = await self._run(session, statement, params, deadline, prepare)
-            await self._send(session, lambda: session.pgconn.send_query(b"COMMIT"), deadline)
-            return rows
+        async def work(connection: PostgresConnection, deadline: float) -> list[Row]:
+            return _rows(connection, await self._run_alone(connection, statement, params, deadline, prepare))
 
-        return await self._with_session(work, self._timeout, schema=schema)
+        return await self._with_connection(work, self._timeout, schema=schema)
+
+    async def query(self, statement: Statement, params: Sequence[Param] = (), *, schema: bool = True) -> list[NamedRow]:
+        """As `execute`, planned for these parameters, with rows by name. For what is not on every message's path."""
+
+        async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
+            return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))
+
+        return await self._with_connection(work, self._timeout, schema=schema)
 
     async def script(self, sql: str, timeout: float) -> None:
         """Several statements in one message; they are one transaction."""
 
-        async def work(session: Session, deadline: float) -> list[Row]:
-            await self._send(session, lambda: session.pgconn.send_query(sql.encode()), deadline)
-            session.current = False
-            return []
+        async def work(connection: PostgresConnection, deadline: float) -> None:
+            await self._send(connection, lambda: connection.pgconn.send_query(sql.encode()), deadline)
+            connection.schema_verified = False
 
-        await self._with_session(work, timeout, schema=False)
+        await self._with_connection(work, timeout, schema=False)
 
     async def check(self, denied: Statement) -> None:
         """Whether the server can keep the promise: what is otherwise looked at once per connection, whether this user
         may write (``denied`` gives what it may not), and whether commits can be lost."""
 
-        async def work(session: Session, deadline: float) -> list[Row]:
-            lacking = await self._run(session, denied, (), deadline, False)
-            return [*lacking, *await self._run(session, self._durability, (), deadline, False)]
+        async def work(connection: PostgresConnection, deadline: float) -> NamedRow:
+            privileges = await self._ask(connection, denied, (), deadline)
+            return privileges | await self._ask(connection, self._durability, (), deadline)
 
-        (lacking,), (unwritable, unsynced, early, unlogged) = await self._with_session(
-            work, self._timeout, schema=True, anew=True
-        )
-        if lacking:
+        server = await self._with_connection(work, self._timeout, schema=True, anew=True)
+        if server["lacking"]:
             raise ConfigurationError(
-                f"the user of {self._shown} lacks {lacking}; GRANT SELECT, INSERT, UPDATE, DELETE on these tables to it"
+                f"the user of {self._shown} lacks {server['lacking']}; "
+                "GRANT SELECT, INSERT, UPDATE, DELETE on these tables to it"
             )
-        if unwritable:
+        if server["read_only"]:
             raise ConfigurationError(
                 f"{self._shown} lets this user only read (a full disk, perhaps); ALTER ROLE or DATABASE ... "
                 "SET default_transaction_read_only = off"
             )
         if self._allow_unsafe:
             return
-        if unsynced:
+        if server["unsynced"]:
             raise UnsafeStore(
                 f"{self._shown} runs with fsync=off: a power cut loses or corrupts records; set fsync=on "
                 "(allow_unsafe=true where something else keeps the data, or it may be lost)"
             )
-        if early:
+        if server["answers_early"]:
             raise UnsafeStore(
                 f"{self._shown} answers before a commit is on disk: a crash loses records; "
                 "ALTER ROLE ... SET synchronous_commit = on, for the role that effectonce connects as"
             )
-        if unlogged:
+        if server["unlogged"]:
             raise UnsafeStore(
-                f"{self._shown} empties its UNLOGGED tables after a crash: ALTER TABLE ... SET LOGGED for {unlogged}"
+                f"{self._shown} empties its UNLOGGED tables after a crash: "
+                f"ALTER TABLE ... SET LOGGED for {server['unlogged']}"
             )
 
     async def notifications(self, channel: bytes, timeout: float) -> list[bytes]:
         """The payloads that came in on ``channel``, after at most ``timeout`` seconds. [] where it cannot listen."""
         found: list[bytes] = []
 
-        async def work(session: Session, deadline: float) -> list[Row]:
-            if session.shared or not self._source.owns:
-                return []
-            pgconn = session.pgconn
-            if session.listening != channel or time.monotonic() - session.heard > _SILENCE:
+        async def listen(connection: PostgresConnection, deadline: float) -> bool:
+            if connection.behind_pooler or not self._source.owns:
+                return False
+            pgconn = connection.pgconn
+            if connection.listening_to != channel or time.monotonic() - connection.listened_at > _LISTEN_AGAIN_S:
                 # Again now and then: a peer that went away without a word is silent, too.
-                await self._send(session, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
-                session.listening, session.heard = channel, time.monotonic()
+                await self._send(connection, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
+                connection.listening_to, connection.listened_at = channel, time.monotonic()
             until = time.monotonic() + timeout
             while not found:
                 pgconn.consume_input()
@@ -166,41 +173,44 @@ class Wire:
                         await self._source.ready(pgconn.socket, False, until)
                     except TimeoutError:
                         break
-            return [()]
+            return True
 
-        if not await self._with_session(work, self._timeout, schema=False):
+        if not await self._with_connection(listen, self._timeout, schema=False):
             await self._source.sleep(timeout)
         return found
 
     async def close(self) -> None:
         await self._source.close()
 
-    # -- one session
+    # -- one connection
 
-    async def _with_session(
+    async def _with_connection(
         self,
-        work: Callable[[Session, float], Awaitable[list[Row]]],
+        work: Callable[[PostgresConnection, float], Awaitable[T]],
         timeout: float,
         *,
         schema: bool,
         anew: bool = False,
-    ) -> list[Row]:
-        """``work`` with a session and its deadline. Its time starts when the session is there, greeted and (with
-        ``schema``) of the right version: that has a time of its own, for else a slow way to the server would end
-        every first operation, and with it the connection. ``anew``: whatever is known of the session already."""
-        session = await self._source.take()
+    ) -> T:
+        """Do ``work`` with a connection and a deadline.
+
+        The time of ``work`` starts when the connection is open and verified, with ``schema`` also the tables. That has
+        a time of its own: else a slow network would end every first operation, and the connection with it. ``anew``:
+        verify again what was verified before.
+        """
+        connection = await self._source.take()
         try:
             if anew:
-                session.greeted = session.current = False
-            if not session.greeted or (schema and not session.current):
+                connection.verified = connection.schema_verified = False
+            if not connection.verified or (schema and not connection.schema_verified):
                 deadline = time.monotonic() + self._source.connect_timeout
-                if not session.greeted:
-                    await self._greet(session, deadline)
+                if not connection.verified:
+                    await self._verify_server(connection, deadline)
                 if schema:
-                    await self._check_version(session, deadline)
-            rows = await work(session, time.monotonic() + timeout)
+                    await self._verify_schema(connection, deadline)
+            done = await work(connection, time.monotonic() + timeout)
         except BaseException as error:
-            await self._after(session, error)
+            await self._keep_or_drop(connection, error)
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(
                     f"{self._shown} did not answer in time (timeout {self._timeout:g} s, "
@@ -209,100 +219,127 @@ class Wire:
             if isinstance(error, psycopg.Error):
                 raise ConnectionLost(f"the connection to {self._shown} broke: {first_line(error)}") from error
             raise
-        await self._source.give_back(session)
-        return rows
+        await self._source.give_back(connection)
+        return done
 
-    async def _after(self, session: Session, error: BaseException) -> None:
+    async def _keep_or_drop(self, connection: PostgresConnection, error: BaseException) -> None:
         """Keep the connection only where the server has cleanly refused a statement, and is idle."""
-        pgconn = session.pgconn
+        pgconn = connection.pgconn
         refused = isinstance(error, Contention | InvalidKey | ConfigurationError)
-        if refused and pgconn.status == pq.ConnStatus.OK and session.greeted:
+        if refused and pgconn.status == pq.ConnStatus.OK and connection.verified:
             try:
                 if pgconn.transaction_status == pq.TransactionStatus.INERROR:
-                    await self._send(session, lambda: pgconn.send_query(b"ROLLBACK"), time.monotonic() + 1.0)
+                    await self._send(connection, lambda: pgconn.send_query(b"ROLLBACK"), time.monotonic() + 1.0)
                 if pgconn.transaction_status == pq.TransactionStatus.IDLE:
-                    await self._source.give_back(session)
+                    await self._source.give_back(connection)
                     return
             except Exception:  # then it is dropped
                 pass
-        await self._source.drop(session)
+        await self._source.drop(connection)
 
-    async def _greet(self, session: Session, deadline: float) -> None:
-        rows = await self._run(session, self._facts, (), deadline, False)
-        ((pid, replica, isolation, encoding, version),) = rows
-        if version < _OLDEST:
-            raise UnsafeStore(f"{self._shown} is PostgreSQL {version // 10000}; effectonce needs 13 or later")
-        if replica:
+    async def _verify_server(self, connection: PostgresConnection, deadline: float) -> None:
+        server = await self._ask(connection, self._facts, (), deadline)
+        if server["version"] < _OLDEST_SERVER:
+            raise UnsafeStore(f"{self._shown} is PostgreSQL {server['version'] // 10000}; effectonce needs 13 or later")
+        if server["replica"]:
             raise StoreUnavailable(_REPLICA.format(self._shown))
-        if encoding not in ("UTF8", "SQL_ASCII"):
+        if server["encoding"] not in ("UTF8", "SQL_ASCII"):
             raise UnsafeStore(
-                f"the database of {self._shown} is encoded in {encoding}, which cannot hold every key; "
+                f"the database of {self._shown} is encoded in {server['encoding']}, which cannot hold every key; "
                 "create one with ENCODING 'UTF8'"
             )
-        if session.pgconn.parameter_status(b"client_encoding") != b"UTF8":
+        if connection.pgconn.parameter_status(b"client_encoding") != b"UTF8":
             raise ConfigurationError("effectonce needs connections with client_encoding UTF8; open the pool with it")
-        session.shared = pid != session.pgconn.backend_pid
-        session.pinned = isolation == "read committed"
-        session.prepares = self._prepare == "on" or (self._prepare == "auto" and not session.shared)
-        if self._source.owns and not session.shared:
+        connection.behind_pooler = server["pid"] != connection.pgconn.backend_pid
+        connection.read_committed = server["isolation"] == "read committed"
+        connection.may_prepare = self._prepare == "on" or (self._prepare == "auto" and not connection.behind_pooler)
+        if self._source.owns and not connection.behind_pooler:
             # Locks are given up before the statement is, and the statement before its caller gives up.
             limits = [b"%d" % (self._timeout * 1000), b"%d" % max(1, self._timeout * 200)]
-            await self._run(session, self._session, limits, deadline, False)
-            session.pinned = True
-        session.greeted = True
+            await self._run(connection, self._settings, limits, deadline, False)
+            connection.read_committed = True
+        connection.verified = True
 
-    async def _check_version(self, session: Session, deadline: float) -> None:
-        ((found, oldest),) = await self._run(session, self._version, (), deadline, False)
-        todo = remedy(found, oldest, self._schema)
+    async def _verify_schema(self, connection: PostgresConnection, deadline: float) -> None:
+        stored = await self._ask(connection, self._version, (), deadline)
+        todo = remedy(stored["found"], stored["oldest"], self._schema)
         if todo:
             raise SchemaMismatch(
-                f"the tables in {self._shown} are of schema version {found}, this release reads {self._schema}; "
+                f"the tables in {self._shown} are of schema version {stored['found']}, "
+                f"this release reads {self._schema}; "
                 + (f"run `effectonce migrate {self._shown}`" if todo == "migrate" else "upgrade effectonce")
             )
-        session.current = True
+        connection.schema_verified = True
+
+    async def _ask(
+        self, connection: PostgresConnection, statement: Statement, params: Sequence[Param], deadline: float
+    ) -> NamedRow:
+        """The one row of ``statement``."""
+        (row,) = _named_rows(connection, await self._run(connection, statement, params, deadline, False))
+        return row
+
+    async def _run_alone(
+        self,
+        connection: PostgresConnection,
+        statement: Statement,
+        params: Sequence[Param],
+        deadline: float,
+        prepare: bool,
+    ) -> PGresult:
+        """As `_run`, in a transaction of its own at READ COMMITTED."""
+        if connection.read_committed:
+            return await self._run(connection, statement, params, deadline, prepare)
+        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN), deadline)
+        result = await self._run(connection, statement, params, deadline, prepare)
+        await self._send(connection, lambda: connection.pgconn.send_query(b"COMMIT"), deadline)
+        return result
 
     async def _run(
-        self, session: Session, statement: Statement, params: Sequence[Param], deadline: float, prepare: bool
-    ) -> list[Row]:
-        pgconn = session.pgconn
+        self,
+        connection: PostgresConnection,
+        statement: Statement,
+        params: Sequence[Param],
+        deadline: float,
+        prepare: bool,
+    ) -> PGresult:
+        pgconn = connection.pgconn
         formats = [_BINARY] * len(params)
-        prepare = prepare and session.prepares
+        prepare = prepare and connection.may_prepare
         generic = prepare and statement.generic and self._source.owns
-        if session.generic != generic:
+        if connection.forces_generic_plans != generic:
             mode = b"SET plan_cache_mode = force_generic_plan" if generic else b"RESET plan_cache_mode"
-            deadline += await self._first(session, lambda: pgconn.send_query(mode))
-            session.generic = generic
+            deadline += await self._send_setup(connection, lambda: pgconn.send_query(mode))
+            connection.forces_generic_plans = generic
         if prepare:
             name = statement.name
             try:
-                if name not in session.prepared:
-                    deadline += await self._first(session, lambda: pgconn.send_prepare(name, statement.sql))
-                    session.prepared.add(name)
+                if name not in connection.prepared_names:
+                    deadline += await self._send_setup(connection, lambda: pgconn.send_prepare(name, statement.sql))
+                    connection.prepared_names.add(name)
                 result = await self._send(
-                    session, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
+                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
                 )
             except _NotPrepared:
                 # Something between us and the server shares or resets sessions after all. Nothing was run.
-                session.prepares = False
+                connection.may_prepare = False
                 if pgconn.transaction_status == pq.TransactionStatus.INERROR:
                     raise ConnectionLost(f"{self._shown} has lost a prepared statement") from None
             else:
-                return _rows(session, result)
-        result = await self._send(
-            session, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
+                return result
+        return await self._send(
+            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
         )
-        return _rows(session, result)
 
-    async def _first(self, session: Session, send: Callable[[], None]) -> float:
-        """Send what a statement needs before its first time; gives the seconds. As in `_with_session`, they are not of
-        the statement's own time."""
+    async def _send_setup(self, connection: PostgresConnection, send: Callable[[], None]) -> float:
+        """Send what a statement needs before it runs for the first time. Returns the seconds that this took: as in
+        `_with_connection`, they do not count against the statement's own time."""
         began = time.monotonic()
-        await self._send(session, send, began + self._source.connect_timeout)
+        await self._send(connection, send, began + self._source.connect_timeout)
         return time.monotonic() - began
 
-    async def _send(self, session: Session, send: Callable[[], None], deadline: float) -> PGresult:
+    async def _send(self, connection: PostgresConnection, send: Callable[[], None], deadline: float) -> PGresult:
         """The last result of what ``send`` puts on the wire; the first error among them is raised."""
-        pgconn, ready = session.pgconn, self._source.ready
+        pgconn, ready = connection.pgconn, self._source.ready
         send()
         while pgconn.flush():
             await ready(pgconn.socket, True, deadline)
@@ -320,27 +357,27 @@ class Wire:
             if failed is None and result.status == pq.ExecStatus.FATAL_ERROR:
                 failed = result
         if failed is not None:
-            raise self._translated(failed)
+            raise self._translate(failed)
         if last is None:
             raise ConnectionLost(f"{self._shown} ended the connection without an answer")
         return last
 
     # -- errors
 
-    def _translated(self, result: PGresult) -> Exception:
+    def _translate(self, result: PGresult) -> Exception:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-        worded = show(said.decode("utf-8", "replace").strip(), 200)
+        message = show(said.decode("utf-8", "replace").strip(), 200)
         if state == "54000" and _about_an_index(result):
             error: Exception = KeyTooLong(
-                f"the scope and the key are too long together for an index of PostgreSQL: {worded}"
+                f"the scope and the key are too long together for an index of PostgreSQL: {message}"
             )
         else:
-            error = self._worded(state, worded)
+            error = self._error_for(state, message)
         error.__cause__ = psycopg.errors.error_from_result(result)
         return error
 
-    def _worded(self, state: str, said: str) -> Exception:
+    def _error_for(self, state: str, said: str) -> Exception:
         where = self._shown
         if state in ("40001", "40P01", "55P03"):
             return Contention(said)
@@ -357,7 +394,7 @@ class Wire:
         if state in ("22021", "22P05"):
             return InvalidKey(f"PostgreSQL cannot keep this scope or key: {said}")
         if state[:2] in ("", "08") or state in ("57P01", "57P02", "57P03", "57P05", "0A000"):
-            # 0A000: a prepared statement's tables were migrated under it; a new connection prepares anew.
+            # 0A000: the tables of a prepared statement were migrated since; a new connection prepares it again.
             return ConnectionLost(f"the connection to {where} broke: {said}")
         if state == "57014":
             return StoreUnavailable(f"{where} did not finish within {self._timeout:g} s: {said}")
@@ -383,9 +420,14 @@ class _NotPrepared(Exception):
     """The server does not know, or already knows, a prepared statement's name."""
 
 
-def _rows(session: Session, result: PGresult) -> list[Row]:
-    reader = session.rows
-    reader.set_pgresult(result, set_loaders=True, format=_BINARY)
-    rows: list[Row] = reader.load_rows(0, result.ntuples, tuple)
-    reader.set_pgresult(None)
+def _rows(connection: PostgresConnection, result: PGresult) -> list[Row]:
+    loader = connection.loader
+    loader.set_pgresult(result, set_loaders=True, format=_BINARY)
+    rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
+    loader.set_pgresult(None)
     return rows
+
+
+def _named_rows(connection: PostgresConnection, result: PGresult) -> list[NamedRow]:
+    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+    return [dict(zip(names, row, strict=True)) for row in _rows(connection, result)]

@@ -24,18 +24,18 @@ from effectonce.contracts.outbox import (
 )
 
 from .codec import int4, int8, integers, longs, texts, utf8
-from .connection import Param, Row, Statement, Wire
+from .connection import Param, PostgresClient, Row, Statement
 
 _FREED = 10_000  # rows behind parked ones that are due at once
 _NOW = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 
 
 class PostgresOutbox:
-    """See `contracts.OutboxPort`. One `Wire`, and what to send over it."""
+    """See `contracts.OutboxPort`. It has one `PostgresClient`, and one statement in flight at a time."""
 
-    def __init__(self, wire: Wire, table: str, prefix: str) -> None:
+    def __init__(self, client: PostgresClient, table: str, prefix: str) -> None:
         self.table = table
-        self._wire = wire
+        self._client = client
         self._queries = _queries(table, prefix)
         self._inbox = f'"{prefix}_inbox"'.encode()
         self._channel = channel_of(table).encode()
@@ -52,7 +52,7 @@ class PostgresOutbox:
         ]
         if lease.ordered:
             params.append(int8.pack(LOOK_AGAIN))
-        rows = await self._wire.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
+        rows = await self._client.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
         taken = sorted((Outgoing(*row) for row in rows if row[-1] >= 0), key=_seq)
         after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
         return Leased(taken, after, more)
@@ -70,11 +70,11 @@ class PostgresOutbox:
             integers([verdict.refund for verdict in others]),
             texts([verdict.error for verdict in others]),
         ]
-        ((applied,),) = await self._wire.execute(self._queries["settle"], params)
+        ((applied,),) = await self._client.execute(self._queries["settle"], params)
         return int(applied)
 
     async def wait(self, timeout: float) -> bool:
-        return bool(await self._wire.notifications(self._channel, timeout))
+        return bool(await self._client.notifications(self._channel, timeout))
 
     # -- people and upkeep
 
@@ -108,13 +108,13 @@ class PostgresOutbox:
 
     async def check(self) -> None:
         await self._ask("probe")
-        await self._wire.check(self._queries["denied"])
+        await self._client.check(self._queries["denied"])
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._client.close()
 
     async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
-        return await self._wire.execute(self._queries[name], params, prepare=False)
+        return await self._client.execute(self._queries[name], params, prepare=False)
 
 
 def _seq(row: Outgoing) -> int:

@@ -142,7 +142,7 @@ SELECT {columns}, line, created_at, state, due_at, leased_until, owner, error, p
 
 -- name: denied
 -- What this user lacks of the privileges that a relay needs; NULL: nothing.
-SELECT string_agg(privilege || ' on ' || name, ', ')
+SELECT string_agg(privilege || ' on ' || name, ', ') AS lacking
 FROM (VALUES ('{outbox}', 'UPDATE'), ('{outbox}', 'DELETE'), ('{meta}', 'INSERT'), ('{meta}', 'UPDATE'))
      AS needed (name, privilege)
 WHERE NOT has_table_privilege(name, privilege)

@@ -1,169 +1,69 @@
--- What effectonce asks of PostgreSQL. `-- name: x` starts statement x; each is its own transaction.
+-- What effectonce asks of PostgreSQL. `-- name: x` starts statement x; each statement is its own transaction.
+--
+-- A word in braces stands for an expression. The file defines {decision}, {settled}, {record_columns} and
+-- {listed_columns} itself, each under its name; `postgres_statements.py` defines the others:
 --
 -- {records}, {meta}   the two tables
--- {channel}           where settlements that someone waits for are announced
--- {now}               the clock when the expression is evaluated. now() is when the transaction began, and after
---                     a wait for a lock a short lease counted from it would be over already.
--- {announced}         true; on the way it tells those who wait for the record `l` that it was settled
--- {is_locked}         the row `r` is the one that was locked as `l`: the same place, and the same identity, since each
---                     partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be joined
---                     on, so that the way to the row stays its place.
--- {place}             where the record is that the operation `i` is about; {is_placed}: the row `r` is there, and claimed
---                     as the operation `l` says. Whatever has changed it since is at another place.
--- {verdict}           what the record in `r` means to an operation: the expression below
+-- {now}               the server's clock at the moment of evaluation, in microseconds. now() would be the moment at which
+--                     the transaction began: after a wait for a lock, a short lease counted from it would be over already.
+-- {announced}         true; on the way it notifies those who wait for the record `l`
+-- {is_locked}         the row `r` is the one that was locked as `l`: it has the same place (ctid), and the same identity,
+--                     because each partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be
+--                     joined on, so that the plan finds the row by its place.
+-- {place}             the place of the record that the operation `i` names
+-- {is_placed}         the row `r` is at that place, and is claimed by the owner and token of the operation `l`. A row that
+--                     was changed since is at another place.
+-- {exhausted}         the error that is stored when no attempt is left
 --
--- All run in READ COMMITTED. In there a statement reads as of its start, but locks and changes the newest
--- version of a row. Hence, in all of them:
---   * Rows are locked one by one, in the order in which the batch is sorted (LATERAL ... FOR UPDATE can only be
---     a nested loop), so that two batches never wait for each other in a circle.
---   * A locked row is changed by its place (ctid): a join by key became a sequential scan on a young table. A
---     row that a rival changed after this statement began is locked and judged in its newest version, but the
---     UPDATE cannot see that one. Such an operation gets no answer, and is asked again.
+-- All statements run in READ COMMITTED. There a statement reads the rows as they were when it began, but locks and changes
+-- their newest versions. Hence these rules:
+--   * A batch is sorted by (scope, key), and rows are locked one by one in this order (LATERAL ... FOR UPDATE can only be a
+--     nested loop), so that two batches never wait for each other in a circle.
+--   * A locked row is changed by its place: a join by key became a sequential scan on a young table.
+--   * If a rival changed a row after the statement began, the statement locks and judges the newest version, but its
+--     UPDATE does not see that version. Such an operation gets no row, and the client asks again.
 
 
--- name: claim_input
--- Not a statement: what `claim` and `claim_noted` make of their `input`. It stands before all that it refers to.
-fresh AS (
-    {granted}
-    FROM (SELECT i.*, {now} AS now FROM input i) i
-    ON CONFLICT (scope, key) DO NOTHING
-    RETURNING scope, key, token, note
-),
-seen AS MATERIALIZED (
-    SELECT r.*, {verdict} AS verdict
-    FROM (
-        SELECT i.*, {now} AS now, r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at,
-               r.doubt_on_lapse, r.lapsed, r.awaited, r.owner, r.fingerprint, r.result, r.error, r.note
-        FROM input i
-        CROSS JOIN LATERAL (
-            SELECT * FROM {records} r WHERE r.scope = i.scope AND r.key = i.key LIMIT 1
-        ) r
-        WHERE (SELECT count(*) FROM fresh) < cardinality($1)
-          AND NOT EXISTS (SELECT FROM fresh f WHERE f.scope = i.scope AND f.key = i.key)
-    ) r
-),
-locked AS MATERIALIZED (
-    SELECT v.*, CASE
-        WHEN verdict IN ('free', 'lapsed') AND max_attempts > 0 AND attempts >= max_attempts THEN 'exhausted'
-        WHEN verdict IN ('expired', 'free', 'lapsed') THEN 'claimed'
-        WHEN verdict = 'lapsed_in_doubt' THEN 'in_doubt'
-        WHEN verdict = 'in_progress' AND waiting AND NOT awaited THEN 'in_progress'
-        END AS change
-    FROM (
-        SELECT r.*, {verdict} AS verdict
-        FROM (
-            SELECT s.n, s.scope, s.key, s.claimant, s.lease, s.retention, s.max_attempts, s.doubts, s.waiting,
-                   s.fingerprints, s.brought, {now} AS now, r.*
-            FROM seen s
-            CROSS JOIN LATERAL (
-                SELECT r.ctid AS place, r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at,
-                       r.doubt_on_lapse, r.lapsed, r.awaited, r.owner, r.fingerprint, r.result, r.error, r.note
-                FROM {records} r WHERE r.scope = s.scope AND r.key = s.key FOR UPDATE
-            ) r
-            WHERE s.verdict IN ('expired', 'free', 'lapsed', 'lapsed_in_doubt')
-               OR (s.verdict = 'in_progress' AND s.waiting AND NOT s.awaited)
-        ) r
-    ) v
-),
-changed AS (
-    UPDATE {records} r SET
-        state = CASE l.change WHEN 'exhausted' THEN 'failed' WHEN 'in_progress' THEN r.state ELSE l.change END,
-        attention = CASE l.change
-            WHEN 'claimed' THEN CASE
-                WHEN l.doubts THEN 'lapse'
-                WHEN l.brought IS NOT NULL OR (r.note IS NOT NULL AND l.verdict <> 'expired') THEN 'noted' END
-            WHEN 'exhausted' THEN 'failed' WHEN 'in_doubt' THEN 'in_doubt' ELSE r.attention END,
-        token = CASE l.change WHEN 'claimed' THEN greatest(r.token + 1, l.now) ELSE r.token END,
-        attempts = CASE WHEN l.change <> 'claimed' THEN r.attempts WHEN l.verdict = 'expired' THEN 1
-                        ELSE r.attempts + 1 END,
-        generation = CASE l.verdict WHEN 'expired' THEN 0 ELSE r.generation END,
-        created_at = CASE l.verdict WHEN 'expired' THEN l.now ELSE r.created_at END,
-        changed_at = CASE l.change WHEN 'in_progress' THEN r.changed_at ELSE l.now END,
-        lease_until = CASE l.change WHEN 'claimed' THEN l.now + l.lease ELSE r.lease_until END,
-        expires_at = CASE l.change
-            WHEN 'claimed' THEN CASE WHEN NOT l.doubts THEN l.now + l.lease + l.retention END
-            WHEN 'exhausted' THEN l.now + l.retention ELSE r.expires_at END,
-        expires_minute = CASE
-            WHEN l.change = 'exhausted' OR (l.change = 'claimed' AND NOT l.doubts)
-            THEN (l.now + l.retention) / 60000000
-            WHEN l.change <> 'claimed' THEN r.expires_minute END,
-        doubt_on_lapse = CASE l.change WHEN 'claimed' THEN l.doubts ELSE r.doubt_on_lapse END,
-        lapsed = CASE l.change WHEN 'claimed' THEN l.verdict = 'lapsed' ELSE r.lapsed END,
-        awaited = r.awaited OR l.change = 'in_progress',
-        owner = CASE l.change WHEN 'claimed' THEN l.claimant ELSE r.owner END,
-        fingerprint = CASE
-            WHEN l.change <> 'claimed' THEN r.fingerprint
-            WHEN l.fingerprints <> '' THEN substring(l.fingerprints FROM 1 FOR 33)
-            WHEN l.verdict <> 'expired' THEN r.fingerprint END,
-        result = NULL,
-        error = CASE l.change WHEN 'exhausted' THEN {exhausted}::bytea END,
-        note = CASE WHEN l.change <> 'claimed' THEN r.note WHEN l.verdict = 'expired' THEN l.brought
-                    ELSE coalesce(r.note, l.brought) END
-    FROM locked l
-    WHERE {is_locked} AND l.change IS NOT NULL
-    RETURNING l.n, l.change, r.token, r.attempts, r.generation, r.lapsed, r.lease_until - l.now AS remains, r.error,
-              r.note
-)
-SELECT i.n, 'claimed' AS answer, f.token, 1 AS attempts, 0 AS generation, false AS lapsed, NULL::bigint AS remains,
-       NULL::bytea AS result, NULL::bytea AS error, f.note
-FROM fresh f JOIN input i ON i.scope = f.scope AND i.key = f.key
-UNION ALL
-SELECT n, verdict, token, attempts, generation, lapsed, lease_until - now, result, error, note
-FROM seen
-WHERE verdict IN ('mismatch', 'claimed', 'done', 'failed', 'in_doubt')
-   OR (verdict = 'in_progress' AND (awaited OR NOT waiting))
-UNION ALL
-SELECT n, verdict, token, attempts, generation, lapsed, lease_until - now, result, error, note
-FROM locked
-WHERE change IS NULL
-UNION ALL
-SELECT n, change, token, attempts, generation, lapsed, remains, NULL, error, note
-FROM changed
-
-
--- name: granted
--- Not a statement: the row of a claim that meets no record.
-INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
-                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
-SELECT scope, key, 'claimed', CASE WHEN doubts THEN 'lapse' WHEN brought IS NOT NULL THEN 'noted' END, now, 1, 0,
-       now, now, now + lease,
-       CASE WHEN NOT doubts THEN now + lease + retention END,
-       CASE WHEN NOT doubts THEN (now + retention) / 60000000 END,
-       doubts, claimant, nullif(substring(fingerprints FROM 1 FOR 33), ''), brought
-
-
--- name: verdict
--- An expression, not a statement. `r` has the columns of the record (NULL: there is none), and `now`,
--- `claimant` and `fingerprints` of the operation. These are the steps of `contracts.Port.run`.
+-- name: decision
+-- An expression, not a statement: what a claim makes of the record `r`, by the steps of `contracts.Port.run`. `r` has the
+-- columns of the record (all NULL: there is none), the operation's `claimant`, `fingerprints`, `max_attempts` and
+-- `waiting`, and `now`.
+--
+-- These decisions change the record: take_expired, take_free and take_lapsed grant the claim, exhaust ends the record
+-- because no attempt is left, lapse moves it to in_doubt, flag notes that someone waits. The others only answer.
 CASE
     WHEN r.state IS NULL THEN 'absent'
-    WHEN r.expires_at <= r.now THEN 'expired'
+    WHEN r.expires_at <= r.now THEN 'take_expired'
+    -- A fingerprint is 33 bytes, and so is each entry of the list that it must be in.
     WHEN r.fingerprints <> '' AND (position(r.fingerprint IN r.fingerprints) - 1) % 33 <> 0 THEN 'mismatch'
-    WHEN r.state <> 'claimed' THEN r.state
-    WHEN r.owner = r.claimant THEN 'claimed'
-    WHEN r.now < r.lease_until THEN 'in_progress'
-    WHEN r.doubt_on_lapse THEN 'lapsed_in_doubt'
-    ELSE 'lapsed'
+    WHEN r.state IN ('done', 'failed', 'in_doubt') THEN r.state
+    WHEN r.state = 'claimed' AND r.owner = r.claimant THEN 'claimed'
+    WHEN r.state = 'claimed' AND r.now < r.lease_until THEN
+        CASE WHEN r.waiting AND NOT r.awaited THEN 'flag' ELSE 'in_progress' END
+    WHEN r.state = 'claimed' AND r.doubt_on_lapse THEN 'lapse'
+    WHEN r.max_attempts > 0 AND r.attempts >= r.max_attempts THEN 'exhaust'
+    WHEN r.state = 'claimed' THEN 'take_lapsed'
+    ELSE 'take_free'
 END
 
 
+-- name: insert_claims
+-- Not a statement: the new records of the claims `i`, granted at `i.now`. A FROM follows it.
+INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
+                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
+SELECT i.scope, i.key, 'claimed', CASE WHEN i.doubts THEN 'lapse' WHEN i.brought IS NOT NULL THEN 'noted' END,
+       i.now, 1, 0, i.now, i.now, i.now + i.lease,
+       CASE WHEN NOT i.doubts THEN i.now + i.lease + i.retention END,
+       CASE WHEN NOT i.doubts THEN (i.now + i.retention) / 60000000 END,
+       i.doubts, i.claimant, nullif(substring(i.fingerprints FROM 1 FOR 33), ''), i.brought
+
+
 -- name: claim
--- Absent records are inserted first: that is nearly all of them, and then `seen` and all after it stay empty.
--- Only the others are looked up, and answered without a write where they are finished, in doubt or in progress.
--- Inserts come before locks in every claim: whoever waits for an insert holds no lock that others wait for.
--- No answer: lost to an insert that cannot be seen yet, or the record was deleted or changed meanwhile.
-WITH input AS MATERIALIZED (
-    SELECT i.*, NULL::bytea AS brought
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
-                $8::boolean[], $9::bytea[])
-        WITH ORDINALITY
-        AS i (scope, key, claimant, lease, retention, max_attempts, doubts, waiting, fingerprints, n)
-),
-{claim_input}
-
-
--- name: claim_noted
--- The same for claims of which some bring a note.
+-- Insert the records that are absent, which is nearly all of them; read those that exist, without a lock or a write. One
+-- round trip for new keys and for duplicates alike.
+--
+-- A row whose decision changes the record: ask `claim_existing`. No row: a rival's insert was committed after this
+-- statement began, or the record was deleted meanwhile; ask again.
 WITH input AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
@@ -171,67 +71,209 @@ WITH input AS MATERIALIZED (
         WITH ORDINALITY
         AS i (scope, key, claimant, lease, retention, max_attempts, doubts, waiting, fingerprints, brought, n)
 ),
-{claim_input}
-
-
--- name: claim_fresh
--- As `fresh` in `claim`, which costs the server half as much again before it has done anything. No answer: ask `claim`.
-{granted}
+inserted AS (
+    {insert_claims}
+    FROM (SELECT i.*, {now} AS now FROM input i) i
+    ON CONFLICT (scope, key) DO NOTHING
+    RETURNING scope, key, token
+)
+SELECT i.n, 'claimed' AS decision, c.token, 1 AS attempts, 0 AS generation, false AS lapsed, NULL::bigint AS remains,
+       NULL::bytea AS result, NULL::bytea AS error, i.brought AS note
+FROM inserted c JOIN input i ON i.scope = c.scope AND i.key = c.key
+UNION ALL
+SELECT r.n, {decision}, r.token, r.attempts, r.generation, r.lapsed, r.lease_until - r.now, r.result, r.error, r.note
 FROM (
-    SELECT *, {now} AS now
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::boolean[], $7::bytea[], $8::bytea[])
-        AS i (scope, key, claimant, lease, retention, doubts, fingerprints, brought)
-) i
-ON CONFLICT (scope, key) DO NOTHING
-RETURNING scope, key, owner, token
-
-
--- name: claim_alone
--- One claim that nobody waits for, by itself: what a program sends that does one thing at a time. It is as `claim_fresh`
--- for one. No answer: ask `seen_alone`.
-INSERT INTO {records} (scope, key, state, attention, token, attempts, generation, created_at, changed_at,
-                       lease_until, expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, note)
-SELECT $1::text, $2::text, 'claimed', CASE WHEN $6::boolean THEN 'lapse' WHEN $8::bytea IS NOT NULL THEN 'noted' END,
-       now, 1, 0, now, now, now + $4::bigint,
-       CASE WHEN NOT $6::boolean THEN now + $4::bigint + $5::bigint END,
-       CASE WHEN NOT $6::boolean THEN (now + $5::bigint) / 60000000 END,
-       $6::boolean, $3::bytea, nullif(substring($7::bytea FROM 1 FOR 33), ''), $8::bytea
-FROM (SELECT {now} AS now) n
-ON CONFLICT (scope, key) DO NOTHING
-RETURNING token
-
-
--- name: seen_alone
--- What the record is that `claim_alone` has met, as `seen` in `claim`. Where that calls for a change: ask `claim`.
-SELECT 1::bigint AS n, {verdict} AS answer, r.token, r.attempts, r.generation, r.lapsed,
-       r.lease_until - r.now AS remains, r.result, r.error, r.note
-FROM (
-    SELECT r.*, $3::bytea AS claimant, $4::bytea AS fingerprints, {now} AS now
-    FROM {records} r WHERE r.scope = $1::text AND r.key = $2::text
+    SELECT i.n, i.claimant, i.max_attempts, i.waiting, i.fingerprints, {now} AS now, r.*
+    FROM input i
+    CROSS JOIN LATERAL (
+        SELECT r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at, r.doubt_on_lapse, r.lapsed,
+               r.awaited, r.owner, r.fingerprint, r.result, r.error, r.note
+        FROM {records} r WHERE r.scope = i.scope AND r.key = i.key LIMIT 1
+    ) r
+    WHERE (SELECT count(*) FROM inserted) < cardinality($1)
+      AND NOT EXISTS (SELECT FROM inserted c WHERE c.scope = i.scope AND c.key = i.key)
 ) r
 
 
+-- name: claim_one
+-- `claim` for a program that does one thing at a time.
+WITH inserted AS (
+    {insert_claims}
+    FROM (
+        SELECT $1::text AS scope, $2::text AS key, $3::bytea AS claimant, $4::bigint AS lease, $5::bigint AS retention,
+               $7::boolean AS doubts, $9::bytea AS fingerprints, $10::bytea AS brought, {now} AS now
+    ) i
+    ON CONFLICT (scope, key) DO NOTHING
+    RETURNING token
+)
+SELECT 1::bigint AS n, 'claimed' AS decision, token, 1 AS attempts, 0 AS generation, false AS lapsed,
+       NULL::bigint AS remains, NULL::bytea AS result, NULL::bytea AS error, $10::bytea AS note
+FROM inserted
+UNION ALL
+SELECT 1, {decision}, r.token, r.attempts, r.generation, r.lapsed, r.lease_until - r.now, r.result, r.error, r.note
+FROM (
+    SELECT $3::bytea AS claimant, $6::integer AS max_attempts, $8::boolean AS waiting, $9::bytea AS fingerprints,
+           {now} AS now, r.*
+    FROM {records} r
+    WHERE r.scope = $1::text AND r.key = $2::text AND NOT EXISTS (SELECT FROM inserted)
+) r
+
+
+-- name: claim_existing
+-- Lock the records, decide again, and make the change. No row: the record was deleted, or changed after this statement
+-- began; ask `claim`.
+WITH locked AS MATERIALIZED (
+    SELECT i.*, {now} AS now, r.*
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
+                $8::boolean[], $9::bytea[], $10::bytea[])
+        WITH ORDINALITY
+        AS i (scope, key, claimant, lease, retention, max_attempts, doubts, waiting, fingerprints, brought, n)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS place, r.state, r.token, r.attempts, r.generation, r.lease_until, r.expires_at,
+               r.doubt_on_lapse, r.lapsed, r.awaited, r.owner, r.fingerprint, r.result, r.error, r.note
+        FROM {records} r WHERE r.scope = i.scope AND r.key = i.key FOR UPDATE
+    ) r
+),
+decided AS MATERIALIZED (
+    SELECT r.*, {decision} AS decision FROM locked r
+),
+taken AS (
+    UPDATE {records} r SET
+        state = 'claimed',
+        attention = CASE
+            WHEN l.doubts THEN 'lapse'
+            WHEN l.brought IS NOT NULL OR (r.note IS NOT NULL AND l.decision <> 'take_expired') THEN 'noted' END,
+        token = greatest(r.token + 1, l.now),
+        attempts = CASE l.decision WHEN 'take_expired' THEN 1 ELSE r.attempts + 1 END,
+        generation = CASE l.decision WHEN 'take_expired' THEN 0 ELSE r.generation END,
+        created_at = CASE l.decision WHEN 'take_expired' THEN l.now ELSE r.created_at END,
+        changed_at = l.now,
+        lease_until = l.now + l.lease,
+        expires_at = CASE WHEN NOT l.doubts THEN l.now + l.lease + l.retention END,
+        expires_minute = CASE WHEN NOT l.doubts THEN (l.now + l.retention) / 60000000 END,
+        doubt_on_lapse = l.doubts,
+        lapsed = l.decision = 'take_lapsed',
+        owner = l.claimant,
+        fingerprint = CASE
+            WHEN l.fingerprints <> '' THEN substring(l.fingerprints FROM 1 FOR 33)
+            WHEN l.decision <> 'take_expired' THEN r.fingerprint END,
+        result = NULL,
+        error = NULL,
+        note = CASE l.decision WHEN 'take_expired' THEN l.brought ELSE coalesce(r.note, l.brought) END
+    FROM decided l
+    WHERE {is_locked} AND l.decision IN ('take_expired', 'take_free', 'take_lapsed')
+    RETURNING l.n, 'claimed' AS decision, r.token, r.attempts, r.generation, r.lapsed, NULL::bigint AS remains,
+              NULL::bytea AS result, NULL::bytea AS error, r.note
+),
+ended AS (
+    UPDATE {records} r SET
+        state = CASE l.decision WHEN 'exhaust' THEN 'failed' ELSE 'in_doubt' END,
+        attention = CASE l.decision WHEN 'exhaust' THEN 'failed' ELSE 'in_doubt' END,
+        changed_at = l.now,
+        expires_at = CASE l.decision WHEN 'exhaust' THEN l.now + l.retention END,
+        expires_minute = CASE l.decision WHEN 'exhaust' THEN (l.now + l.retention) / 60000000 END,
+        result = NULL,
+        error = CASE l.decision WHEN 'exhaust' THEN {exhausted}::bytea END
+    FROM decided l
+    WHERE {is_locked} AND l.decision IN ('exhaust', 'lapse')
+    RETURNING l.n, r.state AS decision, r.token, r.attempts, r.generation, r.lapsed, NULL::bigint AS remains,
+              NULL::bytea AS result, r.error, r.note
+),
+flagged AS (
+    UPDATE {records} r SET awaited = true
+    FROM decided l
+    WHERE {is_locked} AND l.decision = 'flag'
+    RETURNING l.n, 'in_progress' AS decision, r.token, r.attempts, r.generation, r.lapsed,
+              r.lease_until - l.now AS remains, NULL::bytea AS result, NULL::bytea AS error, r.note
+)
+SELECT n, decision, token, attempts, generation, lapsed, lease_until - now AS remains, result, error, note
+FROM decided
+WHERE decision IN ('mismatch', 'claimed', 'done', 'failed', 'in_doubt', 'in_progress')
+UNION ALL SELECT * FROM taken
+UNION ALL SELECT * FROM ended
+UNION ALL SELECT * FROM flagged
+
+
 -- name: look
--- What a claim would be answered, without a claim. Every operation gets its row.
-SELECT r.n, {verdict} AS answer, r.token, r.attempts, r.generation, false AS lapsed,
+-- What a claim would decide, without a claim. Every operation gets its row.
+SELECT r.n, {decision} AS decision, r.token, r.attempts, r.generation, false AS lapsed,
        r.lease_until - r.now AS remains, r.result, r.error, NULL::bytea AS note
 FROM (
-    SELECT i.n, ''::bytea AS claimant, i.fingerprints, {now} AS now, r.state, r.token, r.attempts, r.generation,
-           r.lease_until, r.expires_at, r.doubt_on_lapse, r.owner, r.fingerprint, r.result, r.error
+    SELECT i.n, ''::bytea AS claimant, i.fingerprints, 0 AS max_attempts, false AS waiting, {now} AS now, r.state, r.token,
+           r.attempts, r.generation, r.lease_until, r.expires_at, r.doubt_on_lapse, r.awaited, r.owner, r.fingerprint,
+           r.result, r.error
     FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS i (scope, key, fingerprints, n)
     LEFT JOIN LATERAL (SELECT * FROM {records} r WHERE r.scope = i.scope AND r.key = i.key LIMIT 1) r ON true
 ) r
 
 
+-- name: settled
+-- Not a statement: what the operation `l` makes of its record `r`. A note and a renewal leave it claimed: a note has the
+-- state `claimed`, a renewal also a lease. A renewal leaves expires_minute: it may be early, never late.
+state = l.state,
+attention = CASE l.state
+    WHEN 'done' THEN NULL
+    WHEN 'claimed' THEN coalesce(r.attention, CASE WHEN l.note IS NOT NULL THEN 'noted' END)
+    ELSE l.state END,
+attempts = r.attempts - l.refund::integer,
+changed_at = CASE WHEN l.lease IS NULL THEN l.now ELSE r.changed_at END,
+lease_until = coalesce(l.now + l.lease, r.lease_until),
+expires_at = CASE
+    WHEN l.lease IS NOT NULL THEN CASE WHEN NOT r.doubt_on_lapse THEN l.now + l.lease + l.retention END
+    WHEN l.state = 'claimed' THEN r.expires_at
+    WHEN l.state <> 'in_doubt' THEN l.now + l.retention END,
+expires_minute = CASE
+    WHEN l.state = 'claimed' THEN r.expires_minute
+    WHEN l.state <> 'in_doubt' THEN (l.now + l.retention) / 60000000 END,
+awaited = r.awaited AND l.state = 'claimed',
+result = l.result,
+error = l.error,
+note = coalesce(l.note, r.note)
+
+
 -- name: settle
--- Where it is claimed by this owner with this token (done: also in doubt under them), end it; or, with state
--- `claimed`, only write its note. An operation without a row is refused; `applied` is NULL where it is to be asked again.
+-- The settlements, notes and renewals of records that are claimed as they should be and that nobody waits for: nearly
+-- all. A record is found by its key and changed by its place, without a lock before, which
+-- saves a sixth of the server's time for a batch of 100. No row: ask `settle_locked`, which also says why.
+UPDATE {records} r SET
+    {settled}
+FROM (
+    SELECT i.*, {now} AS now, {place} AS place
+    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
+                $9::boolean[], $10::bytea[], $11::bigint[])
+        WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, lease, n)
+) l
+WHERE {is_placed} AND (l.state = 'claimed' OR NOT r.awaited)
+RETURNING l.n
+
+
+-- name: settle_one
+-- `settle` for a program that does one thing at a time, and, with $12, for the caller's own transaction: that one also
+-- ends what someone waits for, or what is in doubt, and whoever waits polls. What a rival changes meanwhile is judged
+-- again in its newest version. No row: refused, or ask `settle_locked`.
+UPDATE {records} r SET
+    {settled}
+FROM (
+    SELECT $5::text AS state, $6::bigint AS retention, $7::bytea AS result, $8::bytea AS error, $9::boolean AS refund,
+           $10::bytea AS note, $11::bigint AS lease, {now} AS now
+) l
+WHERE r.scope = $1::text AND r.key = $2::text AND r.owner = $3::bytea AND r.token = $4::bigint
+  AND (r.expires_at IS NULL OR r.expires_at > l.now)
+  AND CASE WHEN $12::boolean THEN r.state IN ('claimed', 'in_doubt')
+           ELSE r.state = 'claimed' AND (l.state = 'claimed' OR NOT r.awaited) END
+RETURNING 1::bigint AS n
+
+
+-- name: settle_locked
+-- Every settlement, note and renewal, with its reply. It is applied where the record is claimed by this owner with this
+-- token (done: also in doubt under them). `applied` is also true where this very settlement was applied before: its reply
+-- was lost. It is NULL where a rival changed the record after this statement began: ask again. No row: refused.
 WITH locked AS MATERIALIZED (
     SELECT i.*, r.place, r.awaited, {now} AS now,
            r.was = 'claimed' OR (r.was = 'in_doubt' AND i.state = 'done') AS open, r.was, r.expires_at
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
-                $9::boolean[], $10::bytea[])
-        WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, n)
+                $9::boolean[], $10::bytea[], $11::bigint[])
+        WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, lease, n)
     CROSS JOIN LATERAL (
         SELECT r.ctid AS place, r.state AS was, r.awaited, r.expires_at
         FROM {records} r
@@ -253,116 +295,15 @@ FROM locked l
 WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n))
 
 
--- name: settle_claimed
--- As `settle`, of records that are claimed as they should be and that nobody waits for: nearly all. A record is found by
--- its key and changed by its place, without a lock before. No answer: ask `settle`, which also says why.
-UPDATE {records} r SET
-    {settled}
-FROM (
-    SELECT i.*, {now} AS now, {place} AS place
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[], $8::bytea[],
-                $9::boolean[], $10::bytea[])
-        WITH ORDINALITY AS i (scope, key, owner, token, state, retention, result, error, refund, note, n)
-) l
-WHERE {is_placed} AND (l.state = 'claimed' OR NOT r.awaited)
-RETURNING l.n
-
-
--- name: note_claimed
--- The same where all are notes.
-UPDATE {records} r SET note = l.note, changed_at = l.now, attention = coalesce(r.attention, 'noted')
-FROM (
-    SELECT i.*, {now} AS now, {place} AS place
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bytea[])
-        WITH ORDINALITY AS i (scope, key, owner, token, note, n)
-) l
-WHERE {is_placed}
-RETURNING l.n
-
-
--- name: settled
--- Not a statement: what the settlement `l` makes of its record `r`; with state `claimed` it is a note.
-state = l.state,
-attention = CASE l.state WHEN 'done' THEN NULL WHEN 'claimed' THEN coalesce(r.attention, 'noted') ELSE l.state END,
-attempts = r.attempts - l.refund::integer,
-changed_at = l.now,
-expires_at = CASE l.state WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE l.now + l.retention END,
-expires_minute = CASE l.state WHEN 'claimed' THEN r.expires_minute WHEN 'in_doubt' THEN NULL
-                              ELSE (l.now + l.retention) / 60000000 END,
-awaited = r.awaited AND l.state = 'claimed',
-result = l.result,
-error = l.error,
-note = coalesce(l.note, r.note)
-
-
--- name: settle_alone
--- One settlement by itself, of a record that nobody waits for. What a rival changes meanwhile is judged again in its
--- newest version. No answer: ask `settle`, which also says why.
-UPDATE {records} SET
-    state = $5::text, attention = nullif($5::text, 'done'), attempts = attempts - $9::boolean::integer,
-    changed_at = {now},
-    expires_at = CASE WHEN $5::text <> 'in_doubt' THEN {now} + $6::bigint END,
-    expires_minute = CASE WHEN $5::text <> 'in_doubt' THEN ({now} + $6::bigint) / 60000000 END,
-    result = $7::bytea, error = $8::bytea, note = coalesce($10::bytea, note)
-WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
-  AND state = 'claimed' AND NOT awaited AND (expires_at IS NULL OR expires_at > {now})
-RETURNING true
-
-
--- name: complete
--- A settlement to done that the caller's own transaction makes.
-UPDATE {records} SET
-    state = 'done', attention = NULL, changed_at = {now}, expires_at = {now} + $5::bigint,
-    expires_minute = ({now} + $5::bigint) / 60000000, awaited = false, result = $6::bytea, error = NULL
-WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
-  AND state IN ('claimed', 'in_doubt') AND (expires_at IS NULL OR expires_at > {now})
-RETURNING 1
-
-
--- name: note_alone
--- One note by itself, as `settle_alone`.
-UPDATE {records} SET note = $5::bytea, changed_at = {now}, attention = coalesce(attention, 'noted')
-WHERE scope = $1::text AND key = $2::text AND owner = $3::bytea AND token = $4::bigint
-  AND state = 'claimed' AND (expires_at IS NULL OR expires_at > {now})
-RETURNING true
-
-
--- name: renew
--- expires_minute stays: it may be early, never late.
-WITH locked AS MATERIALIZED (
-    SELECT i.*, r.place, r.expires_at, {now} AS now
-    FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[])
-        WITH ORDINALITY AS i (scope, key, owner, token, lease, retention, n)
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.expires_at
-        FROM {records} r
-        WHERE r.scope = i.scope AND r.key = i.key AND r.owner = i.owner AND r.token = i.token AND r.state = 'claimed'
-        FOR UPDATE
-    ) r
-),
-changed AS (
-    UPDATE {records} r SET
-        lease_until = l.now + l.lease,
-        expires_at = CASE WHEN NOT r.doubt_on_lapse THEN l.now + l.lease + l.retention END
-    FROM locked l
-    WHERE {is_locked} AND (l.expires_at IS NULL OR l.expires_at > l.now)
-    RETURNING l.n
-)
-SELECT n, true AS applied FROM changed
-UNION ALL
-SELECT n, NULL
-FROM locked l
-WHERE (expires_at IS NULL OR expires_at > now) AND NOT EXISTS (SELECT FROM changed c WHERE c.n = l.n)
-
-
 -- name: remember
--- As `claim`, with one end: done. No answer: ask again.
+-- A success that was not claimed, recorded wherever a claim would be granted. As in `claim`, absent records are inserted
+-- first; the others are locked only where they are to be changed. No row: ask again.
 WITH input AS MATERIALIZED (
-    SELECT i.*, ''::bytea AS claimant
+    SELECT i.*, ''::bytea AS claimant, 0 AS max_attempts, false AS waiting
     FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::bytea[])
         WITH ORDINALITY AS i (scope, key, retention, fingerprints, memory, n)
 ),
-fresh AS (
+inserted AS (
     INSERT INTO {records} (scope, key, state, token, attempts, generation, created_at, changed_at,
                            expires_at, expires_minute, doubt_on_lapse, owner, fingerprint, result)
     SELECT scope, key, 'done', now, 0, 0, now, now, now + retention, (now + retention) / 60000000, false, '',
@@ -372,28 +313,30 @@ fresh AS (
     RETURNING scope, key
 ),
 seen AS MATERIALIZED (
-    SELECT r.*, {verdict} AS verdict
+    SELECT r.*, {decision} AS decision
     FROM (
-        SELECT i.*, {now} AS now, r.state, r.lease_until, r.expires_at, r.doubt_on_lapse, r.owner, r.fingerprint
+        SELECT i.*, {now} AS now, r.state, r.attempts, r.lease_until, r.expires_at, r.doubt_on_lapse, r.awaited,
+               r.owner, r.fingerprint
         FROM input i
         CROSS JOIN LATERAL (
             SELECT * FROM {records} r WHERE r.scope = i.scope AND r.key = i.key LIMIT 1
         ) r
-        WHERE (SELECT count(*) FROM fresh) < cardinality($1)
-          AND NOT EXISTS (SELECT FROM fresh f WHERE f.scope = i.scope AND f.key = i.key)
+        WHERE (SELECT count(*) FROM inserted) < cardinality($1)
+          AND NOT EXISTS (SELECT FROM inserted c WHERE c.scope = i.scope AND c.key = i.key)
     ) r
 ),
 locked AS MATERIALIZED (
-    SELECT r.*, {verdict} AS verdict
+    SELECT r.*, {decision} AS decision
     FROM (
-        SELECT s.n, s.scope, s.key, s.claimant, s.retention, s.fingerprints, s.memory, {now} AS now, r.*
+        SELECT s.n, s.scope, s.key, s.claimant, s.max_attempts, s.waiting, s.retention, s.fingerprints, s.memory,
+               {now} AS now, r.*
         FROM seen s
         CROSS JOIN LATERAL (
-            SELECT r.ctid AS place, r.state, r.lease_until, r.expires_at, r.doubt_on_lapse, r.awaited, r.owner,
-                   r.fingerprint
+            SELECT r.ctid AS place, r.state, r.attempts, r.lease_until, r.expires_at, r.doubt_on_lapse, r.awaited,
+                   r.owner, r.fingerprint
             FROM {records} r WHERE r.scope = s.scope AND r.key = s.key FOR UPDATE
         ) r
-        WHERE s.verdict IN ('expired', 'free', 'lapsed')
+        WHERE s.decision IN ('take_expired', 'take_free', 'take_lapsed')
     ) r
 ),
 changed AS (
@@ -401,9 +344,9 @@ changed AS (
         state = 'done',
         attention = NULL,
         token = greatest(r.token + 1, l.now),
-        attempts = CASE l.verdict WHEN 'expired' THEN 0 ELSE r.attempts END,
-        generation = CASE l.verdict WHEN 'expired' THEN 0 ELSE r.generation END,
-        created_at = CASE l.verdict WHEN 'expired' THEN l.now ELSE r.created_at END,
+        attempts = CASE l.decision WHEN 'take_expired' THEN 0 ELSE r.attempts END,
+        generation = CASE l.decision WHEN 'take_expired' THEN 0 ELSE r.generation END,
+        created_at = CASE l.decision WHEN 'take_expired' THEN l.now ELSE r.created_at END,
         changed_at = l.now,
         lease_until = NULL,
         expires_at = l.now + l.retention,
@@ -416,32 +359,42 @@ changed AS (
         error = NULL,
         note = NULL
     FROM locked l
-    WHERE {is_locked} AND l.verdict IN ('expired', 'free', 'lapsed')
+    WHERE {is_locked} AND l.decision IN ('take_expired', 'take_free', 'take_lapsed')
     RETURNING l.n, l.scope, l.key, l.awaited
 )
 SELECT i.n, true AS applied
-FROM fresh f JOIN input i ON i.scope = f.scope AND i.key = f.key
+FROM inserted c JOIN input i ON i.scope = c.scope AND i.key = c.key
 UNION ALL
-SELECT n, verdict = 'done' FROM seen WHERE verdict NOT IN ('expired', 'free', 'lapsed')
+SELECT n, decision = 'done' FROM seen WHERE decision NOT IN ('take_expired', 'take_free', 'take_lapsed')
 UNION ALL
-SELECT n, verdict = 'done' FROM locked WHERE verdict NOT IN ('expired', 'free', 'lapsed')
+SELECT n, decision = 'done' FROM locked WHERE decision NOT IN ('take_expired', 'take_free', 'take_lapsed')
 UNION ALL
 SELECT n, {announced} FROM changed l
 
 
+-- name: record_columns
+-- Not a statement: a record as people see it.
+r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
+r.expires_at, r.owner, r.fingerprint, r.result, r.error, r.note
+
+
+-- name: listed_columns
+-- Not a statement: the same for a list. A record that is not `wanted` was only passed over, and comes without its values.
+r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
+r.expires_at, r.owner, r.fingerprint, CASE WHEN r.wanted THEN r.result END AS result,
+CASE WHEN r.wanted THEN r.error END AS error, CASE WHEN r.wanted THEN r.note END AS note, r.wanted
+
+
 -- name: get
-SELECT r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at,
-       r.lease_until, r.expires_at, r.owner, r.fingerprint, r.result, r.error, r.note
+SELECT {record_columns}
 FROM {records} r
 WHERE r.scope = $1::text AND r.key = $2::text AND (r.expires_at IS NULL OR r.expires_at > {now})
 
 
 -- name: list
 -- The next $5 records after ($3, $4) by primary key, of the scope $1 or (NULL) of all. Those that have expired, or
--- are in another state than $2 (NULL: any), come without their values: they are work done, not results.
-SELECT r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at,
-       r.lease_until, r.expires_at, r.owner, r.fingerprint, CASE WHEN r.wanted THEN r.result END,
-       CASE WHEN r.wanted THEN r.error END, CASE WHEN r.wanted THEN r.note END, r.wanted
+-- are in another state than $2 (NULL: any), are not wanted: they are passed over.
+SELECT {listed_columns}
 FROM (
     SELECT r.*, (r.expires_at IS NULL OR r.expires_at > {now}) AND ($2::text IS NULL OR r.state = $2) AS wanted
     FROM {records} r
@@ -454,9 +407,7 @@ ORDER BY r.scope, r.key
 
 -- name: list_attention
 -- The same for a state that is found by `attention`.
-SELECT r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at,
-       r.lease_until, r.expires_at, r.owner, r.fingerprint, CASE WHEN r.wanted THEN r.result END,
-       CASE WHEN r.wanted THEN r.error END, CASE WHEN r.wanted THEN r.note END, r.wanted
+SELECT {listed_columns}
 FROM (
     SELECT r.*, (r.expires_at IS NULL OR r.expires_at > {now}) AS wanted
     FROM {records} r
@@ -469,9 +420,7 @@ ORDER BY r.scope, r.key
 
 -- name: list_unfinished
 -- The same for claimed and free records with a note: three walks through `attention`, merged.
-SELECT r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at,
-       r.lease_until, r.expires_at, r.owner, r.fingerprint, CASE WHEN r.wanted THEN r.result END,
-       CASE WHEN r.wanted THEN r.error END, CASE WHEN r.wanted THEN r.note END, r.wanted
+SELECT {listed_columns}
 FROM (
     SELECT r.*, r.note IS NOT NULL AND (r.expires_at IS NULL OR r.expires_at > {now}) AS wanted
     FROM unnest(ARRAY['free', 'lapse', 'noted']) AS a (attention)
@@ -500,7 +449,7 @@ WITH scanned AS MATERIALIZED (
     ORDER BY expires_minute DESC
     LIMIT $2::integer
 )
-SELECT state, count(*), NULL::bigint
+SELECT state, count(*) AS count, NULL::bigint AS least
 FROM scanned
 WHERE attention IS NULL AND expires_at > {now}
 GROUP BY state
@@ -635,40 +584,43 @@ done AS (
     FROM (SELECT name FROM {meta} WHERE name = 'swept_at' FOR UPDATE SKIP LOCKED) s
     WHERE m.name = s.name AND NOT (SELECT more FROM rest)
 )
-SELECT (SELECT count(*) FROM deleted), (SELECT count(*) FROM moved l WHERE {announced}), (SELECT more FROM rest)
+SELECT (SELECT count(*) FROM deleted) AS deleted, (SELECT count(*) FROM moved l WHERE {announced}) AS lapsed,
+       (SELECT more FROM rest) AS more
 
 
 -- name: now
-SELECT {now}
+SELECT {now} AS now
 
 
 -- name: version
-SELECT max(value) FILTER (WHERE name = 'schema'), max(value) FILTER (WHERE name = 'oldest') FROM {meta}
+SELECT max(value) FILTER (WHERE name = 'schema') AS found, max(value) FILTER (WHERE name = 'oldest') AS oldest
+FROM {meta}
 
 
 -- name: durability
 -- Whether nothing may be written, or commits may be lost: to a power cut, to a crash, to the emptying of tables that are
 -- not in the log.
-SELECT current_setting('transaction_read_only') = 'on',
-       current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
+SELECT current_setting('transaction_read_only') = 'on' AS read_only,
+       current_setting('fsync') = 'off' AS unsynced,
+       current_setting('synchronous_commit') = 'off' AS answers_early,
        (SELECT string_agg(oid::regclass::text, ', ')
         FROM pg_class
         WHERE relpersistence = 'u'
           AND oid IN (SELECT to_regclass('{records}') UNION ALL SELECT to_regclass('{meta}')
-                      UNION ALL SELECT relid FROM pg_partition_tree(to_regclass('{records}'))))
+                      UNION ALL SELECT relid FROM pg_partition_tree(to_regclass('{records}')))) AS unlogged
 
 
 -- name: denied
 -- What this user lacks of the privileges that claims, settlements and sweeps need; NULL: nothing. Of the whole
 -- table: to grant every column of it is not enough for a claim.
-SELECT string_agg(privilege || ' on ' || name, ', ')
+SELECT string_agg(privilege || ' on ' || name, ', ') AS lacking
 FROM (VALUES ('{records}', 'SELECT'), ('{records}', 'INSERT'), ('{records}', 'UPDATE'), ('{records}', 'DELETE'),
              ('{meta}', 'UPDATE')) AS needed (name, privilege)
 WHERE NOT has_table_privilege(name, privilege)
 
 
 -- name: figures_overdue
-SELECT count(*), min(expires_at)
+SELECT count(*) AS count, min(expires_at) AS oldest
 FROM (SELECT expires_at FROM {records}
       WHERE expires_minute <= $1::bigint / 60000000 AND expires_at <= $1::bigint
       ORDER BY expires_minute LIMIT $2::integer) AS overdue
@@ -677,7 +629,7 @@ FROM (SELECT expires_at FROM {records}
 -- name: figures_transaction
 -- What keeps vacuum from clearing up: the oldest snapshot, or prepared transaction, in this database. Of others' sessions
 -- only a member of pg_read_all_stats sees it.
-SELECT (date_part('epoch', clock_timestamp() - since) * 1000000)::bigint, who
+SELECT (date_part('epoch', clock_timestamp() - since) * 1000000)::bigint AS age, who
 FROM (SELECT xact_start AS since, format('pid %s of %s, %s', pid, usename, state) AS who
       FROM pg_stat_activity
       WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -690,22 +642,23 @@ ORDER BY since LIMIT 1
 
 -- name: figures_rows
 -- As the statistics have them. The tables of the inbox and the outbox are looked at where they are.
-SELECT relname::text, n_live_tup, n_dead_tup
+SELECT relname::text AS name, n_live_tup AS live, n_dead_tup AS dead
 FROM pg_stat_user_tables
 WHERE relid IN (SELECT to_regclass(name) FROM unnest(ARRAY['{records}', '{outbox}', '{inbox}']) AS t (name))
 
 
 -- name: figures_settings
-SELECT name::text, setting::text FROM pg_settings WHERE name IN ('autovacuum', 'synchronous_commit', 'fsync')
+SELECT name::text AS name, setting::text AS setting FROM pg_settings WHERE name IN ('autovacuum', 'synchronous_commit', 'fsync')
 
 
 -- name: facts
 -- Asked once per connection: who answers, whether it is a replica, the isolation level, the encoding.
-SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_isolation'),
-       current_setting('server_encoding'), current_setting('server_version_num')::integer
+SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS replica,
+       current_setting('default_transaction_isolation') AS isolation, current_setting('server_encoding') AS encoding,
+       current_setting('server_version_num')::integer AS version
 
 
--- name: session
+-- name: session_settings
 -- Set on connections of our own that no pooler shares. A server that gives up in time leaves no statement behind
 -- that is applied long after its caller gave up. A plan made while the table was small must not scan it later on.
 SELECT set_config('default_transaction_isolation', 'read committed', false),

@@ -1,6 +1,7 @@
-"""Sessions with a PostgreSQL server: of our own by URL, or borrowed from a psycopg pool; in both colours.
+"""Connections to a PostgreSQL server: our own by URL, or borrowed from a psycopg pool; for sync and async callers.
 
-All that blocks is here. A sync source does it inside an ``async def`` that never suspends.
+A `ConnectionSource` opens or borrows a `PostgresConnection` and waits for its socket. All that blocks is here: a sync
+source blocks inside an ``async def`` that never suspends.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 __all__ = [
-    "AsyncOwn",
-    "AsyncPooled",
-    "Lender",
-    "Options",
-    "Prepare",
-    "Session",
-    "Source",
-    "SyncOwn",
-    "SyncPooled",
+    "AsyncOwnSource",
+    "AsyncPoolSource",
+    "BorrowedPool",
+    "ConnectionOptions",
+    "PrepareMode",
+    "PostgresConnection",
+    "ConnectionSource",
+    "SyncOwnSource",
+    "SyncPoolSource",
     "first_line",
     "pq",
     "psycopg",
 ]
 
-Prepare = Literal["auto", "on", "off"]
+PrepareMode = Literal["auto", "on", "off"]
 
 # libpq's options that may be in a URL. Others (`passfile`, `service`) would read files that the URL does not show.
 _PASSED = (
@@ -84,12 +85,13 @@ def _loaders() -> AdaptersMap:
 _LOADERS = _loaders()
 
 
-class Options:
+class ConnectionOptions:
     """What a postgresql:// URL says about the connection. Takes its options from ``address``."""
 
     @classmethod
-    def of_pool(cls, pool: Any, timeout: float) -> Options:
-        """Where an existing pool connects to, for the colour that it does not have itself."""
+    def of_pool(cls, pool: Any, timeout: float) -> ConnectionOptions:
+        """Where an existing pool connects to: sync callers beside an async pool need connections of our own, and the
+        reverse."""
         if not isinstance(pool.conninfo, str):
             raise SyncAsyncMismatch(
                 "this pool is of the other colour and makes up its conninfo as it goes; make the store from a URL, "
@@ -107,7 +109,7 @@ class Options:
         self.shown = str(address)
         self.timeout = address.seconds("timeout", 5.0)
         self.connect_timeout = address.seconds("connect_timeout", 5.0)
-        self.prepare: Prepare = address.take("prepare", _preparing, _preparing("auto"))
+        self.prepare: PrepareMode = address.take("prepare", _preparing, _preparing("auto"))
         given = {name: address.take(name, str, "") for name in _PASSED}
         given["host"] = address.host or given["host"]
         given["port"] = str(address.port or "")
@@ -122,52 +124,56 @@ class Options:
             raise InvalidOption(f"libpq does not take {address}: {first_line(error)}") from None
 
 
-def _preparing(text: str) -> Prepare:
+def _preparing(text: str) -> PrepareMode:
     """``auto``: but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with max_prepared_statements)."""
-    choices: dict[str, Prepare] = {"auto": "auto", "on": "on", "off": "off"}
+    choices: dict[str, PrepareMode] = {"auto": "auto", "on": "on", "off": "off"}
     return choices[text]
 
 
-class Session:
-    """One connection to a server, and what is known about it."""
+class PostgresConnection:
+    """One connection of libpq, and the state of its session on the server.
+
+    A new one is unverified: `PostgresClient` asks the server for its facts before the first statement, and for the
+    version of our tables before the first statement that needs them.
+    """
 
     def __init__(self, pgconn: PGconn) -> None:
         self.pgconn = pgconn
-        self.lent: Any = None  # the pool's object for it, until it is given back
-        self.greeted = False
-        self.current = False  # the schema's version was looked at
-        self.shared = False  # by a pooler: it may be another server process for every transaction
-        self.pinned = True  # READ COMMITTED by default
-        self.prepares = False
-        self.generic = False  # what is prepared is planned once
-        self.prepared: set[bytes] = set()
-        self.listening = b""
-        self.heard = 0.0  # when LISTEN was last answered
-        self.rows = Transformer(_LOADERS)
+        self.borrowed: Any = None  # the pool's object for this connection, until it is given back
+        self.verified = False  # the server is one that can keep records
+        self.schema_verified = False  # its tables are of our version
+        self.behind_pooler = False  # each transaction may run in another server process
+        self.read_committed = True  # a statement by itself runs at READ COMMITTED; else it needs a BEGIN that says so
+        self.may_prepare = False
+        self.forces_generic_plans = False  # plan_cache_mode is force_generic_plan
+        self.prepared_names: set[bytes] = set()
+        self.listening_to = b""  # the channel
+        self.listened_at = 0.0  # when LISTEN was last answered
+        self.loader = Transformer(_LOADERS)
 
 
-# -- what blocks: opening, borrowing and waiting, in both colours --------------------------------------------
+# -- what blocks: opening, borrowing and waiting, sync and async ---------------------------------------------
 
 
-class Source(ABC):
-    """Where sessions come from, and how to wait for one's socket."""
+class ConnectionSource(ABC):
+    """Where connections come from, and how to wait for their sockets."""
 
-    #: Sessions are this source's alone, so that it may set what it likes on them.
+    #: Its connections are its alone, so that it may change their settings.
     owns = True
-    #: How long a new session may take until it can be used, in seconds.
+    #: How long a new connection may take until it can be used, in seconds.
     connect_timeout: float
 
     @abstractmethod
-    async def take(self) -> Session:
-        """A connected session, nobody else's until it is given back or dropped."""
+    async def take(self) -> PostgresConnection:
+        """A connection that is the caller's alone until it is given back or dropped."""
 
-    async def give_back(self, session: Session) -> None:
-        """The session is idle again."""
+    async def give_back(self, connection: PostgresConnection) -> None:
+        """Take back a connection that is idle again."""
         return
 
     @abstractmethod
-    async def drop(self, session: Session) -> None:
-        """Close the session in whatever state it is. Never suspends before the socket is closed."""
+    async def drop(self, connection: PostgresConnection) -> None:
+        """Close the connection in whatever state it is. Never suspends before the socket is closed."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -180,8 +186,8 @@ class Source(ABC):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class SyncWaiting(Source):
-    """The blocking colour."""
+class SyncSource(ConnectionSource):
+    """Waits by blocking the calling thread."""
 
     if hasattr(select, "poll"):
 
@@ -203,8 +209,8 @@ class SyncWaiting(Source):
         time.sleep(seconds)  # noqa: ASYNC251  (a sync port never suspends)
 
 
-class AsyncWaiting(Source):
-    """The colour of the running event loop."""
+class AsyncSource(ConnectionSource):
+    """Waits on the running event loop."""
 
     async def ready(self, fd: int, writing: bool, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -231,26 +237,26 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-class _Own(Source):
+class _OwnSource(ConnectionSource):
     """One connection of our own, opened by URL when first used."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
         self.connect_timeout = options.connect_timeout
-        self._session: Session | None = None
+        self._connection: PostgresConnection | None = None
 
-    async def take(self) -> Session:
-        if self._session is None:
-            self._session = Session(await self._connect())
-        return self._session
+    async def take(self) -> PostgresConnection:
+        if self._connection is None:
+            self._connection = PostgresConnection(await self._connect())
+        return self._connection
 
-    async def drop(self, session: Session) -> None:
-        self._session = None
-        session.pgconn.finish()
+    async def drop(self, connection: PostgresConnection) -> None:
+        self._connection = None
+        connection.pgconn.finish()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self.drop(self._session)
+        if self._connection is not None:
+            await self.drop(self._connection)
 
     @abstractmethod
     async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
@@ -292,23 +298,23 @@ class _Own(Source):
             raise
 
 
-class SyncOwn(SyncWaiting, _Own):
+class SyncOwnSource(SyncSource, _OwnSource):
     async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         return conninfo_attempts(params)
 
 
-class AsyncOwn(AsyncWaiting, _Own):
+class AsyncOwnSource(AsyncSource, _OwnSource):
     async def _attempts(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         return await conninfo_attempts_async(params)
 
 
-class Lender:
-    """A psycopg pool of the caller's, and what is known about its connections: shared by all ports on it."""
+class BorrowedPool:
+    """A psycopg pool that the caller owns, and the state of its connections, which all ports on it share."""
 
     def __init__(self, pool: Any, timeout: float) -> None:
         self.pool = pool
         self.timeout = timeout
-        self.known: weakref.WeakKeyDictionary[Any, Session] = weakref.WeakKeyDictionary()
+        self.known: weakref.WeakKeyDictionary[Any, PostgresConnection] = weakref.WeakKeyDictionary()
         self._process: int | None = None
         self.check_process()
 
@@ -329,15 +335,15 @@ class Lender:
             self._process = os.getppid()
 
 
-class _Pooled(Source):
+class _PoolSource(ConnectionSource):
     """A connection per operation from the caller's psycopg pool, which the caller closes."""
 
     owns = False
 
-    def __init__(self, lender: Lender) -> None:
-        self._lender = lender
-        self._pool = lender.pool
-        self.connect_timeout = lender.timeout
+    def __init__(self, pool: BorrowedPool) -> None:
+        self._borrowed_pool = pool
+        self._pool = pool.pool
+        self.connect_timeout = pool.timeout
 
     @abstractmethod
     async def _get(self, timeout: float) -> Any: ...
@@ -345,33 +351,33 @@ class _Pooled(Source):
     @abstractmethod
     async def _put(self, conn: Any) -> None: ...
 
-    async def take(self) -> Session:
-        self._lender.check_process()
+    async def take(self) -> PostgresConnection:
+        self._borrowed_pool.check_process()
         try:
             conn = await self._get(self.connect_timeout)
         except psycopg.Error as error:  # PoolTimeout, PoolClosed
             raise StoreUnavailable(f"the pool gave no connection: {first_line(error)}") from error
-        known = self._lender.known
-        session = known.get(conn)
-        if session is None:
-            session = known[conn] = Session(conn.pgconn)
-        session.lent = conn
-        return session
+        known = self._borrowed_pool.known
+        connection = known.get(conn)
+        if connection is None:
+            connection = known[conn] = PostgresConnection(conn.pgconn)
+        connection.borrowed = conn
+        return connection
 
-    async def give_back(self, session: Session) -> None:
-        # Not kept while it is idle: it would keep its own entry in `Lender.known` alive.
-        conn, session.lent = session.lent, None
+    async def give_back(self, connection: PostgresConnection) -> None:
+        # The state must not refer to an idle connection: that would keep its own entry in `BorrowedPool.known` alive.
+        conn, connection.borrowed = connection.borrowed, None
         await self._put(conn)
 
-    async def drop(self, session: Session) -> None:
-        session.pgconn.finish()  # the pool replaces a closed connection
-        await self.give_back(session)
+    async def drop(self, connection: PostgresConnection) -> None:
+        connection.pgconn.finish()  # the pool replaces a closed connection
+        await self.give_back(connection)
 
     async def close(self) -> None:
         return
 
 
-class SyncPooled(SyncWaiting, _Pooled):
+class SyncPoolSource(SyncSource, _PoolSource):
     async def _get(self, timeout: float) -> Any:
         return self._pool.getconn(timeout)
 
@@ -379,7 +385,7 @@ class SyncPooled(SyncWaiting, _Pooled):
         self._pool.putconn(conn)
 
 
-class AsyncPooled(AsyncWaiting, _Pooled):
+class AsyncPoolSource(AsyncSource, _PoolSource):
     async def _get(self, timeout: float) -> Any:
         return await self._pool.getconn(timeout)
 

@@ -12,8 +12,9 @@ from .connection import Statement
 
 @cache
 def queries(prefix: str) -> dict[str, Statement]:
-    apart = ("verdict", "claim_input", "granted", "settled", "complete")
-    return {name: Statement(sql, generic=True) for name, sql in named(prefix).items() if name not in apart}
+    """The statements that effectonce sends itself, by name."""
+    parts = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
+    return {name: Statement(sql, generic=True) for name, sql in named(prefix).items() if name not in parts}
 
 
 @cache
@@ -22,6 +23,7 @@ def named(prefix: str) -> dict[str, str]:
 
 
 def words(prefix: str) -> dict[str, str]:
+    """What the words in braces stand for; the file explains each."""
     payload = "json_build_array(l.scope, l.key)::text"
     channel = f"'{prefix}_settled'"
     return {
@@ -38,7 +40,7 @@ def words(prefix: str) -> dict[str, str]:
         "AND (r.expires_at IS NULL OR r.expires_at > l.now)",
         "exhausted": f"'\\x{EXHAUSTED.hex()}'",
         # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
-        # transaction): both would take the settlement with them. Then nobody is told, and whoever waits polls.
+        # transaction): both would take the settlement with them. Then nothing is announced, and those who wait poll.
         "announced": f"CASE WHEN l.awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
         f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
     }

@@ -36,41 +36,43 @@ from effectonce.record import (
 from effectonce.values.urls import Address, flag
 
 from .codec import (
-    UNCHANGED,
-    alone,
-    answer,
-    answer_alone,
-    applied,
+    claim,
+    claim_reply,
     claims,
     cursor,
-    fresh_claims,
-    granted,
     int4,
     int8,
+    look_reply,
     looks,
     memories,
-    noted_claims,
-    notes,
     record,
-    renewals,
+    settlement,
     settlements,
     uncursor,
     utf8,
 )
-from .connection import Param, Row, Statement, Wire
+from .connection import NamedRow, Param, PostgresClient, Statement
 from .outbox import PostgresOutbox
-from .session import AsyncOwn, AsyncPooled, Lender, Options, Prepare, Source, SyncOwn, SyncPooled
+from .session import (
+    AsyncOwnSource,
+    AsyncPoolSource,
+    BorrowedPool,
+    ConnectionOptions,
+    ConnectionSource,
+    PrepareMode,
+    SyncOwnSource,
+    SyncPoolSource,
+)
 from .statements import named, queries, words
 
 T = TypeVar("T")
-R = TypeVar("R", Answer, bool)
 
 SCHEMA = 1
 CAP = 100_000
-_SCANNED = 250_000  # the most rows `stats` looks at for the states that have no index
-_LOOKED_AT = 10_000  # the most rows one page of `list` looks at
-_ASKS = 20  # an operation without an answer met a rival; that many in a row is a fault
-_MIGRATION_TIMEOUT = 60.0
+MAX_ROWS_PER_COUNT = 250_000  # the most that `stats` looks at for the states that have no index
+MAX_ROWS_PER_PAGE = 10_000  # the most that one page of `list` looks at
+MAX_ROUNDS = 20  # an operation that met a rival is sent again; that many times in a row is a fault
+MIGRATION_TIMEOUT_S = 60.0
 
 
 class PostgresBackend:
@@ -85,17 +87,17 @@ class PostgresBackend:
     """
 
     capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True, ordered=True)
-    _lender: Lender | None = None
+    _borrowed_pool: BorrowedPool | None = None
 
     def __init__(self, address: Address) -> None:
         self._prefix = address.take("prefix", table_prefix, "effectonce")
         self._allow_unsafe = address.take("allow_unsafe", flag, False)
-        options = Options(address)
+        options = ConnectionOptions(address)
         address.done()
         self._shown, self._timeout = options.shown, options.timeout
-        self._prepare: Prepare = options.prepare
-        self._sync: Callable[[], Source] = lambda: SyncOwn(options)
-        self._async: Callable[[], Source] = lambda: AsyncOwn(options)
+        self._prepare: PrepareMode = options.prepare
+        self._sync_source: Callable[[], ConnectionSource] = lambda: SyncOwnSource(options)
+        self._async_source: Callable[[], ConnectionSource] = lambda: AsyncOwnSource(options)
 
     @classmethod
     def from_pool(
@@ -104,14 +106,15 @@ class PostgresBackend:
         *,
         prefix: str = "effectonce",
         timeout: float = 5.0,
-        prepare: Prepare = "auto",
+        prepare: PrepareMode = "auto",
         allow_unsafe: bool = False,
     ) -> PostgresBackend:
         """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``.
 
-        An operation takes a connection and gives it back; whoever opened the pool closes it. The other colour gets
-        connections of ours to the same server (heartbeats run on a thread, beside an async pool too). A pool's
-        connections do not listen: waiters poll. A pool that was open before a fork is refused in the child.
+        An operation takes a connection and gives it back; whoever opened the pool closes it. Sync callers beside an
+        async pool (heartbeats run on a thread) get connections of our own to the same server, and async callers beside
+        a sync pool, too. A pool's connections do not listen: waiters poll. A pool that was open before a fork is
+        refused in the child.
         """
         backend = cls.__new__(cls)
         backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
@@ -121,55 +124,56 @@ class PostgresBackend:
         getconn = getattr(pool, "getconn", None)
         if getconn is None:
             raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
-        lender = backend._lender = Lender(pool, timeout)
+        borrowed = backend._borrowed_pool = BorrowedPool(pool, timeout)
         if asyncio.iscoroutinefunction(getconn):
-            backend._async = lambda: AsyncPooled(lender)
-            backend._sync = lambda: SyncOwn(Options.of_pool(pool, timeout))
+            backend._async_source = lambda: AsyncPoolSource(borrowed)
+            backend._sync_source = lambda: SyncOwnSource(ConnectionOptions.of_pool(pool, timeout))
         else:
-            backend._sync = lambda: SyncPooled(lender)
-            backend._async = lambda: AsyncOwn(Options.of_pool(pool, timeout))
+            backend._sync_source = lambda: SyncPoolSource(borrowed)
+            backend._async_source = lambda: AsyncOwnSource(ConnectionOptions.of_pool(pool, timeout))
         return backend
 
     def after_fork(self) -> None:
-        if self._lender is not None:
-            self._lender.after_fork()
+        if self._borrowed_pool is not None:
+            self._borrowed_pool.after_fork()
 
     def sync_port(self) -> Port:
-        return self._port(self._sync())
+        return self._port(self._sync_source())
 
     def async_port(self) -> Port:
-        return self._port(self._async())
+        return self._port(self._async_source())
 
     def sync_outbox(self, table: str | None = None) -> OutboxPort:
-        return self._outbox(self._sync(), table)
+        return self._outbox(self._sync_source(), table)
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
-        return self._outbox(self._async(), table)
+        return self._outbox(self._async_source(), table)
 
-    def _outbox(self, source: Source, table: str | None) -> PostgresOutbox:
-        return PostgresOutbox(self._wire(source), table or f"{self._prefix}_outbox", self._prefix)
+    def _outbox(self, source: ConnectionSource, table: str | None) -> PostgresOutbox:
+        return PostgresOutbox(self._client(source), table or f"{self._prefix}_outbox", self._prefix)
 
-    def _port(self, source: Source) -> PostgresPort:
-        return PostgresPort(self._wire(source), queries(self._prefix), self._prefix, self.schema_sql())
+    def _port(self, source: ConnectionSource) -> PostgresPort:
+        return PostgresPort(self._client(source), queries(self._prefix), self._prefix, self.schema_sql())
 
-    def _wire(self, source: Source) -> Wire:
-        asked = queries(self._prefix)
-        return Wire(
+    def _client(self, source: ConnectionSource) -> PostgresClient:
+        statements = queries(self._prefix)
+        return PostgresClient(
             source,
             shown=self._shown,
             timeout=self._timeout,
             prepare=self._prepare,
             schema=SCHEMA,
             allow_unsafe=self._allow_unsafe,
-            facts=asked["facts"],
-            session=asked["session"],
-            version=asked["version"],
-            durability=asked["durability"],
+            facts=statements["facts"],
+            settings=statements["session_settings"],
+            version=statements["version"],
+            durability=statements["durability"],
         )
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        params = (op.scope, op.key, op.owner, op.token, op.retention, op.result)
-        return "postgresql", [(named(self._prefix)["complete"], params)]
+        end = ("done", op.retention, op.result, None, False, None, None)
+        params = (op.scope, op.key, op.owner, op.token, *end, True)
+        return "postgresql", [(named(self._prefix)["settle_one"], params)]
 
     def schema_sql(self) -> str:
         records = script("backends/postgres/records_schema.sql", **words(self._prefix))
@@ -181,117 +185,112 @@ class PostgresBackend:
 
 
 class PostgresPort:
-    """See `contracts.Port`. One `Wire`, and what to send over it."""
+    """See `contracts.Port`. It has one `PostgresClient`, and one statement in flight at a time."""
 
-    def __init__(self, wire: Wire, queries: dict[str, Statement], prefix: str, schema: str) -> None:
-        self._wire = wire
+    def __init__(self, client: PostgresClient, queries: dict[str, Statement], prefix: str, schema: str) -> None:
+        self._client = client
         self._queries = queries
         self._channel = f"{prefix}_settled".encode()
         self._schema = schema
-        self._meets = False  # the last batch of claims met records: `claim_fresh` would be a round trip too many
         #: Which kinds of operation go in one statement, and so in one commit.
         self._sends: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
             ({Claim}, self._claim),
             ({Look}, self._look),
-            ({Settlement, Note}, self._settle),
-            ({Renewal}, self._renew),
+            ({Settlement, Note, Renewal}, self._settle),
             ({Remember}, self._remember),
         )
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        if len(batch) == 1 and (reply := await self._alone(batch[0])) is not None:
-            return (reply,)
         kinds = {type(op) for op in batch}
         replies: list[Any] = [None] * len(batch)
-        for sent, send in self._sends:
-            if kinds <= sent:
+        for together, send in self._sends:
+            if kinds <= together:
                 return await send(batch)
-            places = [n for n, op in enumerate(batch) if type(op) in sent] if kinds & sent else ()
+            places = [n for n, op in enumerate(batch) if type(op) in together]
             if places:
                 for n, reply in zip(places, await send([batch[n] for n in places]), strict=True):
                     replies[n] = reply
         return replies
 
-    async def _alone(self, op: Batchable) -> Reply | None:
-        """The reply to an operation that goes by itself; None: the statements for many have to say."""
-        if (asked := alone(op)) is None:
-            return None
-        name, params = asked
-        for row in await self._wire.execute(self._queries[name], params):
-            return answer_alone(op, row)
-        if type(op) is Claim:
-            for row in await self._wire.execute(self._queries["seen_alone"], [*params[:3], op.fingerprints]):
-                if row[1] in UNCHANGED:
-                    return answer(row)
-        return None
-
     # -- one kind of operation at a time
 
     async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
-        known: list[Answer | None] | None = None
-        if not self._meets:
-            rows = await self._wire.execute(self._queries["claim_fresh"], fresh_claims(batch))
-            tokens = {(scope, key, owner): token for scope, key, owner, token in rows}
-            if len(tokens) == len(batch):
-                return [granted(op, tokens[op.scope, op.key, op.owner]) for op in batch]
-            found = [tokens.get((op.scope, op.key, op.owner)) for op in batch]
-            known = [None if token is None else granted(op, token) for op, token in zip(batch, found, strict=True)]
-        noted = any(op.note is not None for op in batch)
-        statement, params = ("claim_noted", noted_claims) if noted else ("claim", claims)
-        replies = await self._insist(self._queries[statement], batch, params, answer, known)
-        self._meets = any(reply.kind != "claimed" or reply.attempts > 1 for reply in replies)
-        return replies
+        """New keys and duplicates are answered by one statement. Records that are to be taken over cost another."""
+        answers: list[Answer | None] = [None] * len(batch)
+        asked: Sequence[int] = range(len(batch))
+        for _ in range(MAX_ROUNDS):
+            changing = await self._send_claims("claim", batch, asked, answers)
+            if changing:
+                await self._send_claims("claim_existing", batch, sorted(changing), answers)
+            asked = [n for n in asked if answers[n] is None]
+            if not asked:
+                return answers  # type: ignore[return-value]
+        raise self._contention("claims", len(asked))
+
+    async def _send_claims(
+        self, name: str, batch: Sequence[Claim], asked: Sequence[int], answers: list[Answer | None]
+    ) -> list[int]:
+        """Send the claims at the places ``asked`` and note their ``answers``. Gives the places of those whose decision
+        changes the record; the statement may be silent about others, which met a rival."""
+        if len(batch) == 1 and name == "claim":
+            rows = await self._client.execute(self._queries["claim_one"], claim(batch[0]))
+        else:
+            rows = await self._client.execute(self._queries[name], claims([batch[n] for n in asked]))
+        changing: list[int] = []
+        for row in rows:
+            place, answer = claim_reply(row)
+            if answer is None:
+                changing.append(asked[place])
+            else:
+                answers[asked[place]] = answer
+        return changing
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
-        rows = await self._wire.execute(self._queries["look"], looks(batch))
-        replies: list[Any] = [None] * len(batch)
-        for row in rows:
-            replies[row[0] - 1] = answer(row)
-        return replies
+        replies = dict(map(look_reply, await self._client.execute(self._queries["look"], looks(batch))))
+        return [replies[n] for n in range(len(batch))]
 
-    async def _settle(self, batch: Sequence[Settlement | Note]) -> Sequence[Reply]:
-        kept = [op for op in batch if type(op) is Note]
-        if len(kept) == len(batch):
-            rows = await self._wire.execute(self._queries["note_claimed"], notes(kept))
+    async def _settle(self, batch: Sequence[Settlement | Note | Renewal]) -> Sequence[Reply]:
+        if len(batch) == 1:
+            rows = await self._client.execute(self._queries["settle_one"], settlement(batch[0]))
         else:
-            rows = await self._wire.execute(self._queries["settle_claimed"], settlements(batch))
+            rows = await self._client.execute(self._queries["settle"], settlements(batch))
         if len(rows) == len(batch):
             return [True] * len(batch)
-        known: list[bool | None] = [None] * len(batch)
-        for row in rows:
-            known[row[0] - 1] = True
-        return await self._insist(self._queries["settle"], batch, settlements, applied, known, otherwise=False)
-
-    async def _renew(self, batch: Sequence[Renewal]) -> Sequence[Reply]:
-        return await self._insist(self._queries["renew"], batch, renewals, applied, otherwise=False)
+        settled = {n - 1 for (n,) in rows}
+        others = [op for n, op in enumerate(batch) if n not in settled]
+        replies = iter(await self._apply("settle_locked", others, settlements, without_row=False))
+        return [n in settled or next(replies) for n in range(len(batch))]
 
     async def _remember(self, batch: Sequence[Remember]) -> Sequence[Reply]:
-        return await self._insist(self._queries["remember"], batch, memories, applied)
+        return await self._apply("remember", batch, memories, without_row=None)
 
-    async def _insist(
+    async def _apply(
         self,
-        statement: Statement,
+        name: str,
         batch: Sequence[T],
-        params: Callable[[Sequence[T]], list[Param]],
-        read: Callable[[Row], R | None],
-        known: list[R | None] | None = None,
+        encode: Callable[[Sequence[T]], list[Param]],
         *,
-        otherwise: R | None = None,
-    ) -> Sequence[R]:
-        """A reply to each, asking again those that met a rival; not those whose reply is ``known``. ``otherwise`` is
-        the reply where there is no row; without one, that means to ask again, too."""
-        replies: list[R | None] = known or [None] * len(batch)
-        left = [n for n, reply in enumerate(replies) if reply is None]
-        for _ in range(_ASKS):
-            for n in left:
-                replies[n] = otherwise
-            ops = batch if len(left) == len(batch) else [batch[n] for n in left]
-            for row in await self._wire.execute(statement, params(ops)):
-                replies[left[row[0] - 1]] = read(row)
-            left = [n for n in left if replies[n] is None]
-            if not left:
+        without_row: bool | None,
+    ) -> Sequence[bool]:
+        """Whether each operation was applied. Those that met a rival (NULL) are sent again. ``without_row`` is the
+        reply where the statement has no row; None: that one met a rival, too."""
+        replies: list[bool | None] = [None] * len(batch)
+        asked: Sequence[int] = range(len(batch))
+        for _ in range(MAX_ROUNDS):
+            for n in asked:
+                replies[n] = without_row
+            for n, applied in await self._client.execute(self._queries[name], encode([batch[n] for n in asked])):
+                replies[asked[n - 1]] = applied
+            asked = [n for n in asked if replies[n] is None]
+            if not asked:
                 return replies  # type: ignore[return-value]
-        raise Contention(f"{len(left)} operations met a rival {_ASKS} times in a row")
+        raise self._contention(f"operations ({name})", len(asked))
+
+    def _contention(self, what: str, count: int) -> Contention:
+        return Contention(
+            f"{count} {what} lost the race for their rows {MAX_ROUNDS} times in a row; "
+            "retry, or lower the concurrency on these keys"
+        )
 
     # -- people and the sweeper
 
@@ -314,15 +313,15 @@ class PostgresPort:
             chunk = query.limit + 1 if looked == 0 else max(query.limit + 1, 1_000)
             rows = await self._ask(name, scope, state, utf8(after[0]), utf8(after[1]), int4.pack(chunk))
             for row in rows:
-                if row[-1]:
+                if row["wanted"]:
                     if len(found) == query.limit:
                         return Page(found, cursor(found[-1].scope, found[-1].key))
                     found.append(record(row))
             looked += len(rows)
             if len(rows) < chunk:
                 return Page(found)
-            after = rows[-1][0], rows[-1][1]
-            if looked >= _LOOKED_AT and len(found) < query.limit:
+            after = rows[-1]["scope"], rows[-1]["key"]
+            if looked >= MAX_ROWS_PER_PAGE and len(found) < query.limit:
                 return Page(found, cursor(*after))
 
     async def stats(self) -> Stats:
@@ -331,12 +330,13 @@ class PostgresPort:
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         times: dict[str, int | None] = {}
         partial = False
-        for state, count, least in await self._ask("stats", int4.pack(CAP), int4.pack(_SCANNED)):
-            times[state] = least or None
+        for row in await self._ask("stats", int4.pack(CAP), int4.pack(MAX_ROWS_PER_COUNT)):
+            state = row["state"]
+            times[state] = row["least"] or None
             if state in counts:
-                counts[state] = min(CAP, counts[state] + count)
+                counts[state] = min(CAP, counts[state] + row["count"])
             elif state == "scanned":
-                partial = count >= _SCANNED
+                partial = row["count"] >= MAX_ROWS_PER_COUNT
         return Stats(
             counts=counts,
             cap=CAP,
@@ -353,59 +353,59 @@ class PostgresPort:
         return await self._decide("resolve", utf8(scope), utf8(key), *given)
 
     async def _decide(self, name: str, *params: Param) -> bool:
-        for _ in range(_ASKS):
+        for _ in range(MAX_ROUNDS):
             rows = await self._ask(name, *params)
             if not rows:
                 return False
-            if rows[0][0]:
+            if rows[0]["applied"]:
                 return True
-        raise Contention(f"{name} met a rival {_ASKS} times in a row")
+        raise self._contention(name, 1)
 
     async def sweep(self, limit: int) -> Swept:
-        ((deleted, lapsed, more),) = await self._ask("sweep", int4.pack(limit))
-        return Swept(deleted, lapsed, more)
+        (swept,) = await self._ask("sweep", int4.pack(limit))
+        return Swept(**swept)
 
     async def figures(self, before: int) -> Figures:
-        ((overdue, oldest),) = await self._ask("figures_overdue", int8.pack(before), int4.pack(CAP))
+        (overdue,) = await self._ask("figures_overdue", int8.pack(before), int4.pack(CAP))
         transactions = await self._ask("figures_transaction")
         return Figures(
-            overdue=overdue,
-            oldest_overdue=oldest,
+            overdue=overdue["count"],
+            oldest_overdue=overdue["oldest"],
             cap=CAP,
-            transaction_age=transactions[0][0] / 1e6 if transactions else 0.0,
-            transaction=transactions[0][1] if transactions else "",
-            rows={name: (live, dead) for name, live, dead in await self._ask("figures_rows")},
-            settings=dict(await self._ask("figures_settings")),
+            transaction_age=transactions[0]["age"] / 1e6 if transactions else 0.0,
+            transaction=transactions[0]["who"] if transactions else "",
+            rows={row["name"]: (row["live"], row["dead"]) for row in await self._ask("figures_rows")},
+            settings={row["name"]: row["setting"] for row in await self._ask("figures_settings")},
         )
 
-    async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
-        return await self._wire.execute(self._queries[name], params, prepare=False)
+    async def _ask(self, name: str, *params: Param) -> Sequence[NamedRow]:
+        return await self._client.query(self._queries[name], params)
 
     # -- the store itself
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return [
             msgspec.json.decode(payload, type=tuple[str, str])
-            for payload in await self._wire.notifications(self._channel, timeout)
+            for payload in await self._client.notifications(self._channel, timeout)
         ]
 
     async def now(self) -> int:
-        ((now,),) = await self._wire.execute(self._queries["now"], schema=False)
-        return int(now)
+        (row,) = await self._client.query(self._queries["now"], schema=False)
+        return int(row["now"])
 
     async def check(self) -> None:
-        await self._wire.check(self._queries["denied"])
+        await self._client.check(self._queries["denied"])
 
     async def migrate(self) -> None:
         """One transaction under a lock of its own; whoever comes second finds the tables there."""
         lock = f"hashtextextended('effectonce migrate {self._channel.decode()}', 0)"
-        await self._wire.script(
+        await self._client.script(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
             "SET LOCAL client_min_messages = error; "
             f"SELECT pg_advisory_xact_lock({lock}); {self._schema}; COMMIT",
-            _MIGRATION_TIMEOUT,
+            MIGRATION_TIMEOUT_S,
         )
         await self._ask("version")  # which looks at it
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._client.close()

@@ -172,17 +172,10 @@ class SQLitePort:
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if len(batch) == 1:
-            return (self.run_one(batch[0]),)
+            return (self._db.step(self._apply, batch[0]),)
         if all(type(op) is Look for op in batch):
             return self._db.step(self._apply_all, batch)
         return self._db.transaction(self._apply_all, batch)
-
-    def run_one(self, op: Batchable) -> Reply:
-        db = self._db
-        try:  # as `step` does, without the call: this is all that a lone caller waits for
-            return self._apply(db.cursor or db.open(), op)
-        except (sqlite3.Error, Contention) as error:
-            return db.insist(error, self._apply, op)
 
     def _apply_all(self, cursor: sqlite3.Cursor, batch: Sequence[Batchable]) -> list[Reply]:
         return [self._apply(cursor, op) for op in batch]

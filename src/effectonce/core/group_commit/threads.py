@@ -1,4 +1,4 @@
-"""Group commit for threads: whoever finds no leader leads. See `batching`, which has what both colours share."""
+"""Group commit for threads: a thread that finds no leader leads."""
 
 from __future__ import annotations
 
@@ -9,43 +9,60 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from effectonce.contracts import Lone, Port
+from effectonce.contracts import Port
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
-from .batching import Entry, Orphaned, exchange, no_sizes, own, pair, pause_thread, take, tally
-from .run_sync import run_sync
+from .batches import Entry, count_batch, is_grant, no_sizes, pair_replies, take_batch, unsent_again
+from .exchange import copy_error, exchange, pause_thread
 
-PATIENCE = 0.1  # seconds after which a follower looks by itself
-ABREAST = 4  # how many a leader wakes at once
+FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower looks by itself whether anybody leads
+WOKEN_AT_ONCE = 4  # how many of those who are answered a leader wakes itself
 
 #: Lets the threads that can run go first; returns at once where there is none.
-_after_you: Final[Callable[[], object]] = getattr(os, "sched_yield", lambda: time.sleep(0))
+_yield_to_others: Final[Callable[[], object]] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+class ThreadEntry(Entry, eq=False):
+    """An operation of a thread, which blocks on ``gate`` until it is woken."""
+
+    reply: Reply | None = None
+    gate: threading.Lock | None = None
+    gone: bool = False  # the thread was interrupted: nobody waits for the reply any more
+    answered_together: list[ThreadEntry] | None = None  # those answered by one leader and not woken yet
+
+    def is_abandoned(self) -> bool:
+        return self.gone
 
 
 class ThreadGroup:
-    """Whoever gets the lock leads: it sends what waits, its own operation with it, until that is answered.
+    """One queue and one port. The thread that holds the lock ``_lead`` leads, and only the leader uses the port.
 
-    Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock, which knows whose
-    it is. What it leaves unanswered is in ``_sent``, and the next one sends it again. A follower is woken by its reply,
-    or to lead; should a wake-up be lost with a dying leader, it looks by itself after a while.
+    - A leader sends what waits, its own operation with it, until its own is answered. Then it frees the lock, wakes
+      the next in the queue to lead, and only then those whom it has answered.
+    - A follower is woken by its reply, or to lead. Should a wake-up be lost with a dying leader, it looks by itself
+      after a while.
+    - Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock, which knows whose
+      it is. What it leaves unanswered is in ``_sent``, and the next leader sends it again.
+    - A thread that is interrupted while it waits takes its claim out of the queue; if the claim was granted meanwhile,
+      ``orphaned`` gives the grant back. Its settlement goes out before the interruption is raised.
 
     A leader that has had company lets the others run before it sends: those whose replies came with the last batch are
     about to ask again, and go out together in one batch instead of two. It waits for nobody, and a lone caller does not
-    even yield. Of those who have their reply it wakes a few, of whom each wakes another before it goes its way: woken
-    all at once they would only queue for the interpreter's lock, at twice the context switches.
+    even yield. A leader wakes a few of those it has answered, and each of them wakes another: woken all at once they
+    would only queue for the interpreter's lock, at twice the context switches.
     """
 
-    def __init__(self, port: Port, limit: int, orphaned: Orphaned) -> None:
+    def __init__(self, port: Port, limit: int, orphaned: Callable[[Claim, Answer], None]) -> None:
         self._port = port
-        self._run_one = _lone(port)
         self._limit = limit
         self._orphaned = orphaned
         lead: Any = threading.RLock()  # which knows whose it is; never taken twice
         self._lead = lead
         self._leads: Callable[[], bool] = lead._is_owned  # whether the calling thread does
-        self._queue: deque[Entry] = deque()
-        self._sent: list[Entry] = []
+        self._queue: deque[ThreadEntry] = deque()
+        self._sent: list[ThreadEntry] = []
         self._company = False  # whether the last batch was of several
         self._sizes = no_sizes()
         self._alone = 0  # how many went out by themselves, besides
@@ -58,11 +75,15 @@ class ThreadGroup:
         return sizes
 
     def submit(self, op: Batchable) -> Any:
-        """The reply itself: who asks blocks until it is there."""
+        """The reply itself: the calling thread blocks until it is there.
+
+        A lone caller makes no batch and hands on no reply. That saves a fifth of a claim and its completion on SQLite
+        (50 µs of CPU instead of 63, synchronous=NORMAL).
+        """
         lead, leads = self._lead, self._leads
-        entry = Entry(op)
+        entry = ThreadEntry(op)
         if self._queue or self._sent or self._company or leads():
-            return self._among_others(entry)
+            return self._submit_among_others(entry)
         try:
             try:
                 if lead.acquire(False):  # nobody else is here: no batch to make, no reply to hand on
@@ -79,20 +100,20 @@ class ThreadGroup:
             raise
         finally:
             if self._queue:
-                self._wake_heir()
+                self._wake_next_leader()
             if entry.gone:
-                self._orphan(entry)
-        return self._among_others(entry) if entry.reply is None else _given(entry.reply)
+                self._give_back(entry)
+        return self._submit_among_others(entry) if entry.reply is None else _value_of(entry.reply)
 
     def _send_alone(self, op: Batchable) -> Reply:
         self._alone += 1
         try:
-            return self._run_one(op)
+            return run_sync(self._port.run((op,)))[0]
         except Exception as error:
             (reply,) = run_sync(exchange(self._port, (op,), pause_thread, error))
             return reply
 
-    def _among_others(self, entry: Entry) -> Any:
+    def _submit_among_others(self, entry: ThreadEntry) -> Any:
         lead, leads = self._lead, self._leads
         if leads():
             raise SyncAsyncMismatch(
@@ -100,13 +121,13 @@ class ThreadGroup:
                 "set a flag there, and make the call from the main program"
             )
         interrupted: BaseException | None = None
-        led, answered = False, list[Entry]()
+        led, answered = False, list[ThreadEntry]()
         try:
             try:
                 while entry.reply is None:
                     led = lead.acquire(False)
                     if led:
-                        self._answer(entry, answered)
+                        self._lead_until_answered(entry, answered)
                     elif entry.gate is None:  # before it waits it looks again: who has stopped leading did not see it
                         entry.gate = threading.Lock()
                         entry.gate.acquire()
@@ -126,45 +147,43 @@ class ThreadGroup:
         finally:
             if led:  # the next one leads before those who have their reply are woken: they want to run at once
                 if self._queue:
-                    self._wake_heir()
-                for _ in range(min(ABREAST, len(answered))):
-                    self._wake_next(answered)
-            if entry.others:
-                self._wake_next(entry.others)
+                    self._wake_next_leader()
+                for _ in range(min(WOKEN_AT_ONCE, len(answered))):
+                    self._wake_one(answered)
+            if entry.answered_together:
+                self._wake_one(entry.answered_together)
             if entry.gone:
-                self._orphan(entry)
+                self._give_back(entry)
         if interrupted is not None:
             raise interrupted
-        return _given(entry.reply)
+        return _value_of(entry.reply)
 
-    def _answer(self, entry: Entry, answered: list[Entry]) -> None:
-        """Lead until ``entry`` is answered; ``answered`` are the others that are, and that are to be woken."""
+    def _lead_until_answered(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> None:
+        """Send batches until ``entry`` is answered. The others that are answered go to ``answered``, to be woken."""
         queue = self._queue
         if queue or self._company:
-            _after_you()
+            _yield_to_others()
         self._company = bool(queue)
         while entry.reply is None:
             if self._sent:  # a leader died over these; every operation recognises its repetition
-                again = [each for sent in self._sent for each in (sent, *(sent.behind or ()))]
-                for each in again:
-                    each.behind = None
-                queue.extendleft(each for each in reversed(again) if each.reply is None and each is not entry)
+                again = unsent_again(self._sent)
+                queue.extendleft(other for other in reversed(again) if other.reply is None and other is not entry)
                 self._sent = []
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
-            self._sent = entries = take(queue, self._limit)
-            tally(self._sizes, len(entries))
-            replies = run_sync(exchange(self._port, [each.op for each in entries], pause_thread))
-            for each, reply in pair(entries, replies, queue):
-                if each is not entry:
-                    each.others = answered
-                each.reply = own(reply) if isinstance(reply, Exception) else reply
-                if each is not entry:  # not before its reply: who times out just now wakes one of those in there
-                    answered.append(each)
+            self._sent = entries = take_batch(queue, self._limit)
+            count_batch(self._sizes, len(entries))
+            replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
+            for other, reply in pair_replies(entries, replies, queue):
+                if other is not entry:
+                    other.answered_together = answered
+                other.reply = copy_error(reply) if isinstance(reply, Exception) else reply
+                if other is not entry:  # not before its reply: one that times out just now wakes one of those in there
+                    answered.append(other)
             self._sent = []
 
-    def _wake_next(self, answered: list[Entry]) -> None:
-        """One of ``answered``, if any is left. Each of them comes here in its turn, so that none is forgotten."""
+    def _wake_one(self, answered: list[ThreadEntry]) -> None:
+        """Wake one of ``answered``, if any is left. Each of them comes here in its turn, so that none is forgotten."""
         while answered:
             try:
                 entry = answered.pop()
@@ -174,31 +193,31 @@ class ThreadGroup:
                 if entry.gate is not None:
                     _open(entry.gate)
                 return
-            self._orphan(entry)
+            self._give_back(entry)
 
-    def _wake_heir(self) -> None:
+    def _wake_next_leader(self) -> None:
         for entry in tuple(self._queue):
             if not entry.gone and entry.gate is not None:
                 _open(entry.gate)
                 return
 
-    def _follow(self, entry: Entry, gate: threading.Lock) -> BaseException | None:
+    def _follow(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:
         """Block until there is a reply, or perhaps nobody leads.
 
-        Interrupted, a claim is taken back at once. A settlement goes out first, since the effect has happened: the
+        Interrupted, a claim is taken back at once. A settlement goes out first, because the effect has happened: the
         interruption is returned, to be raised after it.
         """
         try:
-            gate.acquire(timeout=PATIENCE)
+            gate.acquire(timeout=FOLLOWER_TIMEOUT_S)
         except BaseException as error:
             if isinstance(entry.op, Claim | Look):
                 raise
             return error
         return None
 
-    def _orphan(self, entry: Entry) -> None:
-        if isinstance(entry.op, Claim) and isinstance(entry.reply, Answer) and entry.reply.kind == "claimed":
-            self._orphaned(entry.op, entry.reply)
+    def _give_back(self, entry: ThreadEntry) -> None:
+        if is_grant(entry.op, entry.reply):
+            self._orphaned(entry.op, entry.reply)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         if self._leads():
@@ -207,25 +226,13 @@ class ThreadGroup:
             with self._lead:
                 await self._port.close()
         finally:
-            self._wake_heir()
+            self._wake_next_leader()
 
 
-def _given(reply: Any) -> Any:
+def _value_of(reply: Any) -> Any:
     if isinstance(reply, Exception):
         raise reply
     return reply
-
-
-def _lone(port: Port) -> Callable[[Batchable], Reply]:
-    """How ``port`` takes one operation: by `Lone.run_one`, but only by one that came with its `run`. Whoever wraps a
-    port, or puts another `run` over the one that it had, has to see all that is sent."""
-    for place in (port, *type(port).__mro__):
-        names = getattr(place, "__dict__", ())
-        if "run" in names:
-            if "run_one" in names and isinstance(port, Lone):
-                return port.run_one
-            break
-    return lambda op: run_sync(port.run((op,)))[0]
 
 
 def _open(gate: threading.Lock) -> None:

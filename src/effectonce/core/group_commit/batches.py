@@ -1,0 +1,150 @@
+"""Which operations go out together, and who gets which reply."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+from msgspec import Struct
+
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Reply, Settlement
+
+MAX_BATCH_BYTES = 1_000_000
+
+
+class Group(Protocol):
+    """Takes one operation at a time from many callers."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on."""
+        ...
+
+    def submit(self, op: Batchable) -> Any:
+        """The reply to ``op``, on an event loop an awaitable of it; a reply that is an exception is raised."""
+        ...
+
+    async def close(self) -> None:
+        """Close the ports when the round trip in flight is over. They open again if they are used again."""
+        ...
+
+
+class Entry(Struct, eq=False):
+    """One operation that waits for its reply, and the operations on the same identity that wait behind it.
+
+    The cycle collector must see it: an error keeps the frames that it passed, those keep the entry, and that the error.
+    """
+
+    op: Batchable
+    behind: list[Self] | None = None
+
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the reply any more."""
+        raise NotImplementedError
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def take_batch(queue: deque[E], limit: int) -> list[E]:
+    """Take from the queue what may go out together: no identity twice, sorted, bounded in number and bytes.
+
+    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). A claim
+    that nobody waits for is left out. A settlement goes out all the same: the effect has happened, and only its caller
+    was cancelled.
+    """
+    chosen: dict[tuple[str, str], E] = {}
+    size = 0
+    while queue and len(chosen) < limit:
+        entry = queue[0]
+        op = entry.op
+        if entry.is_abandoned() and isinstance(op, Claim | Look):
+            queue.popleft()
+            continue
+        size += _payload_bytes(op)
+        if size > MAX_BATCH_BYTES and chosen:
+            break
+        queue.popleft()
+        first = chosen.setdefault((op.scope, op.key), entry)
+        if first is not entry:
+            if first.behind is None:
+                first.behind = []
+            first.behind.append(entry)
+    return [chosen[identity] for identity in sorted(chosen)]
+
+
+def _payload_bytes(op: Batchable) -> int:
+    if isinstance(op, Settlement):
+        return len(op.result or b"")
+    if isinstance(op, Claim | Note):
+        return len(op.note or b"")
+    return 0
+
+
+def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]) -> list[tuple[E, Reply]]:
+    """Say who gets which reply. Entries behind one that its reply does not answer go back to the queue's front."""
+    if len(replies) != len(entries):
+        wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
+        return [(waiter, wrong) for entry in entries for waiter in with_those_behind(entry)]
+    pairs: list[tuple[E, Reply]] = []
+    unanswered: list[E] = []
+    for entry, reply in zip(entries, replies, strict=True):
+        pairs.append((entry, reply))
+        if entry.behind is not None:
+            answered, others = share_reply(entry, reply)
+            entry.behind = None
+            pairs.extend((other, reply) for other in answered)
+            unanswered.extend(others)
+    queue.extendleft(reversed(unanswered))
+    return pairs
+
+
+def share_reply(entry: E, reply: Reply) -> tuple[list[E], list[E]]:
+    """Split the claims that wait behind ``entry`` into those that its reply answers, too, and those to send again.
+
+    The reason for a refusal holds for every claim with the same payload; only a grant belongs to one. This keeps a
+    thousand duplicates of one key at a handful of round trips.
+    """
+    op, behind = entry.op, entry.behind or []
+    if not isinstance(op, Claim) or not isinstance(reply, Answer) or reply.kind == "claimed":
+        return [], behind
+    answered: list[E] = []
+    others: list[E] = []
+    for other in behind:
+        same = (
+            isinstance(other.op, Claim)
+            and other.op.fingerprints == op.fingerprints
+            and other.op.max_attempts == op.max_attempts
+            and (op.waiting or not other.op.waiting)
+        )
+        (answered if same else others).append(other)
+    return answered, others
+
+
+def with_those_behind(entry: E) -> list[E]:
+    return [entry, *(entry.behind or ())]
+
+
+def unsent_again(entries: Sequence[E]) -> list[E]:
+    """The entries of a batch that got no reply, and those behind them, each to be sent for itself."""
+    waiters = [waiter for entry in entries for waiter in with_those_behind(entry)]
+    for waiter in waiters:
+        waiter.behind = None
+    return waiters
+
+
+def is_grant(op: Batchable, reply: Reply | None) -> bool:
+    """Whether the reply grants a claim: where nobody waits for it any more, the grant must be given back."""
+    return isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed"
+
+
+def no_sizes() -> list[int]:
+    """What `Group.sizes` is at first."""
+    return [0] * 17  # no store takes more than 65,535 operations at once
+
+
+def count_batch(sizes: list[int], size: int) -> None:
+    """Count a batch of ``size``; see `Group.sizes`."""
+    sizes[0] += size
+    sizes[size.bit_length()] += 1

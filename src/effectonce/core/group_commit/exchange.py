@@ -1,0 +1,81 @@
+"""One batch to the store and its replies back, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from effectonce.contracts import ConnectionLost, Contention, Port
+from effectonce.errors import ConfigurationError, StoreUnavailable
+from effectonce.record import Batchable, Reply
+
+MAX_CONTENTION_RETRIES = 5
+
+
+async def exchange(
+    port: Port,
+    batch: Sequence[Batchable],
+    pause: Callable[[float], Awaitable[None]],
+    failed: Exception | None = None,
+) -> Sequence[Reply]:
+    """The replies to ``batch``, one for each operation. It raises nothing: a failure of the whole is a reply of each.
+
+    A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
+    and then operation by operation, as after any other error, so that one bad operation harms itself only.
+
+    ``failed``: the batch was sent once already, and failed with this.
+    """
+    lost = contended = 0
+    while True:
+        try:
+            if failed is not None:
+                earlier, failed = failed, None
+                raise earlier
+            return await port.run(batch)
+        except ConnectionLost as error:
+            lost += 1
+            if lost > 1:
+                return [error] * len(batch)
+        except Contention as error:
+            contended += 1
+            if contended > MAX_CONTENTION_RETRIES:
+                if len(batch) == 1:
+                    return [_not_applied(error)]
+                break
+            await pause(random.uniform(0, 0.002 * 2**contended))
+        except (StoreUnavailable, ConfigurationError) as error:
+            return [error] * len(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                return [error]
+            break
+    replies: list[Reply] = []
+    for op in batch:
+        replies += await exchange(port, (op,), pause)
+        if isinstance(replies[-1], StoreUnavailable):  # it is down: do not ask it for each of the rest
+            replies += [replies[-1]] * (len(batch) - len(replies))
+            break
+    return replies
+
+
+def _not_applied(error: Contention) -> StoreUnavailable:
+    wrapped = StoreUnavailable(f"the store could not get its lock: {error}; the operation was not applied")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def copy_error(error: Exception) -> Exception:
+    """A copy for one of several waiters: one object that is raised in many places would mix their tracebacks."""
+    try:
+        twin = copy.copy(error)
+    except Exception:  # its constructor takes what `copy` does not know of
+        return error
+    twin.__cause__ = error.__cause__ or error
+    return twin
+
+
+async def pause_thread(seconds: float) -> None:
+    """`exchange`'s pause where there is no event loop."""
+    time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block

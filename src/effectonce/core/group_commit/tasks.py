@@ -1,0 +1,217 @@
+"""Group commit for the tasks of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from effectonce.contracts import Port
+from effectonce.errors import StoreUnavailable
+from effectonce.record import Answer, Batchable, Claim, Note, Reply
+
+from .batches import Entry, count_batch, is_grant, no_sizes, pair_replies, take_batch, unsent_again
+from .exchange import copy_error, exchange
+
+#: This many waiting operations are worth a round trip of their own beside the one that is under way.
+SECOND_BATCH = 32
+#: The same while the neighbouring group has nothing under way: the store would be idle whenever the loop is not.
+SECOND_BATCH_IF_IDLE = 16
+
+
+class Block(Struct, eq=False):
+    """Operations that were submitted together. Their entries share its future: it is done when no reply is missing."""
+
+    ops: Sequence[Batchable]
+    replies: list[Reply | None]
+    missing: int
+    future: asyncio.Future[Any]
+
+
+class TaskEntry(Entry, eq=False):
+    """An operation of a task: ``future`` gets the reply, or, for an operation of a block, the replies to the block."""
+
+    future: asyncio.Future[Any] | None = None
+    block: Block | None = None
+    place: int = 0  # in the block
+
+    def is_abandoned(self) -> bool:
+        return self.future is not None and self.future.done()
+
+
+class AsyncGroup:
+    """One queue, and for each port a task that empties it.
+
+    - The tasks belong to the group, never to a caller, so that cancelling a caller harms nobody else. They run in an
+      empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
+    - A task ends when the queue is empty. `submit` starts one if none runs. A second one starts only while many wait:
+      half of them are then with the store while the loop serves the others. Fewer will do while the group ``beside``
+      this one, which takes the loop's other operations, has nothing under way.
+    - A caller that is cancelled leaves its future done. Its claim, still queued, is dropped; if it was granted by now,
+      ``orphaned`` gives the grant back. Its settlement goes out all the same.
+    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; whoever still waits gets
+      another task. Any other end of a task is the reply of those whose operations it had sent.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[Port],
+        limit: int,
+        orphaned: Callable[[Claim, Answer], None],
+        loop: asyncio.AbstractEventLoop,
+        beside: AsyncGroup | None = None,
+    ) -> None:
+        self._limit = limit
+        self._orphaned = orphaned
+        self._loop = loop
+        self._ports = ports
+        self._queue: deque[TaskEntry] = deque()
+        self._idle = list(reversed(ports))
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself does not keep them alive
+        self._closing = False
+        self._round_trips = 0  # under way
+        self._beside = beside
+        if beside is not None:
+            beside._beside = self
+        self.sizes = no_sizes()
+
+    def submit(self, op: Batchable) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._queue.append(TaskEntry(op, future=future))
+        self._start_if_due()
+        return future
+
+    def submit_block(self, ops: Sequence[Batchable]) -> asyncio.Future[list[Reply]]:
+        """The replies to ``ops``, in their order, when all are there. A reply may be an exception: none is raised."""
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        if not ops:
+            future.set_result([])
+            return future
+        block = Block(ops, [None] * len(ops), len(ops), future)
+        self._queue.extend(TaskEntry(op, future=future, block=block, place=n) for n, op in enumerate(ops))
+        future.add_done_callback(partial(self._give_back_granted, block))
+        self._start_if_due()
+        return future
+
+    def _give_back_granted(self, block: Block, future: asyncio.Future[list[Reply]]) -> None:
+        """What a block was granted before its caller was cancelled; `_deliver` sees to what comes after."""
+        if future.cancelled():
+            for op, reply in zip(block.ops, block.replies, strict=True):
+                self._give_back(op, reply)
+
+    def _give_back(self, op: Batchable, reply: Reply | None) -> None:
+        if is_grant(op, reply):
+            self._orphaned(op, reply)  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        self._closing = True
+        try:
+            while self._tasks:
+                await asyncio.wait(set(self._tasks))
+            for port in self._ports:
+                await port.close()
+        finally:
+            self._closing = False
+            if self._queue and len(self._idle) == len(self._ports):
+                self._start()
+
+    # -- the tasks
+
+    def _second_batch(self) -> int:
+        """How many are worth a round trip of their own while another of this group is under way."""
+        beside_is_busy = self._beside is not None and self._beside._round_trips
+        return SECOND_BATCH if beside_is_busy else SECOND_BATCH_IF_IDLE
+
+    def _start_if_due(self) -> None:
+        if not self._idle or self._closing:
+            return
+        no_task_runs = len(self._idle) == len(self._ports)
+        if no_task_runs or (self._round_trips and len(self._queue) >= self._second_batch()):
+            self._start()
+
+    def _start(self) -> None:
+        port = self._idle.pop()
+        task = self._loop.create_task(self._empty_queue(port), context=Context())
+        self._tasks.add(task)
+        # Not in the task itself: one that is cancelled before its first step never runs a line.
+        task.add_done_callback(partial(self._finish, port))
+
+    def _finish(self, port: Port, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._idle.append(port)
+        if not task.cancelled():
+            task.exception()  # those who waited have got it as their reply
+        # Callers whom the task answered may have come back by now. They need not wait for the other port's round trip.
+        due = len(self._idle) == len(self._ports) or len(self._queue) >= self._second_batch()
+        if self._queue and due and not self._closing and not self._loop.is_closed():
+            self._start()
+
+    async def _empty_queue(self, port: Port) -> None:
+        entries: list[TaskEntry] = []
+        try:
+            while not self._closing and self._queue:
+                entries = self._take()
+                if not entries:
+                    continue
+                if self._idle and len(self._queue) >= self._second_batch():
+                    self._start()
+                replies = await self._exchange(port, [entry.op for entry in entries])
+                for entry, reply in pair_replies(entries, replies, self._queue):
+                    self._deliver(entry, reply)
+                entries = []
+        except BaseException as error:
+            task = asyncio.current_task()
+            unanswered = unsent_again(entries)
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                self._queue.extendleft(reversed(unanswered))
+                raise
+            failure = error
+            if not isinstance(failure, Exception):
+                failure = StoreUnavailable(f"the store access was ended: {error!r}")
+            for entry in unanswered:
+                self._deliver(entry, failure)
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise
+
+    async def _exchange(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        count_batch(self.sizes, len(batch))
+        self._round_trips += 1
+        try:
+            return await exchange(port, batch, asyncio.sleep)
+        finally:
+            self._round_trips -= 1
+
+    def _take(self) -> list[TaskEntry]:
+        """The next batch; half of what waits, where the other port can have the other half. A block stays together."""
+        queue = self._queue
+        waiting = len(queue)
+        first = queue[0]
+        share = waiting
+        if len(self._ports) > 1 and first.block is None:
+            # Callers who write a note come back with the next. In step they would all wait for the store, and then the
+            # store for them: in halves they do not.
+            in_step = isinstance(first.op, Note) and not self._round_trips
+            half = self._second_batch() if in_step else SECOND_BATCH
+            share = waiting // 2 if waiting >= 2 * half else waiting
+        return take_batch(queue, min(share, self._limit))
+
+    def _deliver(self, entry: TaskEntry, reply: Reply) -> None:
+        future: asyncio.Future[Any] = entry.future  # type: ignore[assignment]
+        block = entry.block
+        if future.done():
+            self._give_back(entry.op, reply)
+        elif block is not None:
+            if block.replies[entry.place] is None:
+                block.missing -= 1
+                block.replies[entry.place] = copy_error(reply) if isinstance(reply, Exception) else reply
+            if not block.missing:
+                future.set_result(block.replies)
+        elif isinstance(reply, Exception):
+            future.set_exception(copy_error(reply))
+        else:
+            future.set_result(reply)
