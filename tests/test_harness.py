@@ -24,6 +24,8 @@ from tests.harness.nats import nats
 from tests.harness.process import ROOT, Server, ServerFailed
 from tests.harness.proxy import FaultProxy
 
+pytest_plugins = ["pytester"]
+
 NO_RETRY = Retry(NoBackoff(), 0)
 
 
@@ -192,6 +194,54 @@ def test_a_server_that_does_not_start_fails_the_test_that_asked_for_it(monkeypat
             shared.ask(registry.listen(), "redis")
     finally:
         registry.close()
+
+
+# What `make test` and `make test-all` run
+
+MARKED = """
+    import pytest
+
+    pytestmark = pytest.mark.quick_on("redis")
+    stores = pytest.mark.parametrize("store", ["redis", "redis_cluster", "sync-redis+raise", "postgres"])
+
+    @stores
+    def test_of_the_module(store): ...
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_about_something_else(number): ...
+
+    @pytest.mark.quick_once
+    @stores
+    def test_one_is_enough(store): ...
+
+    @pytest.mark.long
+    def test_takes_long(): ...
+
+    def test_alone(): ...
+"""
+
+
+def collected(pytester: pytest.Pytester, choice: str) -> set[str]:
+    run = pytester.runpytest("--collect-only", "-q", "-m", choice, "-p", "no:cacheprovider", "-p", "no:xdist")
+    return {line.partition("::")[2] for line in run.outlines if "::" in line}
+
+
+def test_every_test_is_in_one_of_the_two_tiers(pytester: pytest.Pytester) -> None:
+    hook = "@pytest.hookimpl(tryfirst=True)\ndef pytest_collection_modifyitems(items): tiers.mark_long_tests(items)"
+    pytester.makeconftest(f"import pytest\nfrom tests.harness import tiers\n\n{hook}\n")
+    pytester.makeini("[pytest]\nmarkers =\n    long\n    quick_on\n    quick_once\n")
+    pytester.makepyfile(MARKED)
+    quick, long = collected(pytester, "not long"), collected(pytester, "long")
+    assert quick.isdisjoint(long)
+    assert len(quick | long) == 4 + 2 + 4 + 1 + 1
+    (one,) = [name for name in quick if "enough" in name]
+    assert quick - {one} == {
+        "test_of_the_module[redis]",
+        "test_of_the_module[sync-redis+raise]",
+        "test_about_something_else[1]",
+        "test_about_something_else[2]",
+        "test_alone",
+    }
 
 
 # Missing servers
