@@ -48,7 +48,7 @@ class SeenSet:
             pending = begin(run, run.engine.sync_side())
             if pending is not None:
                 run_through(pending)
-        except ResultNotStored:  # done, by a guard that could not keep its result; nobody asks for it here
+        except ResultNotStored:  # done, by a guard that could not keep its result, which is not needed here
             return True
         return run.replayed
 
