@@ -127,7 +127,7 @@ class TestAcks:
         assert again.attempt == 2
         assert await zombie.ack([stale]) == [False]
         assert (await other.jetstream().stream_info(unique_name)).state.messages == 1
-        await other.publish(stale.handle, b"+ACK")  # as a client does that does not watch the window
+        await other.publish(stale.handle.key, b"+ACK")  # as a client does that does not watch the window
         await other.flush()
         info = await other.jetstream().consumer_info(unique_name, "g")
         assert info.num_ack_pending == 0
@@ -276,7 +276,7 @@ class TestPublishing:
         await other.flush()
         (outcome,) = await under_test.publisher.publish(under_test.queue, [Packet(body=b"x")])
         assert isinstance(outcome, ConfigurationError)
-        assert "something else" in str(outcome)
+        assert "not a stream" in str(outcome)
 
 
 # -- packets
@@ -356,7 +356,7 @@ class TestSettings:
         await other.jetstream().add_stream(
             name=unique_name, subjects=[unique_name], retention="workqueue", storage="file", max_msgs=10
         )
-        with pytest.raises(ConfigurationError, match="drops messages that nobody has handled"):
+        with pytest.raises(ConfigurationError, match="drops messages that were never handled"):
             await backend.check(unique_name, group="g")
 
     async def test_a_consumer_that_is_deleted_is_a_configuration_error(

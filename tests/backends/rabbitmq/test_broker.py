@@ -264,7 +264,7 @@ class TestChannels:
         consumer = await under_test.consumer()
         await under_test.publish(b"held")
         (held,) = await receive(consumer, 1)
-        channel = held.handle.stay.channel
+        channel = held.handle.consuming.channel
         channel.write(amqp_frames.ack(channel.number, 9999))  # no tag of this channel
         (again,) = await receive(consumer, 1)
         assert "unknown delivery tag 9999" in caplog.text
