@@ -48,8 +48,6 @@ TABLE = {
     # what backends share
     "backends.common.sql_files": (f"{VALUES}", ""),
     "backends.common*": (f"{SEAMS}", "msgspec"),
-    # BabelQueue's headers, which its messages have on every broker
-    "babelqueue.headers": ("", ""),
     # the backends: one technology each, with its one driver, none beside another
     "backends": ("", ""),
     "backends.memory*": (f"{SEAMS} {COMMON}", "msgspec"),
@@ -58,11 +56,11 @@ TABLE = {
     "backends.postgres*": (f"{SEAMS} {COMMON}", "msgspec psycopg psycopg_pool"),
     "backends.mysql*": (f"{SEAMS} {COMMON}", "msgspec pymysql aiomysql"),
     "backends.dynamodb*": (f"{SEAMS} {COMMON}", "msgspec boto3 botocore aiobotocore"),
-    "backends.rabbitmq*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec pamqp"),
-    "backends.kafka*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec confluent_kafka"),
+    "backends.rabbitmq*": (f"{SEAMS} {COMMON}", "msgspec pamqp"),
+    "backends.kafka*": (f"{SEAMS} {COMMON}", "msgspec confluent_kafka"),
     "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
-    "backends.sqs*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec botocore aiobotocore"),
-    "backends.servicebus*": (f"{SEAMS} {COMMON} babelqueue.headers", "msgspec azure"),
+    "backends.sqs*": (f"{SEAMS} {COMMON}", "msgspec botocore aiobotocore"),
+    "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver
     "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
     # messages as bytes
@@ -84,7 +82,7 @@ TABLE = {
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
     "__init__": ("public", ""),
     # what stands around them
-    "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* babelqueue.headers envelopes* {TOOLS}", "msgspec"),
+    "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* envelopes* {TOOLS}", "msgspec"),
     "http.*": (f"{SEAMS} core* {TOOLS}", "msgspec http_sf"),
     "http.client*": (f"{SEAMS} core* providers* {TOOLS} http.*", "msgspec httpx anyio requests urllib3"),
     "http": ("http.*", ""),
@@ -275,7 +273,7 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
     for part, (ours, others) in TABLE.items():
         layer, _, name = part.rstrip("*").partition(".")
         if layer == "backends" and name:
-            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split(), "babelqueue.headers"}, part
+            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split()}, part
             for driver in set(others.split()) - {"msgspec", "botocore", "aiobotocore"}:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 

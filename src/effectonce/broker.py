@@ -22,9 +22,9 @@ ENVIRONMENT = "EFFECTONCE_BROKER"
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
     "memory": ("backends.memory.broker", "MemoryBackend"),
-    "sqlite": ("backends.sqlite.broker", "SQLiteBackend"),
-    "redis": ("backends.redis.broker", "RedisBackend"),
-    "rediss": ("backends.redis.broker", "RedisBackend"),
+    "sqlite": ("backends.sqlite.broker", "SQLiteBrokerBackend"),
+    "redis": ("backends.redis.broker", "RedisBrokerBackend"),
+    "rediss": ("backends.redis.broker", "RedisBrokerBackend"),
     "redis+babelqueue": ("babelqueue.redis_lists", "RedisBabelQueueBackend"),
     "amqp": ("backends.rabbitmq.broker", "RabbitMQBackend"),
     "amqps": ("backends.rabbitmq.broker", "RabbitMQBackend"),

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 import effectonce as eo
 from effectonce.babelqueue import BabelQueue
-from effectonce.babelqueue import headers as bindings
+from effectonce.babelqueue import headers as bq_headers
+from effectonce.babelqueue.dead_letters import dead_letter_record, original_body
 from effectonce.babelqueue.envelope import poison
-from effectonce.backends.kafka.client import record_of
+from effectonce.backends.kafka.records import record_of
 from effectonce.backends.servicebus import messages as servicebus_messages
 from effectonce.backends.sqs import messages as sqs_messages
 from effectonce.contracts import Packet
@@ -174,7 +175,7 @@ def test_what_is_not_known_is_sent_on(folder: Path, case: dict[str, Any], caplog
     document = json.loads(body)
     if given := case.get("apply_dead_letter"):
         block = {**given, "error": None, "exception": None, "failed_at": 1, "attempts": 3, "lang": "python"}
-        document = json.loads(bindings.dead_letter_record(body, block))
+        document = json.loads(dead_letter_record(body, block))
         for name, value in case["expect_dead_letter"].items():
             assert document["dead_letter"][name] == value
     assert document["attempts"] == case["expect_attempts"]
@@ -250,7 +251,7 @@ def test_a_body_is_poison_or_not(folder: Path, case: dict[str, Any]) -> None:
 @cases("poison_dlq")
 def test_a_poison_body_is_kept_in_the_shape_that_others_read(folder: Path, case: dict[str, Any]) -> None:
     body = base64.b64decode(case["body_base64"]) if "body_base64" in case else case["body"].encode()
-    record = bindings.dead_letter_record(body, {"reason": "poison", "original_queue": "orders"})
+    record = dead_letter_record(body, {"reason": "poison", "original_queue": "orders"})
     expect = case["expect"]
     document = json.loads(record)
     block = document.pop("dead_letter")
@@ -260,7 +261,7 @@ def test_a_poison_body_is_kept_in_the_shape_that_others_read(folder: Path, case:
         assert set(document) == set(expect["splice_keys"])
     else:
         assert same(document, expect["record"])
-    assert bindings.original_body(record)[0] == body
+    assert original_body(record)[0] == body
 
 
 # -- what each broker shows of it
@@ -269,8 +270,11 @@ def test_a_poison_body_is_kept_in_the_shape_that_others_read(folder: Path, case:
 def test_rabbitmq_gets_properties_and_typed_headers() -> None:
     for folder, manifest in manifests():
         rule = manifest["rabbitmq"]["property_projection"]
-        packet = BQ.encode(read(folder, rule["envelope_file"]))
-        assert bindings.rabbitmq(packet.headers) == (rule["properties"], rule["headers"])
+        packet = BQ.encode(read(folder, rule["envelope_file"])).for_broker("rabbitmq")
+        typed = {name: int(text) if name in packet.numbers else text for name, text in packet.headers.items()}
+        properties = {name.replace("_", "-"): value for name, value in rule["properties"].items()}
+        assert properties.pop("message-id") == packet.id
+        assert typed == {**properties, **rule["headers"]}
 
 
 def test_kafka_gets_headers_and_a_timestamp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +306,7 @@ def test_service_bus_gets_fields_and_typed_properties() -> None:
         assert {name: getattr(message, name) for name in rule["message"]} == rule["message"]
         wanted = {
             **rule["application_properties"],
-            bindings.CREATED: str(rule["application_properties"]["bq-created-at"]),
+            bq_headers.CREATED: str(rule["application_properties"]["bq-created-at"]),
         }
         assert {name: message.application_properties[name] for name in wanted} == wanted
 
@@ -311,7 +315,7 @@ def test_service_bus_gets_fields_and_typed_properties() -> None:
 def test_on_kafka_the_header_counts(folder: Path, case: dict[str, Any]) -> None:
     packet = with_attempts(folder, case["body_attempts"])
     if case["header_attempts"] is not None:
-        packet = replace(packet, headers={bindings.ATTEMPTS: str(case["header_attempts"])})
+        packet = replace(packet, headers={bq_headers.ATTEMPTS: str(case["header_attempts"])})
     assert BQ.decode(packet).attempt - 1 == case["expected_attempts"]
 
 
@@ -349,8 +353,8 @@ def test_the_version_is_looked_at_before_the_body_on_service_bus(folder: Path, c
 
 
 def check_gate(folder: Path, case: dict[str, Any]) -> None:
-    text = bindings.header_text(case.get("value"))
-    headers = {} if text is None else {bindings.VERSION: text}
+    text = servicebus_messages.property_text(case.get("value"))
+    headers = {} if text is None else {bq_headers.VERSION: text}
     body = (folder / "fixtures/order-created.json").read_bytes()
     if case["expect"] == "decode":
         BQ.decode(Packet(body=body, headers=headers))

@@ -266,12 +266,12 @@ def test_a_validator_that_raises_anything_is_undecodable() -> None:
 
 
 @MODES
-def test_a_body_over_the_cap_is_neither_sent_nor_read(envelope: CloudEvents) -> None:
+def test_a_body_over_the_limit_is_neither_sent_nor_read(envelope: CloudEvents) -> None:
     large = eo.Message(data="x" * 2_000_000)
     with pytest.raises(eo.ConfigurationError, match="max_body"):
         envelope.encode(large)
     packet = CloudEvents(envelope.mode, max_body=1 << 22).encode(large)
-    with pytest.raises(eo.Undecodable, match="cap"):
+    with pytest.raises(eo.Undecodable, match="limit"):
         envelope.decode(packet)
 
 

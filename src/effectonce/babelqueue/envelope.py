@@ -1,8 +1,8 @@
-"""BabelQueue's envelope, schema version 1: what SDKs of other languages on the same queue write and read.
+"""BabelQueue's envelope, schema version 1: the SDKs of other languages on the same queue write and read it.
 
-``type`` is the URN, ``meta.id`` the id and the key. What a `Message` has and the envelope has not goes into
-``meta.ext.effectonce``: a key that is not the id, an ordering key. Members that this release does not know are kept in
-the header ``bq-envelope``, and are written again when the message is sent on.
+``type`` is the URN, ``meta.id`` the id and the key. The envelope has no place for a key that is not the id and for an
+ordering key: these go into ``meta.ext.effectonce``. Members that this release does not know are kept in the message's
+header ``bq-envelope``, and written again when the message is sent on.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from effectonce.babelqueue import headers as bindings
+from effectonce.babelqueue import headers as names
 from effectonce.contracts import Packet
-from effectonce.envelopes.common import MAX_BODY, packed, read_json, require_room, write_json
+from effectonce.envelopes.common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 
-from .headers import Pairs
+from .bindings import BabelQueuePacket
+from .dead_letters import Pairs, refuse_constant
 
 SCHEMA_VERSION: Final = 1
 LANG: Final = "python"
-#: ASCII only, and so not what `str.strip` takes away: a job of one EM SPACE is a job.
+#: ASCII whitespace only; `str.strip` would take more away: to the contract a job of one EM SPACE is a job.
 BLANK: Final = " \t\n\v\f\r"
 ENVELOPE: Final = "bq-envelope"
 REPLAY: Final = "bq-replay-bypass"
 
-_ORDER = ("job", "trace_id", "data", "meta", "attempts")
+_MEMBER_ORDER = ("job", "trace_id", "data", "meta", "attempts")
 _CORE_META = ("id", "queue", "lang", "schema_version", "created_at")
 _FORBIDDEN = (("", "timestamp"), *(("meta", name) for name in ("max_retries", "attempts", "source", "ts")))
 
@@ -45,20 +46,22 @@ log = logging.getLogger("effectonce")
 
 
 class BabelQueue:
-    """The envelope. ``meta`` is written into every message, beside what the envelope itself has there: a vendor's block
-    belongs under ``{"ext": {"acme": …}}``.
+    """BabelQueue's envelope.
+
+    ``meta`` is written into every message, beside the envelope's own members there: a vendor's block belongs under
+    ``{"ext": {"acme": …}}``.
 
     ``data`` is a JSON object, and ``type`` a URN. ``meta.created_at`` is the message's ``time``, else that of its id
     (a UUIDv7, unless you mint your own), else now; ``trace_id`` is the message's, else its id.
     """
 
-    #: What tells its own consumers, in other languages, too, to skip effects outside.
+    #: The headers that make BabelQueue's consumers, in every language, skip external effects.
     bypass: Final = {REPLAY: "1"}
 
-    def __init__(self, *, meta: Mapping[str, Any] | None = None, max_body: int = MAX_BODY) -> None:
+    def __init__(self, *, meta: Mapping[str, Any] | None = None, max_body: int = DEFAULT_MAX_BODY_BYTES) -> None:
         for name in meta or ():
             if name in _CORE_META or ("meta", name) in _FORBIDDEN:
-                raise ConfigurationError(f"/meta/{name} is the envelope's own, or forbidden: it cannot be set")
+                raise ConfigurationError(f"meta= cannot set /meta/{name}: the envelope writes it, or forbids it")
         self._meta = {name: Raw(_to_json(value)) for name, value in (meta or {}).items()}
         self.max_body = max_body
 
@@ -67,33 +70,35 @@ class BabelQueue:
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         urn = message.type.strip(BLANK)
         if not urn:
-            raise ConfigurationError(f"message {show(message.id)} has no type: in BabelQueue that is a URN")
+            raise ConfigurationError(f"message {show(message.id)} has no type; give it a URN, as BabelQueue needs")
         data = write_json(message.data, message)
         if data[:1] != b"{":
-            raise ConfigurationError(f"the data of message {show(message.id)} is no JSON object: in BabelQueue it is")
+            raise ConfigurationError(
+                f"the data of message {show(message.id)} is not a JSON object, as BabelQueue needs; send a dict"
+            )
         trace, attempts = (message.trace_id or "").strip(BLANK) or message.id, message.attempt - 1
-        kept = _kept(message)
-        meta = self._written_meta(message, _members.decode(kept["meta"]) if "meta" in kept else None, queue)
-        body: dict[str, Any] = kept or dict.fromkeys(_ORDER)
+        known = _members_read_before(message)
+        meta = self._make_meta(message, _members.decode(known["meta"]) if "meta" in known else None, queue)
+        body: dict[str, Any] = known or dict.fromkeys(_MEMBER_ORDER)
         body.update(job=urn, trace_id=trace, data=Raw(data), meta=meta, attempts=attempts)
-        headers = bindings.others(message.headers)
+        headers = names.other_headers(message.headers)
         headers.pop(ENVELOPE, None)
         if headers.get(REDRIVEN, "").startswith(BYPASS):
             headers |= self.bypass
         headers |= {
-            "content-type": bindings.JSON,
-            bindings.JOB: urn,
-            bindings.TRACE: trace,
-            bindings.ID: message.id,
-            bindings.VERSION: str(SCHEMA_VERSION),
-            bindings.LANG: str(_value(meta, "lang") or ""),
-            bindings.ATTEMPTS: str(attempts),
-            bindings.CREATED: str(_value(meta, "created_at") or 0),
+            "content-type": names.JSON,
+            names.JOB: urn,
+            names.TRACE: trace,
+            names.ID: message.id,
+            names.VERSION: str(SCHEMA_VERSION),
+            names.LANG: str(_value(meta, "lang") or ""),
+            names.ATTEMPTS: str(attempts),
+            names.CREATED: str(_value(meta, "created_at") or 0),
         }
-        return packed(message, _to_json(body), headers, self.max_body)
+        return make_packet(message, _to_json(body), headers, self.max_body, BabelQueuePacket)
 
-    def _written_meta(self, message: Message[Any], kept: dict[str, Raw] | None, queue: str) -> dict[str, Raw]:
-        meta = kept
+    def _make_meta(self, message: Message[Any], known: dict[str, Raw] | None, queue: str) -> dict[str, Raw]:
+        meta = known
         if meta is None:
             values = (message.id, queue or "default", LANG, SCHEMA_VERSION, _created_at(message))
             meta = {name: Raw(_to_json(value)) for name, value in zip(_CORE_META, values, strict=True)}
@@ -112,23 +117,24 @@ class BabelQueue:
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         require_room(packet, self.max_body)
-        version = packet.headers.get(bindings.VERSION, "")
+        headers = names.contract_headers(packet)
+        version = headers.get(names.VERSION, "")
         if version.strip(BLANK) and version != str(SCHEMA_VERSION):
             raise Undecodable(f"its schema version is {show(version)!r}; this release reads {SCHEMA_VERSION}")
-        why = poison(packet.body)
-        if why is not None:
-            raise Undecodable(f"this is no BabelQueue message: {why}")
+        defect = poison(packet.body)
+        if defect is not None:
+            raise Undecodable(f"this is not a BabelQueue message: {defect}")
         try:
             members = _members.decode(msgspec.json.format(packet.body, indent=-1))
             meta = _object(members, "meta")
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Undecodable(f"this is no BabelQueue message: {show(error, 300)}") from error
-        job = _identity(members)
+            raise Undecodable(f"this is not a BabelQueue message: {show(error, 300)}") from error
+        job = _take_urn(members)
         _drop_forbidden(members, meta)
         attempts, trace = _value(members, "attempts"), _value(members, "trace_id")
         if _value(meta, "schema_version") != SCHEMA_VERSION:
-            found = bytes(meta.get("schema_version", Raw(b"missing"))).decode()
-            raise Undecodable(f"its meta.schema_version is {show(found)}; this release reads {SCHEMA_VERSION}")
+            written = bytes(meta.get("schema_version", Raw(b"missing"))).decode()
+            raise Undecodable(f"its meta.schema_version is {show(written)}; this release reads {SCHEMA_VERSION}")
         if bytes(members.get("data", Raw(b"null")))[:1] != b"{":
             raise Undecodable("it has no data, which is a JSON object")
         if attempts is None or not (trace or "").strip(BLANK):
@@ -141,26 +147,28 @@ class BabelQueue:
             id=id,
             key=_text(ours, "key") or id,
             ordering_key=_text(ours, "ordering_key"),
-            headers=_headers(packet.headers, members, meta),
+            headers=_message_headers(headers, members, meta),
             trace_id=trace,
-            attempt=_attempts(packet.headers, attempts) + 1,
+            attempt=_count_attempts(headers, attempts) + 1,
             time=_time(_value(meta, "created_at")),
         )
 
 
 def poison(body: bytes) -> str | None:
-    """Why ``body`` can never be handled: it is not one JSON object, a member that the envelope knows is of the wrong
-    type, or it has no identity. None where it can. A repeated member is checked each time, and its last value counts.
+    """Why ``body`` can never be handled; None where it can.
+
+    It is not one JSON object, a member that the envelope knows is of the wrong type, or no member names what it is. A
+    repeated member is checked each time, and its last value counts.
     """
     try:
         parsed = json.loads(
-            body.decode(), object_pairs_hook=Pairs, parse_int=_parse_int, parse_constant=bindings.refuse_constant
+            body.decode(), object_pairs_hook=Pairs, parse_int=_parse_int, parse_constant=refuse_constant
         )
     except (ValueError, RecursionError) as error:
         return f"it is not JSON ({show(error) or type(error).__name__})"
     if not isinstance(parsed, Pairs):
-        return "it is JSON, but no object"
-    wrong = _wrong_member(parsed, _TOP, "")
+        return "it is JSON, but not an object"
+    wrong = _find_wrong_member(parsed, _MEMBER_TYPES, "")
     if wrong is not None:
         return wrong
     members = dict(parsed)
@@ -169,11 +177,12 @@ def poison(body: bytes) -> str | None:
     return None
 
 
-# -- what is kept
+# -- members that are kept for sending on
 
 
-def _kept(message: Message[Any]) -> dict[str, Raw]:
-    """The members of the envelope that ``message`` was read from, in their order; its data is not among them."""
+def _members_read_before(message: Message[Any]) -> dict[str, Raw]:
+    """The members of the envelope that ``message`` was read from, in their order, without the data; none where it is
+    new."""
     text = message.headers.get(ENVELOPE)
     if text is None:
         return {}
@@ -181,47 +190,51 @@ def _kept(message: Message[Any]) -> dict[str, Raw]:
         members = _members.decode(text)
         meta = _object(members, "meta")
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"the header {ENVELOPE} of message {show(message.id)} is not ours: {error}") from error
+        raise ConfigurationError(
+            f"the header {ENVELOPE} of message {show(message.id)} was not written by effectonce ({error}); remove it"
+        ) from error
     if (_value(meta, "id") or "") != message.id:
         return {}  # copied from another message, with the rest of its headers
     for container, name in (*_FORBIDDEN, ("", "urn")):
         if name in (meta if container else members):
             place = f"/{container}/{name}" if container else f"/{name}"
-            raise ConfigurationError(f"message {show(message.id)} carries {place}, which no envelope may have")
+            raise ConfigurationError(
+                f"message {show(message.id)} carries {place}, which the contract forbids; remove it from {ENVELOPE}"
+            )
     return members
 
 
-def _headers(headers: Mapping[str, str], members: dict[str, Raw], meta: dict[str, Raw]) -> dict[str, str]:
-    found = bindings.others(headers)
-    if found.pop(REPLAY, ""):
-        found[REDRIVEN] = BYPASS
-    found[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
-    return found
+def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: dict[str, Raw]) -> dict[str, str]:
+    kept = names.other_headers(headers)
+    if kept.pop(REPLAY, ""):
+        kept[REDRIVEN] = BYPASS
+    kept[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
+    return kept
 
 
-def _identity(members: dict[str, Raw]) -> str:
-    """The URN, which from here on is the member ``job``."""
+def _take_urn(members: dict[str, Raw]) -> str:
+    """The URN, which becomes the member ``job``; the older member ``urn`` is removed."""
     job, urn = _text(members, "job"), _text(members, "urn")
     if "job" in members and job is None:
-        log.warning("a BabelQueue message has a /job that is no string, which is ignored")
+        log.warning("a BabelQueue message has a /job that is not a string; it is ignored")
     if "urn" in members:
         del members["urn"]
         if _is_urn(job):
-            log.warning("a BabelQueue message has a /job and a /urn: the second is dropped")
-    found = job if job is not None and _is_urn(job) else urn or ""
-    members["job"] = Raw(_to_json(found))
-    return found
+            log.warning("a BabelQueue message has a /job and a /urn; the /urn is dropped")
+    name = job if job is not None and _is_urn(job) else urn or ""
+    members["job"] = Raw(_to_json(name))
+    return name
 
 
 def _drop_forbidden(members: dict[str, Raw], meta: dict[str, Raw]) -> None:
     for container, name in _FORBIDDEN:
         if (meta if container else members).pop(name, None) is not None:
             place = f"/{container}/{name}" if container else f"/{name}"
-            log.warning("a BabelQueue message has the forbidden member %s, which is dropped", place)
+            log.warning("a BabelQueue message has the forbidden member %s; it is dropped", place)
 
 
 def _object(members: Mapping[str, Raw], name: str) -> dict[str, Raw]:
-    """The members of a member; none where it is no object."""
+    """The members of a member that is an object; none where it is not."""
     raw = members.get(name)
     return _members.decode(raw) if raw is not None and bytes(raw)[:1] == b"{" else {}
 
@@ -237,9 +250,9 @@ def _text(members: Mapping[str, Raw], name: str) -> str | None:
     return read_json(raw, str, name) if raw is not None and bytes(raw)[:1] == b'"' else None
 
 
-def _attempts(headers: Mapping[str, str], written: int) -> int:
-    """Where a header counts them (Kafka, whose records cannot be rewritten), the header is right."""
-    text = headers.get(bindings.ATTEMPTS, "")
+def _count_attempts(headers: Mapping[str, str], written: int) -> int:
+    """The attempts so far. A header outranks the body: on Kafka, whose records cannot be rewritten, it counts them."""
+    text = headers.get(names.ATTEMPTS, "")
     return int(text) if text.isascii() and text.isdigit() else max(written, 0)
 
 
@@ -267,15 +280,21 @@ def _time(millis: int | None) -> datetime | None:
 # -- the shape
 
 
-_HUGE = object()  # an integer that no number type holds
+_HUGE_INTEGER = object()  # an integer too long to convert
 
 
 def _parse_int(text: str) -> Any:
-    return int(text) if len(text) < 4000 else _HUGE
+    return int(text) if len(text) < 4000 else _HUGE_INTEGER
 
 
-_TOP: dict[str, type[Any]] = {"trace_id": str, "attempts": int, "data": Pairs, "meta": Pairs, "dead_letter": Pairs}
-_WITHIN: dict[str, dict[str, type[Any]]] = {
+_MEMBER_TYPES: dict[str, type[Any]] = {
+    "trace_id": str,
+    "attempts": int,
+    "data": Pairs,
+    "meta": Pairs,
+    "dead_letter": Pairs,
+}
+_NESTED_MEMBER_TYPES: dict[str, dict[str, type[Any]]] = {
     "meta": {"id": str, "queue": str, "lang": str, "schema_version": int, "created_at": int},
     "dead_letter": {
         **dict.fromkeys(("reason", "error", "exception", "original_queue", "lang"), str),
@@ -284,32 +303,33 @@ _WITHIN: dict[str, dict[str, type[Any]]] = {
 }
 
 
-def _wrong_member(pairs: Pairs, kinds: Mapping[str, type[Any]], prefix: str) -> str | None:
+def _find_wrong_member(pairs: Pairs, types: Mapping[str, type[Any]], prefix: str) -> str | None:
     value: Any
     for name, value in pairs:
-        kind = kinds.get(name)
-        if kind is None or value is None:
+        wanted = types.get(name)
+        if wanted is None or value is None:
             continue
-        if type(value) is not kind or (kind is int and not -(1 << 63) <= value < 1 << 63):
-            wanted = {str: "a string", int: "a 64-bit integer", Pairs: "an object"}[kind]
-            return f"its member {prefix}{name} is not {wanted}"
-        if name == "data" and not prefix and not _finite(value):
+        if type(value) is not wanted or (wanted is int and not -(1 << 63) <= value < 1 << 63):
+            description = {str: "a string", int: "a 64-bit integer", Pairs: "an object"}[wanted]
+            return f"its member {prefix}{name} is not {description}"
+        if name == "data" and not prefix and not _is_finite(value):
             return "its data has a number that is not finite"
-        within = _wrong_member(value, _WITHIN[name], f"{name}.") if kind is Pairs and name in _WITHIN else None
-        if within is not None:
-            return within
+        if name in _NESTED_MEMBER_TYPES:
+            nested = _find_wrong_member(value, _NESTED_MEMBER_TYPES[name], f"{name}.")
+            if nested is not None:
+                return nested
     return None
 
 
-def _finite(root: Any) -> bool:
-    waiting = [root]
-    while waiting:
-        value = waiting.pop()
+def _is_finite(root: Any) -> bool:
+    unchecked = [root]
+    while unchecked:
+        value = unchecked.pop()
         if isinstance(value, Pairs):
-            waiting.extend(item for _, item in value)
+            unchecked.extend(item for _, item in value)
         elif isinstance(value, list):
-            waiting.extend(value)
-        elif value is _HUGE or (isinstance(value, float) and not math.isfinite(value)):
+            unchecked.extend(value)
+        elif value is _HUGE_INTEGER or (isinstance(value, float) and not math.isfinite(value)):
             return False
         elif type(value) is int:
             try:

@@ -1,11 +1,12 @@
--- Take from a queue of BabelQueue: a list, whose head moves to a list of what is being processed, with a deadline.
--- Before that, what is due goes to its end: delayed messages (ours; BabelQueue has none) and lapsed reservations.
+-- Take messages from a queue of BabelQueue: the head of a list moves to the list of what is being processed, with a
+-- deadline. Before that, delayed messages that are due (ours; BabelQueue has none) and lapsed reservations go to the end
+-- of the queue.
 --
 -- KEYS  1 the queue    2 what is being processed    3 its deadlines: a ZSET of '<token>:<value>', in seconds
 --       4 delayed messages: a ZSET of '<token>:<value>'
 -- ARGV  1 the ack window in seconds    2 how many    3 random bytes, from which each reservation gets its token
 --
--- Answers {token, value} for each. A token has 32 hexadecimal digits.
+-- Returns {token, value} for each. A token has 32 hexadecimal digits.
 
 local queue, processing, deadlines, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local time = redis.call('TIME')

@@ -1,28 +1,23 @@
 """Queues of BabelQueue on Redis, in its own layout, so that consumers and producers of its SDKs share them.
 
-A queue is a list (``orders``), and an element is an envelope, byte for byte; where there are headers beside it, the
-frame that BabelQueue puts around both. What is being processed is in ``orders:processing``, with its deadlines in
-``orders:processing:deadlines``; dead letters are in ``orders.dlq``, as envelopes with a ``dead_letter`` block. The
-layout has no delay: what we nack with one waits in ``orders:effectonce:delayed``, until a consumer of ours puts it
-back. Attempts are counted in the envelope, by those who give a message back.
+A queue is a list (``orders``), and an element is an envelope, byte for byte, or the frame that BabelQueue puts around
+an envelope and the headers beside it. Messages that are being processed are in ``orders:processing``, with their
+deadlines in ``orders:processing:deadlines``; dead letters are in ``orders.dlq``, as envelopes with a ``dead_letter``
+block. The layout has no delay: a message that is nacked with one waits in ``orders:effectonce:delayed``, until a
+consumer of ours puts it back. Attempts are counted in the envelope, by the consumer that gives a message back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import time
-from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from effectonce.babelqueue import headers as bindings
-from effectonce.backends.common.broker_errors import take_leave
+from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.backends.redis.connection import Endpoint, Script, driver, endpoint_at
-from effectonce.backends.redis.stream import BrokerWire, to_json
+from effectonce.backends.redis.stream import RedisBrokerConnection
 from effectonce.contracts import (
     BrokerCapabilities,
     Consumer,
@@ -35,21 +30,16 @@ from effectonce.contracts import (
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
+from .list_elements import count_attempt, dead_letter_element, dead_letter_of, element_id, element_of, packet_of
+
 TAKE = Script("list_take", package="effectonce.babelqueue")
 SETTLE = Script("list_settle", package="effectonce.babelqueue")
 
-FRAME: Final = "__bq_frame"
-#: Headers of ours that no packet shows.
-ID: Final = "eo-id"
-ORDERING_KEY: Final = "eo-ordering-key"
-BINARY: Final = "eo-body"
-#: Of a dead letter, why it is one, as the worker says it; and what BabelQueue calls it.
-CAUSE: Final = "eo-dead"
-REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
-#: Between two looks at a queue that was empty, in seconds: the first, and the longest.
-QUICK, SLOW = 0.005, 0.1
-
-CHUNK: Final = 100  # elements of the dead letters that are looked at together
+#: The pause between two polls of an empty queue doubles from the first to the second.
+FIRST_PAUSE_S: Final = 0.005
+MAX_PAUSE_S: Final = 0.1
+#: How many dead letters are read at once.
+BROWSE_CHUNK: Final = 100
 
 
 class RedisBabelQueueBackend:
@@ -76,22 +66,22 @@ class RedisBabelQueueBackend:
         )
 
     def publisher(self) -> Publisher:
-        return ListPublisher(self.endpoint)
+        return BabelQueueListPublisher(self.endpoint)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
-        return ListConsumer(self.endpoint, require_name(queue), window=self.window, prefetch=prefetch)
+        return BabelQueueListConsumer(self.endpoint, require_name(queue), window=self.window, prefetch=prefetch)
 
     def dead_letters(self, queue: str, *, group: str) -> DeadLetters:
-        return ListDeadLetters(self.endpoint, require_name(queue))
+        return BabelQueueListDeadLetters(self.endpoint, require_name(queue))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        """A list is there as soon as it has an element."""
+        """Only connect: a list exists as soon as it has an element."""
         require_name(queue)
-        wire = BrokerWire(self.endpoint)
+        connection = RedisBrokerConnection(self.endpoint)
         try:
-            await wire.ask("LLEN", queue)
+            await connection.call("LLEN", queue)
         finally:
-            wire.close()
+            connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
         await self.declare(queue, group=group)
@@ -103,314 +93,176 @@ class RedisBabelQueueBackend:
         return self.shown
 
 
-# Elements
-
-
-class _Ours(msgspec.Struct):
-    ordering_key: str | None = None
-
-
-class _Ext(msgspec.Struct):
-    effectonce: _Ours | None = None
-
-
-class _Meta(msgspec.Struct):
-    id: str = ""
-    ext: _Ext | None = None
-
-
-class _Envelope(msgspec.Struct):
-    meta: _Meta
-
-
-class _Frame(msgspec.Struct):
-    sign: Any = msgspec.field(name=FRAME)
-    body: str
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-_envelope = msgspec.json.Decoder(_Envelope)
-_frame = msgspec.json.Decoder(_Frame)
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def element_of(packet: Packet) -> bytes:
-    """A packet as an element of the list: an envelope of BabelQueue as it is, others in a frame with what they need."""
-    headers = bindings.others(packet.headers) if bindings.is_babelqueue(packet.headers) else dict(packet.headers)
-    id, ordering_key = _identity(packet.body)
-    if packet.id != id:
-        headers[ID] = packet.id
-    if packet.ordering_key not in (None, ordering_key):
-        headers[ORDERING_KEY] = packet.ordering_key or ""
-    return _framed(packet.body, headers)
-
-
-def _framed(body: bytes, headers: dict[str, str]) -> bytes:
-    if not headers and FRAME.encode() not in body:
-        return body
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        text, headers = b2a_base64(body, newline=False).decode(), {**headers, BINARY: "base64"}
-    return to_json({FRAME: 1, "headers": headers, "body": text})
-
-
-def _unframed(element: bytes) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of an element; one without a frame is its own body."""
-    if element[:1] == b"{" and FRAME.encode() in element:
-        try:
-            frame = _frame.decode(element)
-            binary = frame.headers.pop(BINARY, "")
-            return a2b_base64(frame.body) if binary else frame.body.encode(), frame.headers
-        except (msgspec.DecodeError, ValueError):
-            pass
-    return element, {}
-
-
-def packet_of(element: bytes) -> Packet:
-    body, headers = _unframed(element)
-    id, ordering_key = _identity(body)
-    id, ordering_key = headers.pop(ID, id), headers.pop(ORDERING_KEY, ordering_key)
-    return Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
-
-
-def _identity(body: bytes) -> tuple[str, str | None]:
-    """The id and the ordering key that an envelope brings with it."""
-    try:
-        meta = _envelope.decode(body).meta
-    except (msgspec.DecodeError, RecursionError):
-        return "", None
-    ours = meta.ext.effectonce if meta.ext is not None else None
-    return meta.id, ours.ordering_key if ours is not None else None
-
-
-def once_more(element: bytes) -> bytes:
-    """The element of a message that is given back: one attempt more, and all else as it is."""
-    body, headers = _unframed(element)
-    try:
-        members: dict[str, Any] = dict(_members.decode(body))
-        members["attempts"] = msgspec.json.decode(members["attempts"], type=int) + 1
-    except (msgspec.DecodeError, KeyError, RecursionError):
-        return element  # no envelope
-    return _framed(to_json(members), headers)
-
-
-class ListPublisher:
-    """See `contracts.Publisher`. A batch is one command: all of it is there, or none."""
+class BabelQueueListPublisher:
+    """See `contracts.Publisher`. A batch is one command: all of it is published, or none."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._wire = BrokerWire(endpoint)
+        self._connection = RedisBrokerConnection(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         require_name(queue)
         if packets:
-            await self._wire.ask("RPUSH", queue, *map(element_of, packets))
+            await self._connection.call("RPUSH", queue, *map(element_of, packets))
         return [None] * len(packets)
 
     async def close(self) -> None:
-        self._wire.close()
+        self._connection.close()
 
 
-class _Held(msgspec.Struct, gc=False):
-    """A reservation that this consumer has not settled."""
+class ListReservation(HeldDelivery):
+    """A reservation in the list of what is being processed. The key is its token."""
 
-    token: bytes
     element: bytes
-    ends: float
 
 
-class ListConsumer:
-    """See `contracts.Consumer`. It looks again and again: nothing in this layout wakes it."""
+class BabelQueueListConsumer:
+    """See `contracts.Consumer`. It polls: nothing in this layout wakes a consumer."""
 
     def __init__(self, endpoint: Endpoint, queue: str, *, window: float, prefetch: int) -> None:
         self._queue = queue
         self._window = window
-        self._prefetch = prefetch
         processing = f"{queue}:processing"
         self._processing = [processing.encode(), f"{processing}:deadlines".encode()]
         self._delayed = f"{queue}:effectonce:delayed".encode()
-        self._wire = BrokerWire(endpoint)
-        self._turn = asyncio.Lock()
-        self._held: dict[bytes, _Held] = {}
+        self._connection = RedisBrokerConnection(endpoint)
+        self._exchange = asyncio.Lock()  # one command at a time on the connection
+        self._unsettled: UnsettledDeliveries[ListReservation] = UnsettledDeliveries(prefetch)
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
-        pause = QUICK
+        pause = FIRST_PAUSE_S
         while True:
-            room = min(limit, self._room())
-            found = await self._take(room) if room > 0 else []
+            room = min(limit, self._unsettled.room())
+            deliveries = await self._take(room) if room > 0 else []
             left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
+            if deliveries or left <= 0:
+                return deliveries
             await asyncio.sleep(min(left, pause))
-            pause = min(pause * 2, SLOW)
-
-    def _room(self) -> int:
-        if len(self._held) >= self._prefetch:  # what has lapsed is no longer held, though nobody said so
-            now = time.monotonic()
-            self._held = {token: held for token, held in self._held.items() if held.ends > now}
-        return self._prefetch - len(self._held)
+            pause = min(pause * 2, MAX_PAUSE_S)
 
     async def _take(self, room: int) -> list[Delivery]:
         keys = [self._queue.encode(), *self._processing, self._delayed]
-        ends = time.monotonic() + self._window
-        async with self._turn:
-            taken = await self._wire.run(TAKE, keys, [str(self._window), str(room), os.urandom(16)])
-        found = []
+        ends_at = time.monotonic() + self._window
+        async with self._exchange:
+            taken = await self._connection.run(TAKE, keys, [str(self._window), str(room), os.urandom(16)])
+        deliveries = []
         for token, element in taken:
-            held = self._held[token] = _Held(token, element, ends)
-            found.append(Delivery(packet=packet_of(element), queue=self._queue, handle=held))
-        return found
+            reservation = ListReservation(token, ends_at, element)
+            self._unsettled.add(reservation)
+            deliveries.append(Delivery(packet=packet_of(element), queue=self._queue, handle=reservation))
+        return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return await self._settle("ack", "", b"", deliveries)
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        news = [once_more(delivery.handle.element) for delivery in deliveries]
+        elements = [count_attempt(delivery.handle.element) for delivery in deliveries]
         if delay > 0:
-            return await self._settle("delay", str(delay), self._delayed, deliveries, news)
-        return await self._settle("push", "", self._queue.encode(), deliveries, news)
+            return await self._settle("delay", str(delay), self._delayed, deliveries, elements)
+        return await self._settle("push", "", self._queue.encode(), deliveries, elements)
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        record = record_of(delivery.packet, headers, self._queue)
-        (answer,) = await self._settle("push", "", dead_of(self._queue), [delivery], [record])
+        element = dead_letter_element(delivery.packet, headers, self._queue)
+        (answer,) = await self._settle("push", "", dead_letter_list(self._queue), [delivery], [element])
         return answer
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         answers = await self._settle("extend", str(seconds), b"", deliveries)
-        ends = time.monotonic() + seconds
+        ends_at = time.monotonic() + seconds
         for delivery, answer in zip(deliveries, answers, strict=True):
             if answer:
-                delivery.handle.ends = ends
+                delivery.handle.ends_at = ends_at
         return answers
 
     async def _settle(
-        self, what: str, argument: str, target: bytes, deliveries: Sequence[Delivery], news: Sequence[bytes] = ()
+        self, verb: str, argument: str, target: bytes, deliveries: Sequence[Delivery], elements: Sequence[bytes] = ()
     ) -> list[bool]:
-        """What the script says of each that is ours; False of all others."""
-        ours = [self._held.get(delivery.handle.token) is delivery.handle for delivery in deliveries]
-        args: list[Any] = [what, argument]
-        for n, delivery in enumerate(deliveries):
-            if ours[n]:
-                args += [delivery.handle.token, delivery.handle.element, news[n] if news else b""]
-        if len(args) == 2:
-            return ours
-        async with self._turn:
-            proven = iter(await self._wire.run(SETTLE, [*self._processing, target], args))
-        if what != "extend":
+        """Run the settling script for the reservations that are unsettled. Returns which ones were still ours."""
+        held = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
+        args: list[Any] = [verb, argument]
+        for index, delivery in enumerate(deliveries):
+            if held[index]:
+                args += [delivery.handle.key, delivery.handle.element, elements[index] if elements else b""]
+        if not any(held):
+            return held
+        async with self._exchange:
+            applied = iter(await self._connection.run(SETTLE, [*self._processing, target], args))
+        if verb != "extend":
             for delivery in deliveries:
-                self._held.pop(delivery.handle.token, None)
-        return [our and next(proven) == 1 for our in ours]
+                self._unsettled.release(delivery.handle)
+        return [is_held and next(applied) == 1 for is_held in held]
 
     async def flush(self) -> None:
         return None
 
     async def close(self) -> None:
         try:
-            await take_leave(self._give_back)
+            await give_back_unsettled(self._give_back)
         finally:
-            self._held.clear()
-            self._wire.close()
+            self._unsettled.release_all()
+            self._connection.close()
 
     async def _give_back(self) -> None:
-        """As they are: nobody has tried them."""
-        held = [Delivery(packet=Packet(body=b""), queue=self._queue, handle=each) for each in self._held.values()]
-        await self._settle("push", "", self._queue.encode(), held, [delivery.handle.element for delivery in held])
+        """Push all elements back as they are: no attempt was made at them."""
+        deliveries = [
+            Delivery(packet=Packet(body=b""), queue=self._queue, handle=reservation) for reservation in self._unsettled
+        ]
+        elements = [delivery.handle.element for delivery in deliveries]
+        await self._settle("push", "", self._queue.encode(), deliveries, elements)
 
 
-# Dead letters
-
-
-def dead_of(queue: str) -> bytes:
+def dead_letter_list(queue: str) -> bytes:
     return f"{queue}.dlq".encode()
 
 
-def record_of(packet: Packet, headers: Mapping[str, str], queue: str) -> bytes:
-    """A dead letter as BabelQueue has it. What else the packet had is in the block, under ``effectonce``."""
-    try:
-        cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
-    except msgspec.DecodeError:
-        cause = {}
-    beside = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
-    block = {
-        "reason": REASONS.get(str(cause.get("why")), "failed"),
-        "error": cause.get("text"),
-        "exception": cause.get("error"),
-        "failed_at": time.time_ns() // 1_000_000,
-        "original_queue": queue,
-        "attempts": cause.get("attempts", 0),
-        "lang": "python",
-        "effectonce": beside,
-    }
-    return bindings.dead_letter_record(packet.body, block)
-
-
-class ListDeadLetters:
-    """See `contracts.DeadLetters`. An id is the SHA-1 of an element; after one that is gone meanwhile, the next page
-    begins again with the oldest."""
+class BabelQueueListDeadLetters:
+    """See `contracts.DeadLetters`. Where the last element of a page was removed meanwhile, the next page begins again
+    with the oldest."""
 
     def __init__(self, endpoint: Endpoint, queue: str) -> None:
         self._queue = queue
-        self._key = dead_of(queue)
-        self._wire = BrokerWire(endpoint)
+        self._list = dead_letter_list(queue)
+        self._connection = RedisBrokerConnection(endpoint)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        start = await self._after(cursor) if cursor else 0
-        elements = await self._wire.ask("LRANGE", self._key, start, start + limit)
-        page = [self._letter(element) for element in elements[:limit]]
+        start = await self._find_next(cursor) if cursor else 0
+        elements = await self._connection.call("LRANGE", self._list, start, start + limit)
+        page = [dead_letter_of(element, self._queue) for element in elements[:limit]]
         return page, f"{start + limit}:{page[-1].id}" if len(elements) > limit else None
 
-    async def _after(self, cursor: str) -> int:
-        """Where the page after an element begins. Elements only leave, so that it has not moved to the right."""
+    async def _find_next(self, cursor: str) -> int:
+        """The index behind the element of ``cursor``. Elements only leave, so that it has not moved to the right."""
         at, _, id = cursor.partition(":")
         end = int(at)
         while end > 0:
-            start = max(end - CHUNK, 0)
-            elements: list[bytes] = await self._wire.ask("LRANGE", self._key, start, end - 1)
+            start = max(end - BROWSE_CHUNK, 0)
+            elements: list[bytes] = await self._connection.call("LRANGE", self._list, start, end - 1)
             for n in range(len(elements), 0, -1):
-                if _id_of(elements[n - 1]) == id:
+                if element_id(elements[n - 1]) == id:
                     return start + n
             end = start
         return 0
 
-    def _letter(self, element: bytes) -> DeadLetter:
-        record, framed = _unframed(element)
-        body, block = bindings.original_body(record)
-        beside = block.pop("effectonce", None)
-        if isinstance(beside, dict):
-            packet = Packet(body=body, headers=beside["headers"], id=beside["id"], ordering_key=beside["key"])
-        else:  # another SDK has given it up
-            id, key = _identity(body)
-            said = {"why": block.get("reason"), "text": block.get("error"), "error": block.get("exception")}
-            cause = {name: value for name, value in said.items() if value} | {"attempts": block.get("attempts", 0)}
-            headers = {**framed, CAUSE: to_json(cause).decode()} if block else framed
-            packet = Packet(body=body, headers=headers, id=id, ordering_key=key)
-        return DeadLetter(id=_id_of(element), packet=packet, queue=self._queue)
-
     async def remove(self, ids: Sequence[str]) -> int:
-        found: list[bytes] = []
+        chosen: list[bytes] = []
         wanted, start = set(ids), 0
         while wanted:
-            elements = await self._wire.ask("LRANGE", self._key, start, start + CHUNK - 1)
+            elements = await self._connection.call("LRANGE", self._list, start, start + BROWSE_CHUNK - 1)
             if not elements:
                 break
             for element in elements:
-                if _id_of(element) in wanted:
-                    wanted.discard(_id_of(element))
-                    found.append(element)
-            start += CHUNK
+                if element_id(element) in wanted:
+                    wanted.discard(element_id(element))
+                    chosen.append(element)
+            start += BROWSE_CHUNK
         removed = 0
-        for element in found:
-            removed += int(await self._wire.ask("LREM", self._key, 1, element))
+        for element in chosen:
+            removed += int(await self._connection.call("LREM", self._list, 1, element))
         return removed
 
     async def count(self) -> int:
-        length: int = await self._wire.ask("LLEN", self._key)
+        length: int = await self._connection.call("LLEN", self._list)
         return length
 
     async def close(self) -> None:
-        self._wire.close()
-
-
-def _id_of(element: bytes) -> str:
-    return hashlib.sha1(element, usedforsecurity=False).hexdigest()
+        self._connection.close()

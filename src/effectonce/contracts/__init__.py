@@ -371,6 +371,17 @@ class Packet(Struct, frozen=True, kw_only=True):
     id: str = ""
     #: Packets of one ordering key keep their order where the broker has one (`BrokerCapabilities.ordering`).
     ordering_key: str | None = None
+    #: Which headers are whole numbers. Brokers whose headers have types write these as numbers.
+    numbers: frozenset[str] = frozenset()
+    #: What the broker's own message has in fields beside its headers, by the broker's names for them.
+    fields: Mapping[str, str | int] = field(default_factory=dict)
+
+    def for_broker(self, broker: str) -> Packet:
+        """This packet as the broker of that name (`BrokerCapabilities.name`) carries it. Publishers ask for it.
+
+        An envelope whose specification has a binding of its own to a broker returns packets that override this.
+        """
+        return self
 
 
 class Delivery(Struct, kw_only=True):

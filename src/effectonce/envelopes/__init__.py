@@ -1,4 +1,4 @@
-"""How messages are written into packets: `CloudEvents` (the default), and what others on the same queue read."""
+"""How messages are written into packets: `CloudEvents` (the default), `Raw` bodies, and `Signed` ones of either."""
 
 from .cloudevents import CloudEvents
 from .raw import Raw

@@ -1,6 +1,6 @@
 """CloudEvents 1.0, the default envelope: JSON in the body (structured), or attributes in the headers (binary).
 
-What a `Message` has and the specification has not is an extension attribute: ``idempotencykey`` (where the key is not
+Fields of a `Message` that the specification lacks are extension attributes: ``idempotencykey`` (where the key is not
 the id), ``partitionkey`` (the ordering key), ``correlationid`` (the trace id), ``traceparent`` and ``tracestate``.
 Other attributes are the message's headers by their names in binary mode, ``ce-subject`` and so on; all other headers
 travel beside the body in both modes.
@@ -20,24 +20,29 @@ from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, InvalidOption, Undecodable, show
 from effectonce.message import Message
 
-from .common import MAX_BODY, packed, read_json, require_room, write_json
+from .common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
 
 STRUCTURED: Final = "application/cloudevents+json"
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
-#: The type of a message that was given none: the specification wants one.
+#: The type of a message without one: the specification requires a type.
 UNTYPED: Final = "effectonce.untyped"
 
 _TRACE = ("traceparent", "tracestate")
-#: How the bindings to HTTP and NATS, to Kafka and to AMQP begin the names of attributes.
+#: How attributes begin in headers, by the bindings to HTTP and NATS, to Kafka, and to AMQP.
 PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
-_SPELLING = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
-_FIELDS = {"idempotencykey": "key", "partitionkey": "ordering_key", "correlationid": "trace_id", "source": "source"}
+_PREFIX = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
+_MESSAGE_FIELDS = {
+    "idempotencykey": "key",
+    "partitionkey": "ordering_key",
+    "correlationid": "trace_id",
+    "source": "source",
+}
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CloudEvents:
-    """The envelope. Reads both modes, and writes the one it is given.
+    """CloudEvents 1.0. Reads both modes, and writes ``mode``.
 
     ``source`` is the attribute of messages that name none. In structured mode data is JSON, or ``data_base64`` where
     it is bytes; in binary mode the body is the JSON, or the bytes themselves, and ``prefix`` begins the names of the
@@ -51,14 +56,14 @@ class CloudEvents:
         *,
         source: str = "effectonce",
         prefix: str = "ce-",
-        max_body: int = MAX_BODY,
+        max_body: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
         if mode not in ("structured", "binary"):
-            raise InvalidOption(f"CloudEvents has the modes structured and binary, not {mode!r}")
+            raise InvalidOption(f"mode={mode!r} is not a mode of CloudEvents; use 'structured' or 'binary'")
         if not source:
             raise InvalidOption("CloudEvents needs a source: a URI, or a name like 'shop'")
         if prefix not in PREFIXES:
-            raise InvalidOption(f"prefix={prefix!r} is none of {', '.join(PREFIXES)}")
+            raise InvalidOption(f"prefix={prefix!r} is not one of {', '.join(PREFIXES)}")
         self.mode = mode
         self.prefix = prefix
         self.source = source
@@ -73,15 +78,15 @@ class CloudEvents:
                 attributes.setdefault("datacontenttype", BYTES)
             attributes["data_base64" if is_bytes else "data"] = data
             headers["content-type"] = STRUCTURED
-            return packed(message, write_json(attributes, message), headers, self.max_body)
+            return make_packet(message, write_json(attributes, message), headers, self.max_body)
         headers["content-type"] = attributes.pop("datacontenttype", BYTES if is_bytes else JSON)
         for name, value in attributes.items():
             headers[name if name in _TRACE else f"{self.prefix}{name}"] = value
-        return packed(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
+        return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
 
     def _attributes(self, message: Message[Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The attributes of ``message``, and those of its headers that are none."""
-        found: dict[str, Any] = {
+        """The attributes of ``message``, and its headers that are not attributes."""
+        attributes: dict[str, Any] = {
             "specversion": "1.0",
             "id": message.id,
             "source": message.source or self.source,
@@ -90,44 +95,44 @@ class CloudEvents:
         if message.time is not None:
             if message.time.tzinfo is None:
                 raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
-            found["time"] = msgspec.to_builtins(message.time)
+            attributes["time"] = msgspec.to_builtins(message.time)
         if message.key != message.id:
-            found["idempotencykey"] = message.key
+            attributes["idempotencykey"] = message.key
         if message.ordering_key is not None:
-            found["partitionkey"] = message.ordering_key
+            attributes["partitionkey"] = message.ordering_key
         if message.trace_id is not None:
-            found["correlationid"] = message.trace_id
+            attributes["correlationid"] = message.trace_id
         headers: dict[str, str] = {}
         for name, value in message.headers.items():
             if name.startswith("ce-"):
-                found.setdefault(_attribute(name[3:], message), value)
+                attributes.setdefault(_attribute_name(name[3:], message), value)
             elif name in _TRACE:
-                found[name] = value
+                attributes[name] = value
             else:
                 headers[name] = value
-        return found, headers
+        return attributes, headers
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         require_room(packet, self.max_body)
         headers = packet.headers
         kind = headers.get("content-type", "")
         if kind.startswith(STRUCTURED) or not headers:
-            return _own(packet, data_type) or _structured(packet, data_type)
+            return _read_own(packet, data_type) or _read_structured(packet, data_type)
         if "ce-specversion" in headers:
-            return _binary(packet, kind, data_type)
-        renamed = {_SPELLING.sub("ce-", name): value for name, value in headers.items()}
+            return _read_binary(packet, kind, data_type)
+        renamed = {_PREFIX.sub("ce-", name): value for name, value in headers.items()}
         if renamed != headers:
             return self.decode(replace(packet, headers=renamed), data_type)
         if not kind:
-            return _own(packet, data_type) or _structured(packet, data_type)
+            return _read_own(packet, data_type) or _read_structured(packet, data_type)
         raise Undecodable(
-            f"this is no CloudEvent: its content-type is {show(kind)!r}, and it has no header ce-specversion; read "
+            f"this is not a CloudEvent: its content-type is {show(kind)!r}, and it has no header ce-specversion; read "
             "the queue with the envelope of its producers"
         )
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
-    """What we write ourselves, of data that is JSON: read in one step. `_structured` reads all the rest."""
+    """A structured event as we write it, with JSON data: parsed in one step. `_read_structured` reads all others."""
 
     specversion: Literal["1.0"]
     id: str
@@ -143,7 +148,7 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _PlainEvent(_Event):
-    """The same with data that nobody wants to have a type."""
+    """The same, for a handler that names no type for the data."""
 
     data: Any
 
@@ -152,8 +157,8 @@ _event = msgspec.json.Decoder(_Event)
 _plain_event = msgspec.json.Decoder(_PlainEvent)
 
 
-def _own(packet: Packet, data_type: Any) -> Message[Any] | None:
-    """The message, where it is written as we do; None where it has to be read with more care."""
+def _read_own(packet: Packet, data_type: Any) -> Message[Any] | None:
+    """The message, where the event is written as we write it; None where `_read_structured` has to read it."""
     plain = data_type is Any
     try:
         event = (_plain_event if plain else _event).decode(packet.body)
@@ -180,18 +185,18 @@ def _own(packet: Packet, data_type: Any) -> Message[Any] | None:
     )
 
 
-def _structured(packet: Packet, data_type: Any) -> Message[Any]:
+def _read_structured(packet: Packet, data_type: Any) -> Message[Any]:
     try:
         members = _members.decode(packet.body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Undecodable(f"the body is no CloudEvent in JSON: {show(error, 300)}") from error
+        raise Undecodable(f"the body is not a CloudEvent in JSON: {show(error, 300)}") from error
     raw, encoded = members.pop("data", None), members.pop("data_base64", None)
     if raw is not None and encoded is not None:
         raise Undecodable("a CloudEvent has data or data_base64, not both")
-    attributes = {name: _text(name, value) for name, value in members.items() if bytes(value) != b"null"}
+    attributes = {name: _attribute_text(name, value) for name, value in members.items() if bytes(value) != b"null"}
     kind = attributes.pop("datacontenttype", "")
     if encoded is not None:
-        data = _from_bytes(read_json(encoded, bytes, "data_base64"), kind or BYTES, data_type)
+        data = _decode_bytes(read_json(encoded, bytes, "data_base64"), kind or BYTES, data_type)
     elif raw is not None or data_type is not Any:
         data = read_json(b"null" if raw is None else raw, data_type, "the data")
     else:
@@ -199,26 +204,26 @@ def _structured(packet: Packet, data_type: Any) -> Message[Any]:
     others = {name: value for name, value in packet.headers.items() if name != "content-type"}
     if kind and kind not in (JSON, BYTES):
         others["ce-datacontenttype"] = kind
-    return _message(attributes.items(), others, data)
+    return _make_message(attributes.items(), others, data)
 
 
-def _binary(packet: Packet, kind: str, data_type: Any) -> Message[Any]:
+def _read_binary(packet: Packet, kind: str, data_type: Any) -> Message[Any]:
     attributes = {name[3:]: value for name, value in packet.headers.items() if name.startswith("ce-")}
     others = {n: v for n, v in packet.headers.items() if n != "content-type" and not n.startswith("ce-")}
     if kind and kind not in (JSON, BYTES):
         others["ce-datacontenttype"] = kind
-    return _message(attributes.items(), others, _from_bytes(packet.body, kind or JSON, data_type))
+    return _make_message(attributes.items(), others, _decode_bytes(packet.body, kind or JSON, data_type))
 
 
-def _from_bytes(body: bytes, kind: str, data_type: Any) -> Any:
-    """Data that is not inside JSON: JSON by its content type, bytes otherwise."""
+def _decode_bytes(body: bytes, kind: str, data_type: Any) -> Any:
+    """Data that is not inside a JSON event: read as JSON where its content type says so, bytes otherwise."""
     media = kind.partition(";")[0].strip().lower()
     if data_type is bytes or (data_type is Any and not (media == JSON or media.endswith("+json"))):
         return body
     return read_json(body or b"null", data_type, "the data")
 
 
-def _message(attributes: Iterable[tuple[str, Any]], headers: dict[str, str], data: Any) -> Message[Any]:
+def _make_message(attributes: Iterable[tuple[str, Any]], headers: dict[str, str], data: Any) -> Message[Any]:
     fields: dict[str, Any] = {}
     version = kind = ""
     for name, value in attributes:
@@ -228,43 +233,43 @@ def _message(attributes: Iterable[tuple[str, Any]], headers: dict[str, str], dat
             kind = value
         elif name == "specversion":
             version = value
-        elif name in _FIELDS:
-            fields[_FIELDS[name]] = value
+        elif name in _MESSAGE_FIELDS:
+            fields[_MESSAGE_FIELDS[name]] = value
         elif name == "time":
-            fields["time"] = _time(value)
+            fields["time"] = _parse_time(value)
         else:
             headers[name if name in _TRACE else f"ce-{name}"] = value
     if version != "1.0":
         raise Undecodable(f"its specversion is {show(version)!r}; this release reads CloudEvents 1.0")
-    for name, found in (("id", fields.get("id")), ("type", kind), ("source", fields.get("source"))):
-        if not found:
+    for name, value in (("id", fields.get("id")), ("type", kind), ("source", fields.get("source"))):
+        if not value:
             raise Undecodable(f"this CloudEvent has no {name}")
     return Message(data=data, type="" if kind == UNTYPED else kind, headers=headers, **fields)
 
 
-def _text(name: str, raw: msgspec.Raw) -> str:
+def _attribute_text(name: str, raw: msgspec.Raw) -> str:
     value = read_json(raw, Any, f"the attribute {show(name)}")
     if type(value) is str:
         return value
     if type(value) in (int, bool) and name not in ("id", "source", "type", "specversion", "time"):
         return str(value).lower()
-    raise Undecodable(f"the attribute {show(name)} is no string")
+    raise Undecodable(f"the attribute {show(name)} is not a string")
 
 
-def _time(value: str) -> datetime:
+def _parse_time(value: str) -> datetime:
     try:
-        found = msgspec.convert(value, datetime)
+        time = msgspec.convert(value, datetime)
     except msgspec.ValidationError:
-        found = None
-    if found is None or found.tzinfo is None:
+        time = None
+    if time is None or time.tzinfo is None:
         raise Undecodable(f"its time is not RFC 3339: {show(value)!r}")
-    return found
+    return time
 
 
-def _attribute(name: str, message: Message[Any]) -> str:
+def _attribute_name(name: str, message: Message[Any]) -> str:
     if not (name.isascii() and name.isalnum() and name == name.lower()) or name == "data":
         raise ConfigurationError(
-            f"message {show(message.id)} has the header ce-{show(name)}, which no CloudEvent can have as an attribute: "
-            "lower-case letters and digits only"
+            f"message {show(message.id)} has the header ce-{show(name)}, which is not the name of an attribute of "
+            "CloudEvents; use lower-case letters and digits only"
         )
     return name

@@ -1,4 +1,4 @@
-"""What every envelope does alike: the cap, the headers, and data as JSON."""
+"""What all envelopes share: the limit for bodies, the packet, and data as JSON."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from effectonce.core.codec import json_decoder, to_json
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import Message
 
-#: The longest body that is written or read, unless told: what most brokers take as they are installed.
-MAX_BODY: Final = 1 << 20
+#: The longest body that is written or read by default: what most brokers take as they are installed.
+DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
 
 def require_room(packet: Packet, limit: int) -> None:
-    """`Undecodable` for a body over the cap: it is not even looked into."""
+    """Raise `Undecodable` for a body that is over ``limit`` bytes, before it is parsed."""
     if len(packet.body) > limit:
-        raise Undecodable(f"the body has {len(packet.body)} bytes, over the cap of {limit} (max_body)")
+        raise Undecodable(
+            f"the body has {len(packet.body)} bytes, over the limit of {limit}; raise the envelope's max_body"
+        )
 
 
-def packed(message: Message[Any], body: bytes, headers: Mapping[str, str], limit: int) -> Packet:
-    """The packet of ``message``, or why it cannot be sent."""
+def make_packet(
+    message: Message[Any], body: bytes, headers: Mapping[str, str], limit: int, kind: type[Packet] = Packet
+) -> Packet:
+    """The packet of ``message``. `ConfigurationError` where it cannot be sent."""
     if len(body) > limit:
         raise ConfigurationError(
-            f"message {show(message.id)} has a body of {len(body)} bytes, over the cap of {limit}; keep large data "
+            f"message {show(message.id)} has a body of {len(body)} bytes, over the limit of {limit}; keep large data "
             "elsewhere and send a reference to it, or raise max_body here and at the consumers"
         )
-    if not message.id or not all(type(n) is str and type(v) is str for n, v in message.headers.items()):
+    if not message.id or not all(type(name) is str and type(value) is str for name, value in message.headers.items()):
         raise ConfigurationError(f"message {show(message.id)!r} needs an id, and headers that are strings")
-    return Packet(body=body, headers=headers, id=message.id, ordering_key=message.ordering_key)
+    return kind(body=body, headers=headers, id=message.id, ordering_key=message.ordering_key)
 
 
 def write_json(value: Any, message: Message[Any]) -> bytes:
@@ -44,7 +48,7 @@ def write_json(value: Any, message: Message[Any]) -> bytes:
 
 
 def read_json(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
-    """``body`` read as ``type_``; whatever is wrong with it is `Undecodable`."""
+    """``body`` read as ``type_``. Every defect of it raises `Undecodable`; ``what`` names it there."""
     decode = _decoder(type_)
     try:
         return decode(body)
@@ -57,4 +61,4 @@ def _decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     try:
         return json_decoder(type_)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"no message can be read as {type_!r}: {error}; name another type") from error
+        raise ConfigurationError(f"messages cannot be read as {type_!r}: {error}; name another type") from error

@@ -1,4 +1,4 @@
-"""No envelope: the body is the data, JSON or bytes, as a producer that knows nothing of us writes it."""
+"""No envelope: the body is the data, JSON or bytes, as producers without effectonce write it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
 
-from .common import MAX_BODY, packed, read_json, require_room, write_json
+from .common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
 
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
-_HEADER: Final = "headers."
+_HEADER_PATH: Final = "headers."
 
 
 class Raw:
@@ -32,11 +32,13 @@ class Raw:
         type: str = "",
         type_header: str = "type",
         content: str | None = None,
-        max_body: int = MAX_BODY,
+        max_body: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
-        self._key = None if key is None else extractor(key, _parameters)
-        self._shown = key if isinstance(key, str) else repr(key)
-        self._key_header = key.removeprefix(_HEADER) if isinstance(key, str) and key.startswith(_HEADER) else None
+        self._key = None if key is None else extractor(key, _key_parameters)
+        self._key_text = key if isinstance(key, str) else repr(key)
+        self._key_header = (
+            key.removeprefix(_HEADER_PATH) if isinstance(key, str) and key.startswith(_HEADER_PATH) else None
+        )
         self._type = type
         self._type_header = type_header
         self._content = content
@@ -50,13 +52,13 @@ class Raw:
             headers[self._type_header] = message.type
         if self._key_header is not None:
             headers.setdefault(self._key_header, message.key)
-        return packed(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
+        return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         require_room(packet, self.max_body)
         headers = dict(packet.headers)
-        data = self._data(packet, data_type)
-        key = packet.id if self._key is None else self._key_of(data, headers)
+        data = self._read_data(packet, data_type)
+        key = packet.id if self._key is None else self._extract_key(data, headers)
         return Message(
             data=data,
             type=headers.pop(self._type_header, self._type),
@@ -66,7 +68,7 @@ class Raw:
             headers=headers,
         )
 
-    def _data(self, packet: Packet, data_type: Any) -> Any:
+    def _read_data(self, packet: Packet, data_type: Any) -> Any:
         if data_type is bytes:
             return packet.body
         kind = packet.headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -75,15 +77,15 @@ class Raw:
             return read_json(packet.body, data_type, "the body")
         return packet.body
 
-    def _key_of(self, data: Any, headers: dict[str, str]) -> str:
+    def _extract_key(self, data: Any, headers: dict[str, str]) -> str:
         assert self._key is not None
         try:
             return encode_key(self._key((data, headers), {}))
         except (MissingKey, InvalidKey) as error:
-            raise Undecodable(f"its key {show(self._shown)} cannot be taken: {error}") from error
-        except Exception as error:  # a function of the user's, on a body that it did not expect
-            raise Undecodable(f"its key {show(self._shown)} cannot be taken: {type(error).__name__}") from error
+            raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {error}") from error
+        except Exception as error:  # the user's function, on a body that it did not expect
+            raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {type(error).__name__}") from error
 
 
-def _parameters(data: Any, headers: Any) -> None:
-    """What a key may be taken from."""
+def _key_parameters(data: Any, headers: Any) -> None:
+    """The parameters that a ``key`` may name."""

@@ -1,8 +1,8 @@
-"""Messages that only those who know a key can have written (F67): HMAC-SHA-256, checked before anything is decoded.
+"""Signed messages (F67: a forged message is decoded): HMAC-SHA-256, verified before anything is decoded.
 
-What is signed: the body, the packet's id and ordering key, and every header but ours (``eo-…``: the signature itself,
-marks of redrives and dead letters) and W3C trace context, which are written on the way. The signature is the header
-``eo-signature``, in hexadecimal, the id of its key ``eo-signature-key``. It is taken over these as netstrings
+The signature covers the body, the packet's id and ordering key, and every header except ours (``eo-…``: the signature
+itself, marks of redrives and dead letters) and W3C trace context, which are written on the way. It is the header
+``eo-signature``, in hexadecimal; the id of its key is ``eo-signature-key``. It is computed over these as netstrings
 (``<length>:<bytes>``, UTF-8): ``effectonce-1``, the id of the key, the packet's id, its ordering key or nothing, each
 header's name and value, sorted by name, and the body.
 """
@@ -22,9 +22,9 @@ from effectonce.message import Message
 SIGNATURE: Final = "eo-signature"
 KEY: Final = "eo-signature-key"
 VERSION: Final = b"effectonce-1"
-SHORTEST: Final = 16
+MIN_KEY_BYTES: Final = 16
 
-_ON_THE_WAY = ("traceparent", "tracestate")
+_UNSIGNED_HEADERS = ("traceparent", "tracestate")
 
 
 class Signed:
@@ -37,8 +37,10 @@ class Signed:
     def __init__(self, envelope: Envelope, *, keys: Mapping[str, str | bytes], use: str | None = None) -> None:
         self._envelope = envelope
         self._keys = {name: key.encode() if isinstance(key, str) else bytes(key) for name, key in keys.items()}
-        if any(len(key) < SHORTEST for key in self._keys.values()):
-            raise InvalidOption(f"a signing key needs at least {SHORTEST} bytes; make one with secrets.token_bytes(32)")
+        if any(len(key) < MIN_KEY_BYTES for key in self._keys.values()):
+            raise InvalidOption(
+                f"a signing key needs at least {MIN_KEY_BYTES} bytes; make one with secrets.token_bytes(32)"
+            )
         if use is None and len(self._keys) == 1:
             (use,) = self._keys
         if use not in self._keys:
@@ -49,7 +51,7 @@ class Signed:
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         packet = self._envelope.encode(message, queue)
-        signature = _mac(packet, self._use, self._keys[self._use])
+        signature = _signature(packet, self._use, self._keys[self._use])
         return replace(packet, headers={**packet.headers, KEY: self._use, SIGNATURE: signature})
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
@@ -59,8 +61,10 @@ class Signed:
         if not signature:
             raise ForgedMessage(f"it is not signed: its producer has to sign it with one of {', '.join(self._keys)}")
         if key is None:
-            raise ForgedMessage(f"it is signed with the key {show(name)!r}, which is not known here")
-        if not hmac.compare_digest(_mac(packet, name, key).encode(), signature.encode()):
+            raise ForgedMessage(
+                f"it is signed with the key {show(name)!r}, which is not among keys=; add it, or discard the message"
+            )
+        if not hmac.compare_digest(_signature(packet, name, key).encode(), signature.encode()):
             raise ForgedMessage(f"its signature with the key {show(name)!r} is wrong")
         return self._envelope.decode(replace(packet, headers=headers), data_type)
 
@@ -68,14 +72,14 @@ class Signed:
         return f"Signed({type(self._envelope).__name__}, keys={sorted(self._keys)}, use={self._use!r})"
 
 
-def _mac(packet: Packet, name: str, key: bytes) -> str:
-    return hmac.digest(key, b"".join(_netstrings(packet, name)), "sha256").hex()
+def _signature(packet: Packet, name: str, key: bytes) -> str:
+    return hmac.digest(key, b"".join(_signed_netstrings(packet, name)), "sha256").hex()
 
 
-def _netstrings(packet: Packet, name: str) -> Iterator[bytes]:
+def _signed_netstrings(packet: Packet, name: str) -> Iterator[bytes]:
     texts = [name, packet.id, packet.ordering_key or ""]
     for header, value in sorted(packet.headers.items()):
-        if not header.startswith("eo-") and header not in _ON_THE_WAY:
+        if not header.startswith("eo-") and header not in _UNSIGNED_HEADERS:
             texts += [header, value]
     for part in (VERSION, *(text.encode("utf-8", "surrogatepass") for text in texts), packet.body):
         yield b"%d:" % len(part)

@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from effectonce.babelqueue import headers as bindings
 from effectonce.backends.kafka.broker import KafkaBackend, KafkaConsumer
-from effectonce.backends.kafka.client import Record, Sender, dead_topic, parse
-from effectonce.backends.kafka.offset_tracker import READ_AHEAD
-from effectonce.backends.kafka.reader import FULL, TICK
-from effectonce.backends.kafka.topics import Admin
+from effectonce.backends.kafka.client import dead_letter_topic, parse_cluster
+from effectonce.backends.kafka.group_member import POLL_S, POLLS_BEFORE_PAUSE
+from effectonce.backends.kafka.offset_tracker import MIN_READ_AHEAD
+from effectonce.backends.kafka.producer import ConfirmedProducer
+from effectonce.backends.kafka.records import KafkaRecord
+from effectonce.backends.kafka.topics import KafkaAdmin
 from effectonce.contracts import Delivery, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.testing.suites import BrokerCase, Site
@@ -156,18 +157,18 @@ async def test_f53_a_consumer_whose_handlers_are_busy_still_gives_up_its_partiti
 ) -> None:
     """It has read as much as it may, and has stopped reading, but not polling; with room again it reads on."""
     broker = backend(server.url)
-    many = 4 * READ_AHEAD
+    many = 4 * MIN_READ_AHEAD
     for start in range(0, many, 500):
         await publish(broker, unique_name, *numbered(many)[start : start + 500])
     async with consumers(broker, unique_name, 1, many) as (busy, other):
         (held,) = await collect(busy, 1)
-        await asyncio.sleep(FULL * TICK * 2)
+        await asyncio.sleep(POLLS_BEFORE_PAUSE * POLL_S * 2)
         found = await collect(other, many // 10)
         if int(held.packet.body) in numbers(found):
             assert await busy.extend([held], 1) == [False]
         await busy.ack([held])
         seen = set()
-        while len(seen) < READ_AHEAD // 2:
+        while len(seen) < MIN_READ_AHEAD // 2:
             (held,) = await collect(busy, 1)
             await busy.ack([held])
             seen.add(held.packet.id)
@@ -280,13 +281,13 @@ async def test_a_record_of_another_producer_is_given_up_byte_for_byte(server: ka
     assert letter.packet.ordering_key == "\\xfekey"
 
 
-async def test_a_record_is_as_old_as_the_message_of_babelqueue_in_it(server: kafka.Kafka, unique_name: str) -> None:
-    """What its contract wants, so that consumers in other languages see when the message was made."""
+async def test_a_record_is_as_old_as_its_packet_says(server: kafka.Kafka, unique_name: str) -> None:
+    """BabelQueue's contract wants it, so that consumers in other languages see when the message was made."""
     broker = backend(server.url)
     await broker.declare(unique_name, group=GROUP)
     created = time.time_ns() // 1_000_000 - 600_000
     publisher = broker.publisher()
-    await publisher.publish(unique_name, [Packet(body=b"{}", headers={bindings.CREATED: str(created)})])
+    await publisher.publish(unique_name, [Packet(body=b"{}", fields={"timestamp": created})])
     await publisher.close()
     other = Consumer({"bootstrap.servers": server.url.removeprefix("kafka://"), "group.id": f"{unique_name}.other"})
     try:
@@ -302,9 +303,9 @@ async def test_what_is_given_up_twice_is_one_dead_letter(server: kafka.Kafka, un
     """A crash between the dead letter and the commit repeats the dead-lettering."""
     broker = backend(server.url)
     await broker.declare(unique_name, group=GROUP)
-    sender = Sender(parse(Address(server.url)), idempotent=False)
-    record = Record(b"0-17", b"body", [])
-    assert await sender.send(dead_topic(unique_name, GROUP), [record, record]) == [None, None]
+    sender = ConfirmedProducer(parse_cluster(Address(server.url)), idempotent=False)
+    record = KafkaRecord(b"0-17", b"body", [])
+    assert await sender.send(dead_letter_topic(unique_name, GROUP), [record, record]) == [None, None]
     await sender.close()
     letters = broker.dead_letters(unique_name, group=GROUP)
     assert await letters.count() == 1
@@ -346,7 +347,7 @@ async def test_a_topic_that_would_lose_messages_is_refused(
     broker = backend(server.url)
     await broker.declare(unique_name, group=GROUP)
     await broker.check(unique_name, group=GROUP)
-    await altered(server, unique_name if which == "queue" else dead_topic(unique_name, GROUP), **config)
+    await altered(server, unique_name if which == "queue" else dead_letter_topic(unique_name, GROUP), **config)
     with pytest.raises(ConfigurationError, match=remedy):  # the broker learns of it a little later
         await auntil(lambda: broker.check(unique_name, group=GROUP))
 
@@ -357,7 +358,7 @@ async def test_replicas_of_which_one_is_enough_are_refused(
     """The harness has one broker: what it says of its replicas is made up."""
     broker = backend(server.url)
     await broker.declare(unique_name, group=GROUP)
-    monkeypatch.setattr(Admin, "replicas", lambda self, topic: 3)
+    monkeypatch.setattr(KafkaAdmin, "replicas", lambda self, topic: 3)
     with pytest.raises(ConfigurationError, match=r"min\.insync\.replicas to 2"):
         await broker.check(unique_name, group=GROUP)
 
@@ -374,7 +375,7 @@ async def test_a_topic_that_is_not_there_fails_its_check(server: kafka.Kafka, un
         return known.topics[unique_name].error is None
 
     await auntil(is_known)
-    with pytest.raises(ConfigurationError, match=f"no topic {dead_topic(unique_name, GROUP)}"):
+    with pytest.raises(ConfigurationError, match=f"no topic {dead_letter_topic(unique_name, GROUP)}"):
         await backend(server.url).check(unique_name, group=GROUP)
 
 

@@ -1,16 +1,16 @@
-"""The books of a Kafka consumer, without a broker: what is given out, in which order, and what is committed."""
+"""The books of a Kafka consumer, without a broker: what is given out, in which order, and what is set_committed."""
 
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effectonce.backends.kafka.offset_tracker import LONGEST_NOTE, MOST_HELD, Backlog, read_note, write_note
+from effectonce.backends.kafka.offset_tracker import MAX_DELAYED, MAX_NOTE_CHARS, OffsetTracker, read_note, write_note
 from effectonce.contracts import Delivery
 
 
 class Message:
-    """As much of confluent_kafka's as the backlog looks at."""
+    """As much of confluent_kafka's as the tracker looks at."""
 
     def __init__(self, partition: int, offset: int, key: bytes | None = None) -> None:
         self._at, self._offset, self._key = partition, offset, key
@@ -31,9 +31,9 @@ class Message:
         return None
 
 
-def backlog(count: int = 0, *, prefetch: int = 100, key: bytes | None = None, note: str | None = None) -> Backlog:
+def tracker(count: int = 0, *, prefetch: int = 100, key: bytes | None = None, note: str | None = None) -> OffsetTracker:
     """With one partition, and as many messages from its beginning."""
-    made = Backlog("queue", prefetch)
+    made = OffsetTracker("queue", prefetch)
     made.assign(0, 0, note)
     made.add(Message(0, offset, key) for offset in range(count))
     return made
@@ -47,25 +47,25 @@ def offsets(deliveries: list[Delivery]) -> list[int]:
 
 
 def test_f53_only_what_is_settled_without_a_gap_is_committed() -> None:
-    books = backlog(5)
+    books = tracker(5)
     held = books.take(5, 0)
-    assert books.uncommitted() == []
+    assert books.due_commits() == []
     books.ack([held[1], held[2]])
-    ((_, offset, note),) = books.uncommitted()
+    ((_, offset, note),) = books.due_commits()
     assert offset == 0
     assert read_note(offset, note) == (5, frozenset({0, 3, 4}))
     books.ack([held[0]])
-    ((_, offset, note),) = books.uncommitted()
+    ((_, offset, note),) = books.due_commits()
     assert offset == 3
     books.ack([held[3], held[4]])
-    assert books.uncommitted() == [(0, 5, "")]
-    books.committed([(0, 5, "")])
-    assert books.uncommitted() == []
+    assert books.due_commits() == [(0, 5, "")]
+    books.set_committed([(0, 5, "")])
+    assert books.due_commits() == []
 
 
 def test_the_next_owner_passes_over_what_the_note_says_is_settled() -> None:
     note = write_note(0, 5, [0, 3])
-    heir = backlog(7, note=note)
+    heir = tracker(7, note=note)
     assert offsets(heir.take(10, 0)) == [0, 3, 5, 6]
 
 
@@ -74,7 +74,7 @@ def test_a_note_never_says_that_an_open_one_is_settled(first: int, gaps: set[int
     end = first + length
     still_open = sorted({first} | {first + gap for gap in gaps if first + gap < end})
     note = write_note(first, end, still_open)
-    assert len(note) <= LONGEST_NOTE
+    assert len(note) <= MAX_NOTE_CHARS
     known_end, known_open = read_note(first, note)
     said_settled = {offset for offset in range(first, known_end) if offset not in known_open}
     assert said_settled.isdisjoint(still_open)
@@ -85,7 +85,7 @@ def test_a_note_never_says_that_an_open_one_is_settled(first: int, gaps: set[int
 def test_a_note_that_would_be_too_long_says_less() -> None:
     still_open = list(range(0, 10_000, 2))
     note = write_note(0, 10_000, still_open)
-    assert LONGEST_NOTE - 100 < len(note) <= LONGEST_NOTE
+    assert MAX_NOTE_CHARS - 100 < len(note) <= MAX_NOTE_CHARS
     end, known_open = read_note(0, note)
     assert set(known_open) == {offset for offset in still_open if offset < end}
     assert end in still_open
@@ -99,13 +99,13 @@ def test_a_note_of_somebody_else_says_nothing(note: str | None, first: int) -> N
 
 
 def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> None:
-    books = backlog(4)
+    books = tracker(4)
     books.assign(1, 0, None)
     books.add([Message(1, 0)])
     held = books.take(3, 0)
     books.nack([held[1]], due=0.0)
     books.ack([held[0]])
-    assert books.revoke([0]) == [(0, 1, "")], "what was settled is committed at the last moment"
+    assert books.revoke([0]) == [(0, 1, "")], "what was settled is set_committed at the last moment"
     assert books.ack(held) == [False] * 3
     assert books.nack(held, 0.0) == [False] * 3
     assert [delivery.packet.body for delivery in books.take(10, 0)] == [b"0"], "of the other partition"
@@ -115,7 +115,7 @@ def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> 
 
 def test_a_log_that_was_cut_off_is_read_anew() -> None:
     """A message before the ones that were read is a new one under an old number."""
-    books = backlog(5)
+    books = tracker(5)
     held = books.take(5, 0)
     books.add([Message(0, 2)])
     assert books.ack(held) == [False] * 5
@@ -126,7 +126,7 @@ def test_a_log_that_was_cut_off_is_read_anew() -> None:
 
 
 def test_a_nacked_one_and_those_behind_it_wait_in_order() -> None:
-    books = backlog(4, key=b"k", prefetch=1)
+    books = tracker(4, key=b"k", prefetch=1)
     (first,) = books.take(5, now=0)
     books.nack([first], due=10)
     assert books.take(5, now=9) == []
@@ -138,7 +138,7 @@ def test_a_nacked_one_and_those_behind_it_wait_in_order() -> None:
 
 
 def test_nacked_together_they_come_again_in_order() -> None:
-    books = backlog(3, key=b"k")
+    books = tracker(3, key=b"k")
     held = books.take(3, now=0)
     books.nack([held[2]], due=1)
     books.nack([held[1], held[0]], due=2)
@@ -147,13 +147,13 @@ def test_nacked_together_they_come_again_in_order() -> None:
 
 
 def test_nacked_without_delay_it_comes_before_those_that_were_not_delivered() -> None:
-    books = backlog(3, key=b"k", prefetch=1)
+    books = tracker(3, key=b"k", prefetch=1)
     books.nack(books.take(1, now=0), due=0)
     assert offsets(books.take(1, now=0)) == [0]
 
 
 def test_without_a_key_nothing_waits_for_another() -> None:
-    books = backlog(3)
+    books = tracker(3)
     held = books.take(1, now=0)
     books.nack(held, due=10)
     assert offsets(books.take(5, now=0)) == [1, 2]
@@ -162,7 +162,7 @@ def test_without_a_key_nothing_waits_for_another() -> None:
 
 def test_one_key_in_two_partitions_is_two_lines() -> None:
     """Its number of partitions was raised: the old ones do not hold up the new."""
-    books = backlog(1, key=b"k")
+    books = tracker(1, key=b"k")
     books.assign(1, 0, None)
     books.add([Message(1, 7, b"k")])
     held = books.take(1, now=0)
@@ -174,7 +174,7 @@ def test_one_key_in_two_partitions_is_two_lines() -> None:
 
 
 def test_an_old_delivery_of_a_message_settles_nothing() -> None:
-    books = backlog(1)
+    books = tracker(1)
     (old,) = books.take(1, now=0)
     books.nack([old], due=0)
     (new,) = books.take(1, now=0)
@@ -183,11 +183,11 @@ def test_an_old_delivery_of_a_message_settles_nothing() -> None:
 
 
 def test_no_more_is_read_while_too_many_wait_for_their_time() -> None:
-    books = backlog(MOST_HELD, prefetch=MOST_HELD)
+    books = tracker(MAX_DELAYED, prefetch=MAX_DELAYED)
     assert books.room() == 0
-    books.nack(books.take(MOST_HELD, now=0), due=10)
+    books.nack(books.take(MAX_DELAYED, now=0), due=10)
     assert books.room() == 0
     released: list[Any] = books.take(1, now=10)
     assert len(released) == 1
-    books.take(MOST_HELD, now=10)
+    books.take(MAX_DELAYED, now=10)
     assert books.room() > 0

@@ -8,13 +8,13 @@ import nats
 import pytest
 
 from effectonce.backends.nats.broker import NatsBackend
-from effectonce.backends.nats.packets import REST, headers_of, packet_of
+from effectonce.backends.nats.packets import OWN_HEADER, headers_of, packet_of
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.values.urls import Address
 from tests import conftest
-from tests.backends.desk import Desk, Traffic, ends_without_a_word, receive
+from tests.backends.queue_under_test import QueueUnderTest, Traffic, assert_exits_silently, receive
 from tests.harness import servers
 from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
@@ -96,11 +96,11 @@ class TestLimits(
 
 
 @pytest.fixture
-async def desk(proxy: FaultProxy, unique_name: str) -> AsyncIterator[Desk]:
-    desk = Desk(backend_at(proxy.port, timeout="1s", ack_window="60s"), unique_name)
-    yield desk
+async def under_test(proxy: FaultProxy, unique_name: str) -> AsyncIterator[QueueUnderTest]:
+    under_test = QueueUnderTest(backend_at(proxy.port, timeout="1s", ack_window="60s"), unique_name)
+    yield under_test
     proxy.heal()
-    await desk.close()
+    await under_test.close()
 
 
 @pytest.fixture
@@ -119,25 +119,25 @@ class TestAcks:
         self, server: Nats, unique_name: str, other: Any
     ) -> None:
         """Why the worker acks only what is recorded as done, and why a stale delivery is not acked here."""
-        desk = Desk(backend_at(server.port), unique_name)
-        zombie, heir = await desk.consumer(), await desk.consumer()
-        await desk.publish(b"one")
+        under_test = QueueUnderTest(backend_at(server.port), unique_name)
+        zombie, heir = await under_test.consumer(), await under_test.consumer()
+        await under_test.publish(b"one")
         (stale,) = await receive(zombie, 1)
         (again,) = await receive(heir, 1)
         assert again.attempt == 2
         assert await zombie.ack([stale]) == [False]
         assert (await other.jetstream().stream_info(unique_name)).state.messages == 1
-        await other.publish(stale.handle, b"+ACK")  # as a client does that does not watch the window
+        await other.publish(stale.handle.key, b"+ACK")  # as a client does that does not watch the window
         await other.flush()
         info = await other.jetstream().consumer_info(unique_name, "g")
         assert info.num_ack_pending == 0
-        await desk.close()
+        await under_test.close()
 
     async def test_f59_what_was_delivered_before_a_lost_connection_can_still_be_settled(
-        self, desk: Desk, proxy: FaultProxy
+        self, under_test: QueueUnderTest, proxy: FaultProxy
     ) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"acked", b"nacked", b"dead")
+        consumer = await under_test.consumer()
+        await under_test.publish(b"acked", b"nacked", b"dead")
         held = await receive(consumer, 3)
         proxy.reset()
         with pytest.raises(BrokerUnavailable, match="stopped"):
@@ -147,24 +147,29 @@ class TestAcks:
         assert await consumer.dead_letter(held[2], {"why": "test"})
         (again,) = await receive(consumer, 1)
         assert (again.packet.body, again.attempt) == (b"nacked", 2)
-        assert await desk.dead().count() == 1
+        assert await under_test.dead_letters().count() == 1
 
-    async def test_a_second_attempt_to_give_up_is_not_a_second_letter(self, desk: Desk, proxy: FaultProxy) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"bad")
+    async def test_a_second_attempt_to_give_up_is_not_a_second_letter(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(b"bad")
         (bad,) = await receive(consumer, 1)
         proxy.drop_reply(to=b"eo.dead.")
         with pytest.raises(BrokerUnavailable):
             await consumer.dead_letter(bad, {"why": "test"})
         assert await consumer.dead_letter(bad, {"why": "test"})
-        assert await desk.dead().count() == 1
+        assert await under_test.dead_letters().count() == 1
 
     async def test_f54_a_letter_that_took_too_long_leaves_the_message_to_its_heir(
         self, proxy: FaultProxy, server: Nats, unique_name: str
     ) -> None:
-        desk = Desk(backend_at(proxy.port, ack_window="0.5s"), unique_name)
-        consumer, heir = await desk.consumer(), backend_at(server.port).consumer(unique_name, group="g", prefetch=5)
-        await desk.publish(b"slow")
+        under_test = QueueUnderTest(backend_at(proxy.port, ack_window="0.5s"), unique_name)
+        consumer, heir = (
+            await under_test.consumer(),
+            backend_at(server.port).consumer(unique_name, group="g", prefetch=5),
+        )
+        await under_test.publish(b"slow")
         (slow,) = await receive(consumer, 1)
         proxy.delay = 0.3
         assert await consumer.dead_letter(slow, {"why": "test"}) is False
@@ -172,14 +177,14 @@ class TestAcks:
         (again,) = await receive(heir, 1)
         assert again.attempt == 2
         assert await heir.dead_letter(again, {"why": "again"})
-        assert await desk.dead().count() == 1
+        assert await under_test.dead_letters().count() == 1
         await heir.close()
-        await desk.close()
+        await under_test.close()
 
-    async def test_an_ack_makes_room_for_a_receive_that_waits(self, desk: Desk) -> None:
-        await desk.consumer()
-        consumer = desk.backend.consumer(desk.queue, group="g", prefetch=1)
-        await desk.publish(b"1", b"2")
+    async def test_an_ack_makes_room_for_a_receive_that_waits(self, under_test: QueueUnderTest) -> None:
+        await under_test.consumer()
+        consumer = under_test.backend.consumer(under_test.queue, group="g", prefetch=1)
+        await under_test.publish(b"1", b"2")
         (first,) = await receive(consumer, 1)
         waiting = asyncio.ensure_future(consumer.receive(1, 20.0))
         await asyncio.sleep(0.05)
@@ -190,11 +195,11 @@ class TestAcks:
         assert second.packet.body == b"2"
         await consumer.close()
 
-    async def test_closing_gives_back_what_was_on_its_way(self, desk: Desk) -> None:
-        consumer, heir = await desk.consumer(), await desk.consumer()
+    async def test_closing_gives_back_what_was_on_its_way(self, under_test: QueueUnderTest) -> None:
+        consumer, heir = await under_test.consumer(), await under_test.consumer()
         task = asyncio.ensure_future(consumer.receive(10, 5.0))
         await asyncio.sleep(0.05)
-        await desk.publish(*(b"%d" % n for n in range(10)))
+        await under_test.publish(*(b"%d" % n for n in range(10)))
         first = await task  # the pull asked for ten, and goes on
         await consumer.close()
         assert len(first) <= 10
@@ -205,32 +210,34 @@ class TestAcks:
 
 
 class TestPublishing:
-    async def test_the_server_drops_a_duplicate_while_the_first_waits(self, desk: Desk) -> None:
-        await desk.publish(b"same")
-        await desk.publish(b"same", b"other")
-        consumer = await desk.consumer()
+    async def test_the_server_drops_a_duplicate_while_the_first_waits(self, under_test: QueueUnderTest) -> None:
+        await under_test.publish(b"same")
+        await under_test.publish(b"same", b"other")
+        consumer = await under_test.consumer()
         found = await receive(consumer, 2)
         assert [d.packet.body for d in found] == [b"same", b"other"]
         assert list(await consumer.receive(1, 0.1)) == []
         # Acked, and so gone: whoever sends it again means it, as a redrive does.
         await consumer.ack(found)
         await consumer.flush()
-        await desk.publish(b"same")
+        await under_test.publish(b"same")
         (again,) = await receive(consumer, 1)
         assert again.packet == found[0].packet
 
-    async def test_f45_without_the_streams_ack_nothing_is_known(self, desk: Desk, proxy: FaultProxy) -> None:
-        await desk.publish(b"before")
+    async def test_f45_without_the_streams_ack_nothing_is_known(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        await under_test.publish(b"before")
         proxy.blackhole = True
         with pytest.raises(BrokerUnavailable, match="did not answer within 1 s"):
-            await desk.publish(b"swallowed")
+            await under_test.publish(b"swallowed")
         proxy.heal()
-        await desk.publish(b"swallowed")
+        await under_test.publish(b"swallowed")
         proxy.drop_reply(to=b"unheard")
         with pytest.raises(BrokerUnavailable, match="broke"):
-            await desk.publish(b"unheard")
-        await desk.publish(b"unheard")  # the server had it, knows its id, and keeps one
-        found = await receive(await desk.consumer(), 3)
+            await under_test.publish(b"unheard")
+        await under_test.publish(b"unheard")  # the server had it, knows its id, and keeps one
+        found = await receive(await under_test.consumer(), 3)
         assert [d.packet.body for d in found] == [b"before", b"swallowed", b"unheard"]
 
     async def test_f44_a_full_stream_refuses_and_drops_nothing(
@@ -239,57 +246,59 @@ class TestPublishing:
         await other.jetstream().add_stream(
             name="few-" + unique_name, subjects=[unique_name], max_msgs=2, discard="new", storage="file"
         )
-        desk = Desk(backend_at(server.port, stream="few-" + unique_name), unique_name)
-        outcomes = await desk.publisher.publish(unique_name, [Packet(body=b"%d" % n) for n in range(3)])
+        under_test = QueueUnderTest(backend_at(server.port, stream="few-" + unique_name), unique_name)
+        outcomes = await under_test.publisher.publish(unique_name, [Packet(body=b"%d" % n) for n in range(3)])
         assert [type(outcome) for outcome in outcomes] == [type(None), type(None), BrokerUnavailable]
         assert "maximum messages" in str(outcomes[2])
-        assert [d.packet.body for d in await receive(await desk.consumer(), 2)] == [b"0", b"1"]
-        await desk.close()
+        assert [d.packet.body for d in await receive(await under_test.consumer(), 2)] == [b"0", b"1"]
+        await under_test.close()
 
-    async def test_f44_a_packet_that_is_too_large_harms_itself_only(self, desk: Desk) -> None:
+    async def test_f44_a_packet_that_is_too_large_harms_itself_only(self, under_test: QueueUnderTest) -> None:
         packets = [Packet(body=b"small"), Packet(body=bytes(1024 * 1024))]
-        fine, large = await desk.publisher.publish(desk.queue, packets)
+        fine, large = await under_test.publisher.publish(under_test.queue, packets)
         assert fine is None
         assert isinstance(large, ConfigurationError)
         assert "max_payload" in str(large)
 
     async def test_f45_a_given_stream_that_is_not_there_is_refused(self, server: Nats, unique_name: str) -> None:
-        desk = Desk(backend_at(server.port, stream="nowhere"), unique_name)
-        (outcome,) = await desk.publisher.publish(unique_name, [Packet(body=b"x")])
+        under_test = QueueUnderTest(backend_at(server.port, stream="nowhere"), unique_name)
+        (outcome,) = await under_test.publisher.publish(unique_name, [Packet(body=b"x")])
         assert isinstance(outcome, ConfigurationError)
         with pytest.raises(ConfigurationError, match="no stream"):
-            await desk.backend.declare(unique_name, group="g")
-        await desk.close()
+            await under_test.backend.declare(unique_name, group="g")
+        await under_test.close()
 
-    async def test_somebody_elses_answer_is_no_confirmation(self, desk: Desk, other: Any) -> None:
+    async def test_somebody_elses_answer_is_no_confirmation(self, under_test: QueueUnderTest, other: Any) -> None:
         async def busybody(message: Any) -> None:
             await message.respond(b"got it")
 
-        await other.subscribe(desk.queue, cb=busybody)
+        await other.subscribe(under_test.queue, cb=busybody)
         await other.flush()
-        (outcome,) = await desk.publisher.publish(desk.queue, [Packet(body=b"x")])
+        (outcome,) = await under_test.publisher.publish(under_test.queue, [Packet(body=b"x")])
         assert isinstance(outcome, ConfigurationError)
-        assert "something else" in str(outcome)
+        assert "not a stream" in str(outcome)
 
 
 # -- packets
 
 
 class TestPackets:
-    @pytest.mark.parametrize("name", ["Nats-Rollup", "nats-msg-id", "Nats-Expected-Stream", "Status", REST, "a b", "ü"])
+    @pytest.mark.parametrize(
+        "name", ["Nats-Rollup", "nats-msg-id", "Nats-Expected-Stream", "Status", OWN_HEADER, "a b", "ü"]
+    )
     async def test_f61_headers_that_the_server_would_act_upon_travel_hidden(self, name: str) -> None:
         packet = Packet(body=b"x", id="1", headers={name: "all", "plain": "kept"})
         written = headers_of(packet)
-        assert set(written) == {"plain", REST, "Nats-Msg-Id"}
+        assert set(written) == {"plain", OWN_HEADER, "Nats-Msg-Id"}
         assert packet_of(written, b"x") == packet
 
     @pytest.mark.parametrize("text", ["", "no json", "[]", '{"id": 1}', '{"headers": []}', '{"headers": {"a": 1}}'])
     def test_what_others_write_there_is_not_believed(self, text: str) -> None:
-        assert packet_of({REST: text, "Nats-Msg-Id": "7", "Nats-Stream": "s"}, b"x") == Packet(body=b"x", id="7")
+        assert packet_of({OWN_HEADER: text, "Nats-Msg-Id": "7", "Nats-Stream": "s"}, b"x") == Packet(body=b"x", id="7")
 
-    async def test_a_foreign_message_without_an_id(self, desk: Desk, other: Any) -> None:
-        consumer = await desk.consumer()
-        await other.jetstream().publish(desk.queue, b"plain", headers={"X-Source": "elsewhere"})
+    async def test_a_foreign_message_without_an_id(self, under_test: QueueUnderTest, other: Any) -> None:
+        consumer = await under_test.consumer()
+        await other.jetstream().publish(under_test.queue, b"plain", headers={"X-Source": "elsewhere"})
         (found,) = await receive(consumer, 1)
         assert found.packet == Packet(body=b"plain", headers={"X-Source": "elsewhere"})
 
@@ -347,14 +356,16 @@ class TestSettings:
         await other.jetstream().add_stream(
             name=unique_name, subjects=[unique_name], retention="workqueue", storage="file", max_msgs=10
         )
-        with pytest.raises(ConfigurationError, match="drops messages that nobody has handled"):
+        with pytest.raises(ConfigurationError, match="drops messages that were never handled"):
             await backend.check(unique_name, group="g")
 
-    async def test_a_consumer_that_is_deleted_is_a_configuration_error(self, desk: Desk, other: Any) -> None:
-        consumer = await desk.consumer()
+    async def test_a_consumer_that_is_deleted_is_a_configuration_error(
+        self, under_test: QueueUnderTest, other: Any
+    ) -> None:
+        consumer = await under_test.consumer()
         waiting = asyncio.ensure_future(consumer.receive(1, 20.0))
         await asyncio.sleep(0.1)
-        await other.jetstream().delete_consumer(desk.queue, "g")
+        await other.jetstream().delete_consumer(under_test.queue, "g")
         with pytest.raises(ConfigurationError, match="no consumers"):
             await waiting
         with pytest.raises(ConfigurationError, match="no consumers"):
@@ -386,15 +397,17 @@ class TestSettings:
             backend = backend_at(free_port(), nodes=f"127.0.0.1:{server.port}")
             await backend.declare(unique_name, group="g")
 
-    async def test_f36_a_connection_that_leads_nowhere_is_given_up(self, desk: Desk, proxy: FaultProxy) -> None:
-        consumer = await desk.consumer()
+    async def test_f36_a_connection_that_leads_nowhere_is_given_up(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        consumer = await under_test.consumer()
         await consumer.receive(1, 0.05)
         proxy.blackhole = True
         assert list(await consumer.receive(1, 0.2)) == []
         with pytest.raises(BrokerUnavailable, match="stopped"):
             await consumer.receive(1, 20.0)
         proxy.heal()
-        await desk.publish(b"after")
+        await under_test.publish(b"after")
         assert len(await receive(consumer, 1)) == 1
 
     def test_f66_a_token_is_not_shown(self) -> None:
@@ -420,9 +433,9 @@ async def test_f59_a_server_killed_in_mid_flight_loses_nothing_that_was_confirme
     server: Nats, unique_name: str
 ) -> None:
     """Publishing and consuming go on while the server is killed and started again on its data, twice."""
-    desk = Desk(backend_at(server.port, ack_window="2s"), unique_name)
-    consumer = await desk.consumer()
-    traffic = Traffic(desk, consumer)
+    under_test = QueueUnderTest(backend_at(server.port, ack_window="2s"), unique_name)
+    consumer = await under_test.consumer()
+    traffic = Traffic(under_test, consumer)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         traffic.start(tasks)
         for _ in range(2):
@@ -432,8 +445,8 @@ async def test_f59_a_server_killed_in_mid_flight_loses_nothing_that_was_confirme
             await asyncio.to_thread(server.restart)
         traffic.stop()
     assert traffic.received >= traffic.confirmed
-    await desk.close()
+    await under_test.close()
 
 
-def test_a_program_that_closes_nothing_ends_without_a_word(nats_url: str, unique_name: str) -> None:
-    ends_without_a_word(nats_url, unique_name)
+def test_a_program_that_closes_nothing_assert_exits_silently(nats_url: str, unique_name: str) -> None:
+    assert_exits_silently(nats_url, unique_name)

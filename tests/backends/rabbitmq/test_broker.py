@@ -14,18 +14,18 @@ from typing import Any
 import pika
 import pytest
 
-from effectonce.babelqueue import headers as bindings
+from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.envelope import BabelQueue
 from effectonce.backends.rabbitmq import frames as amqp_frames
 from effectonce.backends.rabbitmq.broker import RabbitMQBackend
-from effectonce.backends.rabbitmq.queues import LONGEST_DELAY, step
+from effectonce.backends.rabbitmq.queues import MAX_DELAY_MS, delay_step
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import Message
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.values.urls import Address
 from tests import conftest
-from tests.backends.desk import Desk, Traffic, ends_without_a_word, receive
+from tests.backends.queue_under_test import QueueUnderTest, Traffic, assert_exits_silently, receive
 from tests.harness import servers
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -122,11 +122,11 @@ class TestBriefWindow(broker_suite(skip=all_but(*WINDOWED))):  # type: ignore[mi
 
 
 @pytest.fixture
-async def desk(rabbitmq_url: str, proxy: FaultProxy, unique_name: str) -> AsyncIterator[Desk]:
-    desk = Desk(backend_at(proxy.through(rabbitmq_url), timeout="3s"), unique_name)
-    yield desk
+async def under_test(rabbitmq_url: str, proxy: FaultProxy, unique_name: str) -> AsyncIterator[QueueUnderTest]:
+    under_test = QueueUnderTest(backend_at(proxy.through(rabbitmq_url), timeout="3s"), unique_name)
+    yield under_test
     proxy.heal()
-    await desk.close()
+    await under_test.close()
 
 
 @pytest.fixture
@@ -142,46 +142,46 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
 
 class TestPublishing:
     async def test_f45_what_reaches_no_queue_is_refused(self, rabbitmq_url: str, unique_name: str) -> None:
-        desk = Desk(backend_at(rabbitmq_url, declare="no"), unique_name)
-        outcomes = await desk.publisher.publish(unique_name, [Packet(body=b"1"), Packet(body=b"2")])
+        under_test = QueueUnderTest(backend_at(rabbitmq_url, declare="no"), unique_name)
+        outcomes = await under_test.publisher.publish(unique_name, [Packet(body=b"1"), Packet(body=b"2")])
         assert [type(outcome).__base__ for outcome in outcomes] == [ConfigurationError] * 2
         assert f"declare('{unique_name}')" in str(outcomes[0])
-        await desk.close()
+        await under_test.close()
 
     async def test_f45_an_exchange_refuses_what_no_queue_is_bound_for(
         self, rabbitmq_url: str, unique_name: str, channel: Any
     ) -> None:
         channel.exchange_declare(f"{unique_name}.x", "topic", durable=True)
-        desk = Desk(backend_at(rabbitmq_url, exchange=f"{unique_name}.x"), unique_name)
-        (outcome,) = await desk.publisher.publish(unique_name, [Packet(body=b"early")])
+        under_test = QueueUnderTest(backend_at(rabbitmq_url, exchange=f"{unique_name}.x"), unique_name)
+        (outcome,) = await under_test.publisher.publish(unique_name, [Packet(body=b"early")])
         assert isinstance(outcome, ConfigurationError)
-        consumer = await desk.consumer()
-        await desk.publish(b"bound")
+        consumer = await under_test.consumer()
+        await under_test.publish(b"bound")
         assert [d.packet.body for d in await receive(consumer, 1)] == [b"bound"]
-        await desk.close()
+        await under_test.close()
 
-    async def test_f45_without_a_confirm_nothing_is_known(self, desk: Desk, proxy: FaultProxy) -> None:
-        await desk.publish(b"before")
+    async def test_f45_without_a_confirm_nothing_is_known(self, under_test: QueueUnderTest, proxy: FaultProxy) -> None:
+        await under_test.publish(b"before")
         proxy.drop_reply(to=b"unheard")
         with pytest.raises(BrokerUnavailable, match="broke"):
-            await desk.publish(b"unheard")
-        await desk.publish(b"unheard", b"after")
-        bodies = [delivery.packet.body for delivery in await receive(await desk.consumer(), 4)]
+            await under_test.publish(b"unheard")
+        await under_test.publish(b"unheard", b"after")
+        bodies = [delivery.packet.body for delivery in await receive(await under_test.consumer(), 4)]
         assert bodies == [b"before", b"unheard", b"unheard", b"after"]  # the broker had it: the same id, twice
 
     async def test_f36_a_broker_that_hangs_is_unavailable(
         self, rabbitmq_url: str, proxy: FaultProxy, unique_name: str
     ) -> None:
-        desk = Desk(backend_at(proxy.through(rabbitmq_url), timeout="0.5s"), unique_name)
-        await desk.publish(b"before")
+        under_test = QueueUnderTest(backend_at(proxy.through(rabbitmq_url), timeout="0.5s"), unique_name)
+        await under_test.publish(b"before")
         proxy.blackhole = True
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 0\.5 s"):
-            await desk.publish(b"swallowed")
+            await under_test.publish(b"swallowed")
         proxy.heal()
-        await desk.publish(b"after")
-        await desk.close()
+        await under_test.publish(b"after")
+        await under_test.close()
 
-    async def test_f44_one_bad_packet_harms_itself_only(self, desk: Desk) -> None:
+    async def test_f44_one_bad_packet_harms_itself_only(self, under_test: QueueUnderTest) -> None:
         packets = [
             Packet(body=b"good", id="1"),
             Packet(body=b"", id="x" * 256),
@@ -190,37 +190,39 @@ class TestPublishing:
             Packet(body=bytes(16 * 1024 * 1024 + 1)),
             Packet(body=b"also good", id="x" * 255, headers={"n" * 255: "v" * 100_000}),
         ]
-        outcomes = await desk.publisher.publish(desk.queue, packets)
+        outcomes = await under_test.publisher.publish(under_test.queue, packets)
         assert [isinstance(outcome, ConfigurationError) for outcome in outcomes] == [
             False, True, True, True, True, False,
         ]  # fmt: skip
-        assert [d.packet for d in await receive(await desk.consumer(), 2)] == [packets[0], packets[5]]
+        assert [d.packet for d in await receive(await under_test.consumer(), 2)] == [packets[0], packets[5]]
 
     async def test_f44_what_a_full_queue_does_not_take_is_refused(
         self, rabbitmq_url: str, unique_name: str, channel: Any
     ) -> None:
         arguments = {"x-queue-type": "classic", "x-max-length": 2, "x-overflow": "reject-publish"}
         channel.queue_declare(unique_name, durable=True, arguments=arguments)
-        desk = Desk(backend_at(rabbitmq_url, declare="no"), unique_name)
+        under_test = QueueUnderTest(backend_at(rabbitmq_url, declare="no"), unique_name)
         packets = [Packet(body=b"%d" % n) for n in range(20)]
-        outcomes = [(await desk.publisher.publish(unique_name, [packet]))[0] for packet in packets]
+        outcomes = [(await under_test.publisher.publish(unique_name, [packet]))[0] for packet in packets]
         assert outcomes[:2] == [None, None]
         assert isinstance(outcomes[-1], BrokerUnavailable)
         kept = channel.queue_declare(unique_name, passive=True).method.message_count
         assert kept == outcomes.count(None)
-        await desk.close()
+        await under_test.close()
 
-    async def test_a_body_of_several_frames(self, desk: Desk) -> None:
+    async def test_a_body_of_several_frames(self, under_test: QueueUnderTest) -> None:
         body = os.urandom(131_064 * 3)  # exactly three, and next to it
-        await desk.publisher.publish(desk.queue, [Packet(body=part) for part in (body, body + b"!", body[:-1])])
-        found = await receive(await desk.consumer(), 3)
+        await under_test.publisher.publish(
+            under_test.queue, [Packet(body=part) for part in (body, body + b"!", body[:-1])]
+        )
+        found = await receive(await under_test.consumer(), 3)
         assert [len(d.packet.body) for d in found] == [len(body), len(body) + 1, len(body) - 1]
         assert found[0].packet.body == body
 
-    async def test_several_tasks_share_the_confirms(self, desk: Desk) -> None:
+    async def test_several_tasks_share_the_confirms(self, under_test: QueueUnderTest) -> None:
         """Dead letters and delays are sent by many handlers at once, each waiting for its own."""
-        consumer = await desk.consumer()
-        await desk.publish(*(b"%d" % n for n in range(40)))
+        consumer = await under_test.consumer()
+        await under_test.publish(*(b"%d" % n for n in range(40)))
         held = await receive(consumer, 40)
         answers = await asyncio.gather(
             *(consumer.dead_letter(delivery, {"n": "x"}) for delivery in held[:20]),
@@ -228,16 +230,18 @@ class TestPublishing:
         )
         assert answers == [True] * 20 + [[True]] * 20
         assert {d.packet.body for d in await receive(consumer, 20)} == {b"%d" % n for n in range(20, 40)}
-        assert await desk.dead().count() == 20
+        assert await under_test.dead_letters().count() == 20
 
 
 # -- the channel that delivered
 
 
 class TestChannels:
-    async def test_f56_a_tag_of_a_lost_channel_is_never_used(self, desk: Desk, proxy: FaultProxy) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"first")
+    async def test_f56_a_tag_of_a_lost_channel_is_never_used(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(b"first")
         (old,) = await receive(consumer, 1)
         proxy.reset()
         with pytest.raises(BrokerUnavailable, match="stopped"):
@@ -253,45 +257,49 @@ class TestChannels:
             assert await settled == [False]
         assert await consumer.dead_letter(old, {}) is False
         await consumer.close()
-        assert [d.packet.body for d in await receive(await desk.consumer(), 1)] == [b"first"]
+        assert [d.packet.body for d in await receive(await under_test.consumer(), 1)] == [b"first"]
 
     async def test_f56_a_channel_that_the_broker_closes_is_opened_again(
-        self, desk: Desk, caplog: pytest.LogCaptureFixture
+        self, under_test: QueueUnderTest, caplog: pytest.LogCaptureFixture
     ) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"held")
+        consumer = await under_test.consumer()
+        await under_test.publish(b"held")
         (held,) = await receive(consumer, 1)
-        channel = held.handle.stay.channel
+        channel = held.handle.consuming.channel
         channel.write(amqp_frames.ack(channel.number, 9999))  # no tag of this channel
         (again,) = await receive(consumer, 1)
         assert "unknown delivery tag 9999" in caplog.text
         assert await consumer.ack([held, again]) == [False, True]
 
-    async def test_a_queue_that_is_deleted_is_a_configuration_error(self, desk: Desk, channel: Any) -> None:
-        consumer = await desk.consumer()
+    async def test_a_queue_that_is_deleted_is_a_configuration_error(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
+        consumer = await under_test.consumer()
         waiting = asyncio.ensure_future(consumer.receive(1, 20.0))
         await asyncio.sleep(0.1)
-        channel.queue_delete(desk.queue)
+        channel.queue_delete(under_test.queue)
         with pytest.raises(ConfigurationError, match="has no queue"):
             await waiting
 
     async def test_f59_a_silent_connection_is_given_up(
         self, rabbitmq_url: str, proxy: FaultProxy, unique_name: str
     ) -> None:
-        desk = Desk(backend_at(proxy.through(rabbitmq_url), heartbeat="1"), unique_name)
-        consumer = await desk.consumer()
+        under_test = QueueUnderTest(backend_at(proxy.through(rabbitmq_url), heartbeat="1"), unique_name)
+        consumer = await under_test.consumer()
         await consumer.receive(1, 0.0)
         proxy.blackhole = True
         with pytest.raises(BrokerUnavailable, match="silent"):
             await consumer.receive(1, 20.0)
         proxy.heal()
-        await desk.publish(b"after")
+        await under_test.publish(b"after")
         assert len(await receive(consumer, 1)) == 1
-        await desk.close()
+        await under_test.close()
 
-    async def test_f16_a_cancelled_opening_leaves_a_consumer_that_works(self, desk: Desk, proxy: FaultProxy) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"kept")
+    async def test_f16_a_cancelled_opening_leaves_a_consumer_that_works(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(b"kept")
         proxy.delay = 0.02
         for steps in range(12):
             task = asyncio.ensure_future(consumer.receive(1, 5.0))
@@ -313,18 +321,20 @@ class TestDelays:
         [(0.001, 100), (0.1, 100), (0.101, 150), (1, 1000), (1.001, 1500), (7, 8000), (8.1, 10_000), (60, 60_000)],
     )
     def test_a_delay_is_rounded_up_to_a_step(self, seconds: float, milliseconds: int) -> None:
-        assert step(seconds) == milliseconds
+        assert delay_step(seconds) == milliseconds
 
     def test_no_delay_is_cut_short_below_seven_weeks(self) -> None:
-        assert all(step(seconds) >= seconds * 1000 for seconds in range(1, LONGEST_DELAY // 1000, 99_991))
-        assert step(1e9) == LONGEST_DELAY
+        assert all(delay_step(seconds) >= seconds * 1000 for seconds in range(1, MAX_DELAY_MS // 1000, 99_991))
+        assert delay_step(1e9) == MAX_DELAY_MS
 
-    async def test_a_lost_confirm_of_a_delay_doubles_and_loses_nothing(self, desk: Desk, proxy: FaultProxy) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"warm", b"held")
+    async def test_a_lost_confirm_of_a_delay_doubles_and_loses_nothing(
+        self, under_test: QueueUnderTest, proxy: FaultProxy
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(b"warm", b"held")
         warm, held = await receive(consumer, 2)
         assert await consumer.nack([warm], 0.1) == [True]  # the delay's queue is there now
-        proxy.drop_reply(to=f"{desk.queue}.delay.".encode())
+        proxy.drop_reply(to=f"{under_test.queue}.delay.".encode())
         with pytest.raises(BrokerUnavailable):
             await consumer.nack([held], 0.1)
         assert await consumer.nack([held], 0.1) == [True]
@@ -332,22 +342,24 @@ class TestDelays:
         assert sorted(d.packet.body for d in found) == [b"held", b"held", b"warm"]
         assert {d.attempt for d in found} == {2}
 
-    async def test_what_the_delay_does_not_take_stays_unsettled(self, desk: Desk, channel: Any) -> None:
+    async def test_what_the_delay_does_not_take_stays_unsettled(self, under_test: QueueUnderTest, channel: Any) -> None:
         full = {"x-queue-type": "classic", "x-max-length": 0, "x-overflow": "reject-publish"}
-        channel.queue_declare(f"{desk.queue}.delay.100", durable=True, arguments=full)
-        consumer = await desk.consumer()
-        await desk.publish(b"kept")
+        channel.queue_declare(f"{under_test.queue}.delay.100", durable=True, arguments=full)
+        consumer = await under_test.consumer()
+        await under_test.publish(b"kept")
         held = await receive(consumer, 1)
         with pytest.raises(BrokerUnavailable, match="did not take"):
             await consumer.nack(held, 0.1)
         assert await consumer.nack(held) == [True]
         assert [d.packet.body for d in await receive(consumer, 1)] == [b"kept"]
 
-    async def test_what_waits_is_kept_in_a_queue_that_hands_on_safely(self, desk: Desk, channel: Any) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(b"later")
+    async def test_what_waits_is_kept_in_a_queue_that_hands_on_safely(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(b"later")
         await consumer.nack(await receive(consumer, 1), 50)
-        name = f"{desk.queue}.delay.60000"
+        name = f"{under_test.queue}.delay.60000"
         assert channel.queue_declare(name, passive=True).method.message_count == 1
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"x-dead-letter-strategy.*at-least-once"):
             channel.queue_declare(
@@ -358,7 +370,7 @@ class TestDelays:
                     "x-delivery-limit": 1_000_000,
                     "x-message-ttl": 60_000,
                     "x-dead-letter-exchange": "",
-                    "x-dead-letter-routing-key": desk.queue,
+                    "x-dead-letter-routing-key": under_test.queue,
                     "x-overflow": "reject-publish",
                 },
             )
@@ -380,9 +392,11 @@ FOREIGN: dict[str, Any] = {
 
 
 class TestForeignMessages:
-    async def test_their_headers_become_strings_and_their_properties_headers(self, desk: Desk, channel: Any) -> None:
-        consumer = await desk.consumer()
-        send_foreign(channel, desk.queue)
+    async def test_their_headers_become_strings_and_their_properties_headers(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
+        consumer = await under_test.consumer()
+        send_foreign(channel, under_test.queue)
         (found,) = await receive(consumer, 1)
         assert found.packet == Packet(
             body=b"{}",
@@ -402,17 +416,20 @@ class TestForeignMessages:
                 "nothing": "",
                 "plain": "Café ☕",
             },
+            numbers=frozenset(["x-attempts"]),
         )
 
-    async def test_a_delay_keeps_them_as_they_are(self, desk: Desk, channel: Any, unique_name: str) -> None:
+    async def test_a_delay_keeps_them_as_they_are(
+        self, under_test: QueueUnderTest, channel: Any, unique_name: str
+    ) -> None:
         copies = f"{unique_name}.cc"
         channel.queue_declare(copies, durable=True)
-        consumer = await desk.consumer()
-        send_foreign(channel, desk.queue, CC=[copies])
+        consumer = await under_test.consumer()
+        send_foreign(channel, under_test.queue, CC=[copies])
         delivery = await receive(consumer, 1)
         await consumer.nack(delivery, 0.1)
         await consumer.close()
-        properties = await auntil(lambda: channel.basic_get(desk.queue)[1])
+        properties = await auntil(lambda: channel.basic_get(under_test.queue)[1])
         kept = {name: properties.headers.get(name) for name in FOREIGN}
         assert kept == {**FOREIGN, "at": properties.headers["at"]}
         assert properties.headers["at"].replace(tzinfo=UTC) == FOREIGN["at"]  # pika gives it without its zone
@@ -424,23 +441,27 @@ class TestForeignMessages:
         assert (properties.expiration, properties.user_id, properties.delivery_mode) == (None, None, 2)
         assert channel.queue_declare(copies, passive=True).method.message_count == 1  # not sent there again
 
-    async def test_ours_have_the_properties_that_others_look_for(self, desk: Desk, channel: Any) -> None:
+    async def test_ours_have_the_properties_that_others_look_for(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
         headers = {"content-type": "application/json", "type": "urn:x", "correlation-id": "t", "app-id": "babelqueue"}
         packet = Packet(body=b"{}", id="m-1", headers={**headers, "x-source-lang": "python"})
-        assert not any(await desk.publisher.publish(desk.queue, [packet]))
-        _, properties, _ = channel.basic_get(desk.queue)
+        assert not any(await under_test.publisher.publish(under_test.queue, [packet]))
+        _, properties, _ = channel.basic_get(under_test.queue)
         assert (properties.content_type, properties.type, properties.correlation_id, properties.app_id) == (
             "application/json", "urn:x", "t", "babelqueue",
         )  # fmt: skip
         assert (properties.message_id, properties.delivery_mode) == ("m-1", 2)
         assert {**properties.headers, "x-delivery-count": 0} == {"x-source-lang": "python", "x-delivery-count": 0}
 
-    async def test_a_babelqueue_message_is_what_its_contract_says(self, desk: Desk, channel: Any) -> None:
+    async def test_a_babelqueue_message_is_what_its_contract_says(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
         envelope = BabelQueue()
         message = Message(type="urn:babel:orders:created", data={"order_id": 1042}, trace_id="trace", attempt=3)
-        sent = envelope.encode(message, desk.queue)
-        assert not any(await desk.publisher.publish(desk.queue, [sent, sent]))
-        _, properties, body = channel.basic_get(desk.queue, auto_ack=True)
+        sent = envelope.encode(message, under_test.queue)
+        assert not any(await under_test.publisher.publish(under_test.queue, [sent, sent]))
+        _, properties, body = channel.basic_get(under_test.queue, auto_ack=True)
         assert body == sent.body
         assert (properties.type, properties.correlation_id, properties.message_id, properties.app_id) == (
             "urn:babel:orders:created", "trace", message.id, "babelqueue",
@@ -451,8 +472,9 @@ class TestForeignMessages:
             "x-source-lang": "python",
             "x-attempts": 2,
         }
-        (found,) = await receive(await desk.consumer(), 1)
-        assert {**found.packet.headers, bindings.CREATED: sent.headers[bindings.CREATED]} == sent.headers
+        (found,) = await receive(await under_test.consumer(), 1)
+        received = bq_headers.contract_headers(found.packet)
+        assert {**received, bq_headers.CREATED: sent.headers[bq_headers.CREATED]} == sent.headers
         assert envelope.decode(found.packet).id == message.id
 
 
@@ -477,25 +499,27 @@ def send_foreign(channel: Any, queue: str, **more: Any) -> None:
 
 
 class TestDeadLetters:
-    async def test_listing_many_keeps_them_and_their_order(self, desk: Desk) -> None:
-        consumer = await desk.consumer(prefetch=200)
-        await desk.publish(*(b"%d" % n for n in range(60)))
+    async def test_listing_many_keeps_them_and_their_order(self, under_test: QueueUnderTest) -> None:
+        consumer = await under_test.consumer(prefetch=200)
+        await under_test.publish(*(b"%d" % n for n in range(60)))
         for delivery in await receive(consumer, 60):
             await consumer.dead_letter(delivery, {})
         for limit in (30, 60, 20, 60):  # a part, all, a part of what was listed before, all
-            letters = desk.dead()
+            letters = under_test.dead_letters()
             page, cursor = await letters.browse(limit)
             assert [int(letter.packet.body) for letter in page] == list(range(limit))
             assert (cursor is None) == (limit == 60)
             assert await letters.count() == 60  # what a listing holds is counted too
             await letters.close()
 
-    async def test_a_cursor_leads_on_in_another_process_and_where_its_letter_is_gone(self, desk: Desk) -> None:
-        consumer = await desk.consumer()
-        await desk.publish(*(b"%d" % n for n in range(6)))
+    async def test_a_cursor_leads_on_in_another_process_and_where_its_letter_is_gone(
+        self, under_test: QueueUnderTest
+    ) -> None:
+        consumer = await under_test.consumer()
+        await under_test.publish(*(b"%d" % n for n in range(6)))
         for delivery in await receive(consumer, 6):
             await consumer.dead_letter(delivery, {})
-        first, second, third = desk.dead(), desk.dead(), desk.dead()
+        first, second, third = under_test.dead_letters(), under_test.dead_letters(), under_test.dead_letters()
         page, cursor = await first.browse(2)
         await first.close()
         rest, _ = await second.browse(10, cursor)
@@ -504,13 +528,13 @@ class TestDeadLetters:
         everything, _ = await third.browse(10, cursor)
         assert [letter.packet.body for letter in everything] == [b"0", b"2", b"3", b"4", b"5"]
 
-    async def test_removing_in_the_middle_of_a_listing(self, desk: Desk) -> None:
+    async def test_removing_in_the_middle_of_a_listing(self, under_test: QueueUnderTest) -> None:
         """As a redrive does: page by page, some are removed and some are not."""
-        consumer = await desk.consumer()
-        await desk.publish(*(b"%d" % n for n in range(7)))
+        consumer = await under_test.consumer()
+        await under_test.publish(*(b"%d" % n for n in range(7)))
         for delivery in await receive(consumer, 7):
             await consumer.dead_letter(delivery, {})
-        letters, seen, cursor = desk.dead(), [], None
+        letters, seen, cursor = under_test.dead_letters(), [], None
         while True:
             page, cursor = await letters.browse(3, cursor)
             seen += [int(letter.packet.body) for letter in page]
@@ -520,20 +544,22 @@ class TestDeadLetters:
         assert seen == list(range(7))
         assert [letter.packet.body for letter in (await letters.browse(10))[0]] == [b"0", b"2", b"4", b"6"]
 
-    async def test_what_the_broker_itself_gives_up_says_why(self, desk: Desk, channel: Any, rabbitmq_url: str) -> None:
+    async def test_what_the_broker_itself_gives_up_says_why(
+        self, under_test: QueueUnderTest, channel: Any, rabbitmq_url: str
+    ) -> None:
         arguments = {
             "x-queue-type": "quorum",
             "x-delivery-limit": 1,
             "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": f"{desk.queue}.dead",
+            "x-dead-letter-routing-key": f"{under_test.queue}.dead",
         }
-        channel.queue_declare(desk.queue, durable=True, arguments=arguments)
-        desk.backend = backend_at(rabbitmq_url, declare="no")
-        consumer = await desk.consumer()
-        await desk.publish(b"1", b"2")
+        channel.queue_declare(under_test.queue, durable=True, arguments=arguments)
+        under_test.backend = backend_at(rabbitmq_url, declare="no")
+        consumer = await under_test.consumer()
+        await under_test.publish(b"1", b"2")
         for _ in range(2):
             await consumer.nack(await receive(consumer, 2))
-        letters = desk.dead()
+        letters = under_test.dead_letters()
 
         async def both() -> bool:
             return bool(await letters.count() == 2)
@@ -635,11 +661,13 @@ asyncio.run(main())
 @pytest.mark.long
 @pytest.mark.chaos
 class TestDeath:
-    async def test_f58_a_killed_consumer_leaves_its_messages_to_others(self, desk: Desk, rabbitmq_url: str) -> None:
-        await desk.publish(b"0", b"1", b"2")
-        heir = await desk.consumer()
+    async def test_f58_a_killed_consumer_leaves_its_messages_to_others(
+        self, under_test: QueueUnderTest, rabbitmq_url: str
+    ) -> None:
+        await under_test.publish(b"0", b"1", b"2")
+        heir = await under_test.consumer()
         victim = subprocess.Popen(
-            [sys.executable, "-c", VICTIM, rabbitmq_url, desk.queue], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", VICTIM, rabbitmq_url, under_test.queue], stdout=subprocess.PIPE, text=True
         )
         try:
             assert victim.stdout is not None
@@ -656,10 +684,10 @@ class TestDeath:
     ) -> None:
         """Publishing and consuming go on while the server is killed and started again on its data."""
         backend = backend_at(own.url, timeout="20s")
-        desk = Desk(backend, unique_name)
-        consumer = await desk.consumer()
+        under_test = QueueUnderTest(backend, unique_name)
+        consumer = await under_test.consumer()
         declared = time.monotonic()
-        traffic = Traffic(desk, consumer)
+        traffic = Traffic(under_test, consumer)
         async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
             traffic.start(tasks)
             # RabbitMQ 3.10 takes a moment to note on disk that a new quorum queue is there: killed before, it never
@@ -671,8 +699,8 @@ class TestDeath:
             await auntil(lambda: len(traffic.confirmed) > before + 100, 60)
             traffic.stop()
         assert traffic.received >= traffic.confirmed
-        await desk.close()
+        await under_test.close()
 
 
-def test_a_program_that_closes_nothing_ends_without_a_word(rabbitmq_url: str, unique_name: str) -> None:
-    ends_without_a_word(rabbitmq_url, unique_name)
+def test_a_program_that_closes_nothing_assert_exits_silently(rabbitmq_url: str, unique_name: str) -> None:
+    assert_exits_silently(rabbitmq_url, unique_name)

@@ -11,7 +11,7 @@ import redis
 
 import effectonce as eo
 from effectonce.backends.redis import consumer as redis_consumer
-from effectonce.backends.redis.broker import RedisBackend
+from effectonce.backends.redis.broker import RedisBrokerBackend
 from effectonce.contracts import Consumer, Delivery, Packet
 from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.values.urls import Address
@@ -23,9 +23,9 @@ SECRET = "c4nary-pa55word"
 WINDOW = 0.6
 
 
-def backend_at(url: str, **options: str) -> RedisBackend:
+def backend_at(url: str, **options: str) -> RedisBrokerBackend:
     extra = "&".join(f"{name}={value}" for name, value in {"ack_window": str(WINDOW), **options}.items())
-    return RedisBackend(Address(f"{url}?{extra}"))
+    return RedisBrokerBackend(Address(f"{url}?{extra}"))
 
 
 def port_of(url: str) -> int:
@@ -75,7 +75,7 @@ def test_valkey_keeps_the_contract_too(name: str, valkey_url: str, unique_name: 
 class Queue:
     """A queue of this test, its backend, and what Redis itself says about it."""
 
-    def __init__(self, backend: RedisBackend, url: str) -> None:
+    def __init__(self, backend: RedisBrokerBackend, url: str) -> None:
         self.backend = backend
         self.stream = f"{backend.namespace}:{{q}}"
         self.redis = redis.Redis.from_url(url)
@@ -381,7 +381,7 @@ async def test_a_consumer_that_closes_leaves_no_name_behind(queue: Queue) -> Non
 
 
 async def test_names_of_killed_consumers_are_forgotten(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_consumer, "SILENT", 50)
+    monkeypatch.setattr(redis_consumer, "FORGET_SILENT_AFTER_MS", 50)
     queue.redis.xgroup_createconsumer(queue.stream, "g", "killed")
     await queue.publish(b"x")
     queue.redis.xreadgroup("g", "holds-one", {queue.stream: ">"})

@@ -31,11 +31,12 @@ from azure.servicebus.management._models import InternalQueueDescription
 from hypothesis import given
 from hypothesis import strategies as st
 
+from effectonce.babelqueue.bindings import BabelQueuePacket
 from effectonce.backends.servicebus import client as servicebus_client
 from effectonce.backends.servicebus import queues as servicebus_queues
 from effectonce.backends.servicebus.broker import ServiceBusBackend
-from effectonce.backends.servicebus.client import Namespace, translate
-from effectonce.backends.servicebus.messages import LONGEST, description_of, message_of, packet_of
+from effectonce.backends.servicebus.client import ServiceBusNamespace, translate
+from effectonce.backends.servicebus.messages import MAX_DESCRIPTION_CHARS, description_of, message_of, packet_of
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import REDRIVEN
@@ -194,7 +195,7 @@ def test_the_id_is_the_message_id_but_for_copies_and_redriven_messages() -> None
     packet = Packet(body=b"x", id="id")
     assert message_of(packet).message_id == "id"
     for other in (
-        message_of(packet, before=1),
+        message_of(packet, attempts=1),
         message_of(Packet(body=b"x", id="id", headers={REDRIVEN: "run"})),
         message_of(Packet(body=b"x", id="id", headers={"eo-dead": "{}"})),
     ):
@@ -204,27 +205,31 @@ def test_the_id_is_the_message_id_but_for_copies_and_redriven_messages() -> None
 
 def test_a_message_of_babelqueue_has_its_fields_and_numbers() -> None:
     headers = {"bq-job": "urn:x", "bq-trace-id": "t", "bq-schema-version": "1", "bq-created-at": "1749132727000"}
-    message = message_of(Packet(body=b"{}", headers=headers, id="id"))
+    message = message_of(BabelQueuePacket(body=b"{}", headers=headers, id="id"))
     assert (message.subject, message.correlation_id, message.content_type) == ("urn:x", "t", "application/json")
     assert message.application_properties is not None
     assert message.application_properties["bq-schema-version"] == 1
     assert packet_of(received(message))[0].headers == headers
 
 
-def test_a_message_of_another_sdk_of_babelqueue_has_its_headers() -> None:
+def test_a_copy_of_another_senders_message_keeps_its_fields_and_numbers() -> None:
     message = ServiceBusMessage(
         b"{}",
         subject="urn:x",
         correlation_id="t",
         application_properties={"bq-schema-version": 1, "nothing": None},  # type: ignore[dict-item]
     )
-    assert packet_of(received(message))[0].headers == {"bq-schema-version": "1", "bq-job": "urn:x", "bq-trace-id": "t"}
+    packet = packet_of(received(message))[0]
+    assert packet.headers == {"bq-schema-version": "1"}
+    copy = message_of(packet, attempts=1)
+    assert (copy.subject, copy.correlation_id, copy.content_type) == ("urn:x", "t", None)
+    assert copy.application_properties["bq-schema-version"] == 1
 
 
 def test_a_dead_letter_says_why_in_our_words_or_in_those_of_the_service() -> None:
     why = {"eo-dead": "x" * 9000, "n": "3"}
     description = description_of(why)
-    assert len(description) <= LONGEST
+    assert len(description) <= MAX_DESCRIPTION_CHARS
     ours = received(
         message_of(Packet(body=b"x")), DeadLetterReason="effectonce", DeadLetterErrorDescription=description
     )
@@ -269,11 +274,11 @@ class Administration:
 
 @pytest.fixture
 def administer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Administration], None]:
-    async def seen(namespace: Namespace, queue: str) -> None:
+    async def seen(namespace: ServiceBusNamespace, queue: str) -> None:
         return None
 
-    monkeypatch.setattr(servicebus_queues, "_see", seen)
-    return lambda stand_in: monkeypatch.setattr(Namespace, "administration", lambda self: stand_in)
+    monkeypatch.setattr(servicebus_queues, "_open_sender", seen)
+    return lambda stand_in: monkeypatch.setattr(ServiceBusNamespace, "administration", lambda self: stand_in)
 
 
 async def test_declare_makes_the_queue_as_the_url_says(administer: Callable[[Administration], None]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.backends.sqs.broker import SQSBackend
-from effectonce.backends.sqs.client import Account, translate
+from effectonce.backends.sqs.client import SQSAccount, translate
 from effectonce.backends.sqs.messages import entry_of, packet_of, size_of
 from effectonce.contracts import Consumer, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
@@ -20,7 +20,7 @@ from effectonce.message import REDRIVEN
 from effectonce.testing.suites import BrokerCase, Site
 from effectonce.values.urls import Address
 from tests.backends import side_by_side
-from tests.backends.desk import ends_without_a_word
+from tests.backends.queue_under_test import assert_exits_silently
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 
@@ -230,8 +230,8 @@ async def test_a_queue_that_sqs_itself_takes_messages_from_is_refused(
         await standard.check(unique_name, group=GROUP)
 
 
-def test_a_program_that_closes_nothing_ends_without_a_word(sqs_url: str, unique_name: str) -> None:
-    ends_without_a_word(sqs_url, unique_name)
+def test_a_program_that_closes_nothing_assert_exits_silently(sqs_url: str, unique_name: str) -> None:
+    assert_exits_silently(sqs_url, unique_name)
 
 
 async def test_a_queue_that_is_not_there_is_a_configuration_error(standard: SQSBackend, unique_name: str) -> None:
@@ -266,7 +266,8 @@ def test_a_packet_survives_the_journey(packet: Packet) -> None:
 
 
 def test_headers_that_fit_are_attributes_that_others_can_read() -> None:
-    entry = entry_of(Packet(body=b"{}", headers={"bq-job": "urn:x", "bq-schema-version": "1", "bad name": "y"}))
+    headers = {"bq-job": "urn:x", "bq-schema-version": "1", "bad name": "y"}
+    entry = entry_of(Packet(body=b"{}", headers=headers, numbers=frozenset(["bq-schema-version"])))
     assert entry["MessageBody"] == "{}"
     assert entry["MessageAttributes"]["bq-job"] == {"DataType": "String", "StringValue": "urn:x"}
     assert entry["MessageAttributes"]["bq-schema-version"] == {"DataType": "Number", "StringValue": "1"}
@@ -321,4 +322,4 @@ def test_each_refusal_has_its_error(code: str, status: int, kind: type[Exception
     from botocore.exceptions import ClientError
 
     reply: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    assert isinstance(translate(ClientError(reply, "SendMessageBatch"), Account(region="r"), "q"), kind)
+    assert isinstance(translate(ClientError(reply, "SendMessageBatch"), SQSAccount(region="r"), "q"), kind)

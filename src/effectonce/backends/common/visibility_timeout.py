@@ -1,51 +1,138 @@
-"""Receiving from a broker where a delivery is a consumer's own for a while, by the clock.
+"""Consuming from a broker where an unsettled delivery belongs to a consumer for a while, by the clock.
 
-Such a broker may take a late settlement for another's, or say that it worked (F54). So the consumer watches the window
-itself, from before the call that brought the message, and sends nothing for a delivery whose window is over.
+Such a broker may take a late settlement for that of the next owner, or confirm it and do nothing (F54: a stale
+settlement that looks like a good one). So the consumer watches the visibility timeout itself, counted from before the
+call that brought the message, and sends nothing for a delivery whose timeout is over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from effectonce.contracts import Delivery
+from effectonce.errors import BrokerUnavailable
 
-#: How long to wait between polls that do not wait themselves, in seconds.
-BETWEEN_POLLS: Final = 0.1
+log = logging.getLogger("effectonce")
 
-
-class Hold(Struct, eq=False):
-    """What a delivery is settled by (the ``token``), and until when it is surely ours."""
-
-    token: Any
-    since: float
-    until: float
+#: The pause between polls of a broker whose polls do not wait themselves.
+POLL_INTERVAL_S: Final = 0.1
 
 
-class WindowedConsumer(ABC):
-    """See `contracts.Consumer`. ``longest`` is the longest poll, in seconds."""
+class HeldDelivery(Struct, eq=False):
+    """A delivery that this consumer has and has not settled; the `Delivery.handle` of an adapter."""
 
-    def __init__(self, prefetch: int, window: float, longest: float) -> None:
+    key: Any  # what the broker knows this delivery by: receipt, tag, stream id
+    ends_at: float  # when the visibility timeout ends, on the clock of its `UnsettledDeliveries`
+
+
+HeldT = TypeVar("HeldT", bound=HeldDelivery)
+
+
+class UnsettledDeliveries(Generic[HeldT]):
+    """The deliveries that one consumer has not settled, each until its visibility timeout ends.
+
+    A delivery that comes again under the same key replaces the older one, which is then no longer held. ``now`` is the
+    clock that `HeldDelivery.ends_at` is read from.
+    """
+
+    def __init__(self, prefetch: int, now: Callable[[], float] = time.monotonic) -> None:
         self._prefetch = prefetch
+        self._now = now
+        self._held: dict[Any, HeldT] = {}
+        self._released = asyncio.Event()
+
+    def __iter__(self) -> Iterator[HeldT]:
+        return iter(list(self._held.values()))
+
+    def add(self, held: HeldT) -> None:
+        self._held[held.key] = held
+
+    def holds(self, held: HeldT) -> bool:
+        """Whether ``held`` is unsettled, be its timeout over or not."""
+        return self._held.get(held.key) is held
+
+    def owns(self, held: HeldT) -> bool:
+        """Whether ``held`` is unsettled and its timeout is not over: the broker has given it to no other consumer."""
+        return self.holds(held) and self._now() < held.ends_at
+
+    def release(self, held: HeldT) -> bool:
+        """Forget ``held``, which is settled or lost. False where it was not held."""
+        if not self.holds(held):
+            return False
+        del self._held[held.key]
+        self._released.set()
+        return True
+
+    def release_all(self) -> list[HeldT]:
+        """Forget all deliveries, and return them."""
+        released = list(self._held.values())
+        self._held.clear()
+        self._released.set()
+        return released
+
+    def restore(self, deliveries: Iterable[HeldT]) -> None:
+        """Hold released deliveries again, since the broker could not be asked to settle them."""
+        self._held.update((held.key, held) for held in deliveries)
+
+    def room(self) -> int:
+        """How many more deliveries the prefetch allows. One whose timeout is over no longer counts."""
+        if len(self._held) >= self._prefetch:
+            now = self._now()
+            for held in list(self._held.values()):
+                if held.ends_at <= now:
+                    self._held.pop(held.key, None)
+        return self._prefetch - len(self._held)
+
+    async def wait_for_room(self, timeout: float) -> None:
+        """Wait until a delivery is released, or the visibility timeout of one ends, for ``timeout`` seconds at most."""
+        self._released.clear()
+        now = self._now()
+        next_end = min((held.ends_at for held in self._held.values()), default=now + timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(timeout, next_end - now)):
+                await self._released.wait()
+
+
+async def give_back_unsettled(give_back: Callable[[], Awaitable[None]]) -> None:
+    """Run ``give_back``, the last thing that a closing consumer does, and once more where the connection was broken.
+
+    A broker that cannot be reached then is not an error: it delivers again what was not settled.
+    """
+    for _ in range(2):
+        try:
+            return await give_back()
+        except BrokerUnavailable as error:
+            failure = error
+    log.info("a consumer could not return its unsettled deliveries; they come again when they time out: %s", failure)
+    return None
+
+
+class PollingConsumer(ABC, Generic[HeldT]):
+    """A `contracts.Consumer` of a broker that is polled. One poll is under way at a time, in a task of its own.
+
+    ``longest_poll`` is in seconds.
+    """
+
+    def __init__(self, prefetch: int, window: float, longest_poll: float) -> None:
         self._window = window
-        # A message is ours from some moment within the poll: the shorter the poll, the more is left of its window.
-        self._longest = min(longest, window / 4)
-        self._held: set[Hold] = set()
+        # A message is ours from some moment within the poll: the shorter the poll, the more is left of its timeout.
+        self._longest_poll = min(longest_poll, window / 4)
+        self._unsettled: UnsettledDeliveries[HeldT] = UnsettledDeliveries(prefetch)
         self._arrived: deque[Delivery] = deque()
         self._poll: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()
 
     @abstractmethod
-    async def _ask(self, limit: int, wait: float) -> Sequence[Delivery]:
-        """Up to ``limit`` new deliveries, each with a `Hold`, after ``wait`` seconds at the latest."""
+    async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
+        """Up to ``limit`` new deliveries, each with a `HeldDelivery`, after ``wait`` seconds at the latest."""
 
     @abstractmethod
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]: ...
@@ -53,18 +140,18 @@ class WindowedConsumer(ABC):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:
-            if self._arrived and (found := await self._take(limit)):
-                return found
+            if self._arrived and (deliveries := await self._take_arrived(limit)):
+                return deliveries
             left = max(deadline - time.monotonic(), 0.0)
             poll, inherited = self._poll, self._poll is not None
             if poll is None:
-                room = min(limit, self._room())
+                room = min(limit, self._unsettled.room())
                 if room <= 0:
                     if left == 0.0:
                         return []
-                    await self._wait_for_room(left)
+                    await self._unsettled.wait_for_room(left)
                     continue
-                poll = self._poll = asyncio.create_task(self._fetch(room, left))
+                poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, left))
             # Where this is cancelled the poll goes on, and what it brings is there for the next receive.
             done, _ = await asyncio.wait((poll,), timeout=left if inherited else None)
             if not done:
@@ -74,61 +161,40 @@ class WindowedConsumer(ABC):
             if not self._arrived and not inherited:
                 return []
 
-    async def _fetch(self, limit: int, wait: float) -> None:
+    async def _poll_until_arrival(self, limit: int, wait: float) -> None:
         deadline = time.monotonic() + wait
         while True:
-            began = time.monotonic()
-            left = max(deadline - began, 0.0)
-            found = await self._ask(limit, min(left, self._longest))
-            self._held |= {delivery.handle for delivery in found}
-            self._arrived += found
+            started_at = time.monotonic()
+            left = max(deadline - started_at, 0.0)
+            deliveries = await self._poll_once(limit, min(left, self._longest_poll))
+            for delivery in deliveries:
+                self._unsettled.add(delivery.handle)
+            self._arrived += deliveries
             now = time.monotonic()
-            if found or now >= deadline:
+            if deliveries or now >= deadline:
                 return
-            await asyncio.sleep(min(BETWEEN_POLLS - (now - began), deadline - now))
+            await asyncio.sleep(min(POLL_INTERVAL_S - (now - started_at), deadline - now))
 
-    async def _take(self, limit: int) -> list[Delivery]:
+    async def _take_arrived(self, limit: int) -> list[Delivery]:
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         soon = time.monotonic() + self._window / 2
-        if all(delivery.handle.until > soon for delivery in taken):
+        if all(delivery.handle.ends_at > soon for delivery in taken):
             return taken
         # They have waited since a receive was cancelled: none is handed out with little time left.
-        answers = await self.extend(taken, self._window)
-        return [delivery for delivery, mine in zip(taken, answers, strict=True) if mine]
+        extended = await self.extend(taken, self._window)
+        return [delivery for delivery, is_ours in zip(taken, extended, strict=True) if is_ours]
 
-    def _room(self) -> int:
-        now = time.monotonic()
-        self._held = {hold for hold in self._held if hold.until > now}
-        return self._prefetch - len(self._held)
-
-    async def _wait_for_room(self, seconds: float) -> None:
-        """Until one is settled, or the window of one is over, or ``seconds`` have gone by."""
-        self._settled.clear()
-        until = min(hold.until for hold in self._held) - time.monotonic()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, until)):
-                await self._settled.wait()
-
-    def _owns(self, hold: Hold) -> bool:
-        return hold in self._held and time.monotonic() < hold.until
-
-    def _drop(self, hold: Hold) -> None:
-        """It is settled, or lost."""
-        self._held.discard(hold)
-        self._settled.set()
-
-    def _forget(self) -> None:
-        """Nothing of what was delivered can be settled any more: it comes again when its window is over."""
+    def _forget_deliveries(self) -> None:
+        """Drop all deliveries, since none of them can be settled any more: they come again when they time out."""
         self._arrived.clear()
-        self._held.clear()
-        self._settled.set()
+        self._unsettled.release_all()
 
-    async def _stop(self) -> list[Hold]:
-        """Receive no more. What is still ours, and now to be given back."""
+    async def _stop_polling(self) -> list[HeldT]:
+        """Receive no more. Returns the deliveries that are still ours, which the caller gives back."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
-        mine = [hold for hold in self._held if self._owns(hold)]
-        self._forget()
-        return mine
+        self._arrived.clear()
+        now = time.monotonic()
+        return [held for held in self._unsettled.release_all() if held.ends_at > now]

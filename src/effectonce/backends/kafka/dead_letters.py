@@ -1,7 +1,7 @@
 """The dead letters of a queue and a group on Kafka: a compacted topic with one partition.
 
-A dead letter's key is its place in the queue, so what is given up twice is there once. Removing it writes a tombstone;
-what is before the first that is left is cut off.
+A dead letter's key is its place in the queue, so a message that is dead-lettered twice is there once. Removing it
+writes a tombstone; what lies before the first dead letter that is left is deleted.
 """
 
 from __future__ import annotations
@@ -15,67 +15,69 @@ from typing import Any, TypeVar
 from effectonce.contracts import DeadLetter
 from effectonce.errors import BrokerUnavailable
 
-from .client import ORDERING_KEY, Cluster, Record, Sender, dead_topic, packet_of, reach, translate
+from .client import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .producer import ConfirmedProducer
+from .records import ORDERING_KEY, KafkaRecord, packet_of
 
 T = TypeVar("T")
 
 
-def letter_of(message: Any, headers: Mapping[str, str]) -> Record:
-    """The record of a dead letter: the bytes of ``message``, whatever they are, with ``headers`` added."""
+def dead_letter_record(message: Any, headers: Mapping[str, str]) -> KafkaRecord:
+    """The record of a dead letter: the exact bytes of ``message``, with ``headers`` added."""
     added = {name: text.encode() for name, text in headers.items()}
     kept = [(name, value) for name, value in message.headers() or () if value is not None and name not in added]
     if message.key() is not None:
         added[ORDERING_KEY] = message.key()
     key = f"{message.partition()}-{message.offset()}".encode()
-    return Record(key, message.value() or b"", [*kept, *added.items()])
+    return KafkaRecord(key, message.value() or b"", [*kept, *added.items()])
 
 
 class KafkaDeadLetters:
-    """See `contracts.DeadLetters`. The index of what is there is read once, and then what has come since."""
+    """See `contracts.DeadLetters`. The whole topic is read once, for an index; later calls read only what is new."""
 
-    def __init__(self, cluster: Cluster, queue: str, group: str) -> None:
+    def __init__(self, cluster: KafkaCluster, queue: str, group: str) -> None:
         self._cluster = cluster
         self._queue = queue
         self._group = group
-        self._topic = dead_topic(queue, group)
+        self._topic = dead_letter_topic(queue, group)
         self._thread = ThreadPoolExecutor(1, "effectonce-kafka-dead")
-        self._sender: Sender | None = None
+        self._producer: ConfirmedProducer | None = None
         self._client: Any = None
-        self._trouble: Exception | None = None
-        self._there: dict[str, int] = {}  # id: offset, in the order of the topic
-        self._next = 0
+        self._failure: Exception | None = None
+        self._offsets: dict[str, int] = {}  # by id, in the order of the topic
+        self._next_offset = 0
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        return await self._do(lambda: self._browse(limit, int(cursor) if cursor else -1))
+        return await self._run(lambda: self._browse(limit, int(cursor) if cursor else -1))
 
     async def remove(self, ids: Sequence[str]) -> int:
-        there = await self._do(self._index)
-        going = [id for id in dict.fromkeys(ids) if id in there]
-        self._sender = self._sender or Sender(self._cluster, idempotent=False)
-        outcomes = await self._sender.send(self._topic, [Record(id.encode(), None, []) for id in going])
-        for refused in filter(None, outcomes):
-            raise refused
-        if going:
-            await self._do(self._cut_off)
-        return len(going)
+        offsets = await self._run(self._update_index)
+        removed = [id for id in dict.fromkeys(ids) if id in offsets]
+        self._producer = self._producer or ConfirmedProducer(self._cluster, idempotent=False)
+        outcomes = await self._producer.send(self._topic, [KafkaRecord(id.encode(), None, []) for id in removed])
+        for error in filter(None, outcomes):
+            raise error
+        if removed:
+            await self._run(self._truncate)
+        return len(removed)
 
     async def count(self) -> int:
-        return len(await self._do(self._index))
+        return len(await self._run(self._update_index))
 
     async def close(self) -> None:
-        sender, self._sender = self._sender, None
-        if sender is not None:
-            await sender.close()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
         if self._client is not None:
-            await self._do(self._drop)
+            await self._run(self._drop)
         self._thread.shutdown(wait=False)
 
-    async def _do(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._translated, work)
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_translated, work)
 
-    # -- in the thread
+    # -- run in the thread
 
-    def _translated(self, work: Callable[[], T]) -> T:
+    def _run_translated(self, work: Callable[[], T]) -> T:
         from confluent_kafka import KafkaException
 
         try:
@@ -88,34 +90,42 @@ class KafkaDeadLetters:
             raise
 
     def _browse(self, limit: int, after: int) -> tuple[list[DeadLetter], str | None]:
-        behind = [offset for offset in self._index().values() if offset > after]
-        page = set(behind[:limit])
-        letters: list[DeadLetter] = []
-        for message in self._read(behind[0], behind[: len(page)][-1] + 1) if page else ():
-            if message.offset() in page:
-                packet = packet_of(None, message.value(), message.headers())
-                letters.append(DeadLetter(id=message.key().decode(), packet=packet, queue=self._queue))
-        return letters, str(max(page)) if len(behind) > len(page) else None
+        offsets = [offset for offset in self._update_index().values() if offset > after]
+        page = offsets[:limit]
+        if not page:
+            return [], None
+        wanted = set(page)
+        dead_letters = [
+            DeadLetter(
+                id=message.key().decode(),
+                packet=packet_of(None, message.value(), message.headers()),
+                queue=self._queue,
+            )
+            for message in self._read(page[0], page[-1] + 1)
+            if message.offset() in wanted
+        ]
+        return dead_letters, str(page[-1]) if len(offsets) > len(page) else None
 
-    def _index(self) -> dict[str, int]:
-        for message in self._read(self._next, None):
+    def _update_index(self) -> dict[str, int]:
+        """Read what is new in the topic, and return the offsets of all dead letters by id."""
+        for message in self._read(self._next_offset, None):
             id = (message.key() or b"").decode("utf-8", "backslashreplace")
-            self._there.pop(id, None)
+            self._offsets.pop(id, None)
             if message.value() is not None:
-                self._there[id] = message.offset()
-            self._next = message.offset() + 1
-        return self._there
+                self._offsets[id] = message.offset()
+            self._next_offset = message.offset() + 1
+        return self._offsets
 
     def _read(self, start: int, end: int | None) -> Iterator[Any]:
         """Every record from the offset ``start``: to before ``end``, or to the end of the topic."""
         from confluent_kafka import KafkaError, TopicPartition
 
-        client = self._client = self._client or self._open()
+        client = self._client = self._client or self._open_client()
         client.assign([TopicPartition(self._topic, 0, start)])
         while True:
             batch = client.consume(500, 0.0) or client.consume(1, self._cluster.timeout)
             if not batch:
-                raise self._trouble or BrokerUnavailable(f"{self._cluster} does not answer")
+                raise self._failure or BrokerUnavailable(f"{self._cluster} does not answer")
             for message in batch:
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
@@ -128,40 +138,39 @@ class KafkaDeadLetters:
                 if end is not None and message.offset() == end - 1:
                     return
 
-    def _open(self) -> Any:
+    def _open_client(self) -> Any:
         from confluent_kafka import Consumer
 
         config = {
-            "group.id": f"{self._group}.dead",  # asked for by the client, joined by nobody
+            "group.id": f"{self._group}.dead",  # the client requires one; it joins no group
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end of the topic is told after that long
+            "fetch.wait.max.ms": 10,  # the client reports the end of the topic after that long
             "fetch.error.backoff.ms": 10,
         }
-        client = self._cluster.client(Consumer, self._heard, config)
-        reach(client, self._cluster, self._topic, lambda: self._trouble)
+        client = self._cluster.make_client(Consumer, self._handle_error, config)
+        wait_for_topic(client, self._cluster, self._topic, lambda: self._failure)
         return client
 
-    def _heard(self, error: Any) -> None:
-        trouble = translate(error, self._cluster, self._topic)
-        if not isinstance(trouble, BrokerUnavailable) or (error.name() == "_ALL_BROKERS_DOWN" and not self._trouble):
-            self._trouble = trouble
+    def _handle_error(self, error: Any) -> None:
+        failure = translate(error, self._cluster, self._topic)
+        if not isinstance(failure, BrokerUnavailable) or (error.name() == "_ALL_BROKERS_DOWN" and not self._failure):
+            self._failure = failure
 
-    def _cut_off(self) -> None:
-        """Drop what lies before the first dead letter that is left: removed ones and their tombstones."""
+    def _truncate(self) -> None:
+        """Delete what lies before the first dead letter that is left: removed ones and their tombstones."""
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import AdminClient
 
-        there = self._index()
-        first = next(iter(there.values()), self._next)
-        admin = self._cluster.client(AdminClient, self._heard, {})
-        with suppress(KafkaException):  # it is only for the space
+        first = next(iter(self._update_index().values()), self._next_offset)
+        admin = self._cluster.make_client(AdminClient, self._handle_error, {})
+        with suppress(KafkaException):  # this only saves space
             for future in admin.delete_records([TopicPartition(self._topic, 0, first)]).values():
                 future.result()
 
     def _drop(self) -> None:
-        client, self._client, self._trouble = self._client, None, None
-        self._there, self._next = {}, 0
+        client, self._client, self._failure = self._client, None, None
+        self._offsets, self._next_offset = {}, 0
         if client is not None:
             client.close()

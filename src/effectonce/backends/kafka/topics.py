@@ -1,4 +1,4 @@
-"""The topics of a queue: made where they are missing, and checked for settings that lose messages."""
+"""The topics of a queue: created where they are missing, and checked for settings that lose messages."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any, Final
 
 from effectonce.errors import ConfigurationError
 
-from .client import Cluster, dead_topic, reach, translate
+from .client import KafkaCluster, dead_letter_topic, translate, wait_for_topic
 
-#: Dead letters stay until they are removed; "delete" is there so that what was removed can be cut off.
-DEAD_CONFIG: Final = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
+#: Dead letters stay until they are removed; "delete" is there so that removed ones can be truncated.
+DEAD_LETTER_CONFIG: Final = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
 
 
-def declare(cluster: Cluster, queue: str, group: str) -> None:
+def declare_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     retention = "-1" if cluster.retention is None else str(round(cluster.retention * 1000))
-    made = [
+    topics = [
         NewTopic(queue, cluster.partitions, cluster.replication, config={"retention.ms": retention}),
-        NewTopic(dead_topic(queue, group), 1, cluster.replication, config=DEAD_CONFIG),
+        NewTopic(dead_letter_topic(queue, group), 1, cluster.replication, config=DEAD_LETTER_CONFIG),
     ]
-    admin = Admin(cluster)
-    admin.ask(lambda client, timeout: client.create_topics(made, request_timeout=timeout), "TOPIC_ALREADY_EXISTS")
-    for topic in made:  # brokers learn of it a little later than the one that made it
-        reach(admin.client, cluster, topic.topic, admin.refusal)
+    admin = KafkaAdmin(cluster)
+    admin.call(lambda client, timeout: client.create_topics(topics, request_timeout=timeout), "TOPIC_ALREADY_EXISTS")
+    for topic in topics:  # the other brokers learn of it a little later than the one that created it
+        wait_for_topic(admin.client, cluster, topic.topic, admin.refusal)
 
 
-def check(cluster: Cluster, queue: str, group: str) -> None:
-    admin, dead = Admin(cluster), dead_topic(queue, group)
+def check_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
+    admin, dead_letters = KafkaAdmin(cluster), dead_letter_topic(queue, group)
     config = admin.config(queue)
     if "compact" in config["cleanup.policy"]:
         raise ConfigurationError(
@@ -36,24 +36,24 @@ def check(cluster: Cluster, queue: str, group: str) -> None:
             "set its cleanup.policy to delete"
         )
     _refuse_loss(cluster, queue, config, admin.replicas(queue))
-    kept = int(config["retention.ms"]) / 1000
-    if cluster.retention is not None and not 0 <= kept <= cluster.retention:
-        span = "unlimited" if kept < 0 else f"{kept:.0f}s"
+    retention = int(config["retention.ms"]) / 1000
+    if cluster.retention is not None and not 0 <= retention <= cluster.retention:
+        span = "unlimited" if retention < 0 else f"{retention:.0f}s"
         raise ConfigurationError(
             f"topic {queue} keeps its messages for longer ({span}) than the {cluster.retention:.0f}s in which "
             f"{cluster} was said to deliver them; add ?retention={span} to the URL, or lower the topic's retention.ms"
         )
-    config = admin.config(dead)
-    _refuse_loss(cluster, dead, config, admin.replicas(dead))
+    config = admin.config(dead_letters)
+    _refuse_loss(cluster, dead_letters, config, admin.replicas(dead_letters))
     if config["cleanup.policy"] == "delete" or config["retention.ms"] != "-1":
         raise ConfigurationError(
-            f"topic {dead} at {cluster} would drop dead letters by age; set its cleanup.policy to compact,delete and "
-            "its retention.ms to -1"
+            f"topic {dead_letters} at {cluster} would drop dead letters by age; set its cleanup.policy to "
+            "compact,delete and its retention.ms to -1"
         )
 
 
-def _refuse_loss(cluster: Cluster, topic: str, config: Mapping[str, str], replicas: int) -> None:
-    """Where a broker fails, the topic may lose what it has confirmed."""
+def _refuse_loss(cluster: KafkaCluster, topic: str, config: Mapping[str, str], replicas: int) -> None:
+    """Raise where the topic may lose confirmed messages when a broker fails."""
     remedy = ""
     if config["unclean.leader.election.enable"] == "true":
         remedy = "unclean.leader.election.enable to false"
@@ -65,25 +65,25 @@ def _refuse_loss(cluster: Cluster, topic: str, config: Mapping[str, str], replic
         )
 
 
-class Admin:
-    """Questions about topics, and their answers. Its calls block."""
+class KafkaAdmin:
+    """Calls of the admin client about topics. They block."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         from confluent_kafka.admin import AdminClient
 
         self._cluster = cluster
-        self._heard: list[Exception] = []
-        self.client = cluster.client(AdminClient, lambda error: self._heard.append(translate(error, cluster)), {})
+        self._errors: list[Exception] = []  # those that belong to no call
+        self.client = cluster.make_client(AdminClient, lambda error: self._errors.append(translate(error, cluster)), {})
 
     def refusal(self) -> Exception | None:
-        """What will not go away by itself."""
-        return next((error for error in self._heard if isinstance(error, ConfigurationError)), None)
+        """An error that will not go away by itself, where there was one."""
+        return next((error for error in self._errors if isinstance(error, ConfigurationError)), None)
 
     def config(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-        asked = ConfigResource(ResourceType.TOPIC, topic)
-        (entries,) = self.ask(lambda client, timeout: client.describe_configs([asked], request_timeout=timeout))
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (entries,) = self.call(lambda client, timeout: client.describe_configs([resource], request_timeout=timeout))
         return {name: entry.value for name, entry in entries.items()}
 
     def replicas(self, topic: str) -> int:
@@ -91,22 +91,22 @@ class Admin:
         from confluent_kafka import KafkaException
 
         try:
-            found = self.client.list_topics(topic, timeout=self._cluster.timeout).topics[topic]
+            metadata = self.client.list_topics(topic, timeout=self._cluster.timeout).topics[topic]
         except KafkaException as error:
             raise self.refusal() or translate(error, self._cluster, topic) from error
-        return min((len(partition.replicas) for partition in found.partitions.values()), default=0)
+        return min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)
 
-    def ask(self, question: Callable[[Any, float], Mapping[Any, Any]], fine: str = "") -> list[Any]:
-        """The answers to one of the client's questions. An error named ``fine`` is one too."""
+    def call(self, request: Callable[[Any, float], Mapping[Any, Any]], ignored_code: str = "") -> list[Any]:
+        """The results of ``request``, which gets the client and the timeout. The error ``ignored_code`` is ignored."""
         from confluent_kafka import KafkaException
 
-        answers = []
-        for about, future in question(self.client, self._cluster.timeout).items():
+        results = []
+        for subject, future in request(self.client, self._cluster.timeout).items():
             try:
-                answers.append(future.result())
+                results.append(future.result())
             except KafkaException as error:
-                if error.args[0].name() == fine:
+                if error.args[0].name() == ignored_code:
                     continue
-                self.client.poll(0)  # hears what is wrong
-                raise self.refusal() or translate(error, self._cluster, getattr(about, "name", about)) from error
-        return answers
+                self.client.poll(0)  # calls on_error with what is wrong
+                raise self.refusal() or translate(error, self._cluster, getattr(subject, "name", subject)) from error
+        return results

@@ -1,18 +1,19 @@
 """NATS JetStream: streams, durable pull consumers, and publishing that waits for the stream's ack.
 
-A delivery stays with its group for the ack window, whatever becomes of the connection; then it is delivered again. The
-server does not tell an ack that comes too late from the heir's own: it takes it for that (F57). So we watch the window
-ourselves, and send nothing for a delivery whose window is over. Even so an ack may cross with a redelivery: the worker
-acks only what is recorded as done, and then it does not matter whose ack it was.
+A delivery stays with its group for the ack window, even where the connection is lost; then it is delivered again. The
+server takes a late ack for that of the next owner (F57: a stale ack settles another's delivery). So the consumer
+watches the window itself, and sends nothing for a delivery whose window is over. An ack may still cross with a
+redelivery: the worker acks only messages that are recorded as done, and for those it does not matter whose ack it was.
 
-A second packet with an id that the server has seen within the window is dropped by it (``Nats-Msg-Id``). That is right
-only while the first is still waiting: a dead letter that is sent again was seen, too. So where the server says
-"duplicate" and the first is gone, it is sent once more, under no id.
+The server drops a second packet with an id that it has seen within the dedup window (``Nats-Msg-Id``). That is right
+only while the first still waits: a redriven dead letter was seen, too. So where the server replies "duplicate" and the
+first is no longer in the stream, the packet is published again, without an id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
@@ -20,27 +21,28 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.reconnecting import Link
+from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
+from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-from .connection import API, Endpoint, Line, Refused, driver, status_of
+from .connection import JETSTREAM_API, JetStreamRefusal, NatsConnection, NatsEndpoint, driver, status_of
 from .packets import headers_of, packet_of
 from .streams import (
-    NO_MESSAGE,
+    NO_MESSAGE_FOUND,
     MissingStream,
     NatsDeadLetters,
     Retention,
-    Streams,
+    StreamDeclarations,
     consumer_name,
-    missing,
-    subject_of,
+    missing_stream,
+    require_subject,
 )
 
-MAX_BODY: Final = 960 * 1024  # the server's default for a message is 1 MB, headers included
-SHORTEST_PULL: Final = 0.02
+MAX_BODY_BYTES: Final = 960 * 1024  # the server's default for a message is 1 MB, headers included
+MIN_PULL_S: Final = 0.02
 
 
 class NatsBackend:
@@ -53,22 +55,22 @@ class NatsBackend:
     """
 
     def __init__(self, address: Address) -> None:
-        workqueue: Retention = "workqueue"
+        default: Retention = "workqueue"
         if address.path not in ("", "/"):
             raise InvalidOption(f"nats:// has no path; name a stream with stream=, got {address}")
-        self._streams = Streams(
-            retention=address.take("retention", _retention, workqueue),
+        self._streams = StreamDeclarations(
+            retention=address.take("retention", _parse_retention, default),
             window=address.seconds("ack_window", 30.0),
             dedup_window=address.seconds("dedup_window", 120.0),
             max_age=address.seconds("max_age", 15 * 86_400.0),
             replicas=address.take("replicas", int, 1),
-            given=address.take("stream", str, ""),
-            endpoint=Endpoint(address),
+            shared_stream=address.take("stream", str, ""),
+            endpoint=NatsEndpoint(address),
         )
         address.done()
         driver()
         streams = self._streams
-        several = streams.retention == "limits"
+        has_groups = streams.retention == "limits"
         self.capabilities = BrokerCapabilities(
             name="nats",
             native_delay=True,
@@ -76,34 +78,34 @@ class NatsBackend:
             ack_window=streams.window,
             extends=True,
             counts_attempts=True,
-            groups=several,
-            redelivery_horizon=streams.max_age if several else None,
+            groups=has_groups,
+            redelivery_horizon=streams.max_age if has_groups else None,
             dedup_window=streams.dedup_window if streams.deduplicates else None,
-            max_body=MAX_BODY,
+            max_body=MAX_BODY_BYTES,
         )
 
     def publisher(self) -> NatsPublisher:
         return NatsPublisher(self._streams)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> NatsConsumer:
-        return NatsConsumer(self._streams, subject_of(queue), require_name(group, "group"), prefetch)
+        return NatsConsumer(self._streams, require_subject(queue), require_name(group, "group"), prefetch)
 
     def dead_letters(self, queue: str, *, group: str) -> NatsDeadLetters:
-        return NatsDeadLetters(self._streams, subject_of(queue), require_name(group, "group"))
+        return NatsDeadLetters(self._streams, require_subject(queue), require_name(group, "group"))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        line = await Line.open(self._streams.endpoint, "effectonce")
+        connection = await NatsConnection.open(self._streams.endpoint, "effectonce")
         try:
-            await self._streams.declare(line, subject_of(queue), require_name(group, "group"))
+            await self._streams.declare(connection, require_subject(queue), require_name(group, "group"))
         finally:
-            await line.close()
+            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
-        line = await Line.open(self._streams.endpoint, "effectonce")
+        connection = await NatsConnection.open(self._streams.endpoint, "effectonce")
         try:
-            await self._streams.check(line, subject_of(queue), require_name(group, "group"))
+            await self._streams.check(connection, require_subject(queue), require_name(group, "group"))
         finally:
-            await line.close()
+            await connection.close()
 
     async def close(self) -> None:
         return None
@@ -112,7 +114,7 @@ class NatsBackend:
         return self._streams.endpoint.shown
 
 
-def _retention(text: str) -> Retention:
+def _parse_retention(text: str) -> Retention:
     for kind in get_args(Retention):
         if text == kind:
             return kind  # type: ignore[no-any-return]
@@ -123,223 +125,233 @@ def _retention(text: str) -> Retention:
 
 
 class NatsPublisher:
-    """See `contracts.Publisher`. A queue without a stream gets one, unless ``stream`` says that others see to that."""
+    """See `contracts.Publisher`. A queue without a stream gets one, unless ``stream`` names one that others declare."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: StreamDeclarations) -> None:
         self._streams = streams
-        self._link = Link(lambda: Line.open(streams.endpoint, "effectonce publisher"))
+        self._connection = ReconnectingConnection(lambda: NatsConnection.open(streams.endpoint, "effectonce publisher"))
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         streams = self._streams
-        line = await self._link.connection()
-        name, subject = streams.name(queue), subject_of(queue)
-        own_id = None if streams.deduplicates else ""
-        answers = await send(line, name, subject, [(headers_of(each, own_id), each.body) for each in packets])
-        again = [n for n, answer in enumerate(answers) if isinstance(answer, MissingStream)]
-        if again and not streams.given:
-            await streams.declare(line, queue, None)
-            found = await send(line, name, subject, [(headers_of(packets[n], own_id), packets[n].body) for n in again])
-            for n, answer in zip(again, found, strict=True):
-                answers[n] = answer
-        gone = [
-            n for n, seen in enumerate(answers) if isinstance(seen, Seen) and not await self._waits(line, name, seen)
+        connection = await self._connection.get()
+        stream, subject = streams.stream_name(queue), require_subject(queue)
+        outcomes: list[Exception | Duplicate | None] = [None] * len(packets)
+
+        async def publish(indexes: Sequence[int], message_id: str | None) -> None:
+            messages = [(headers_of(packets[index], message_id), packets[index].body) for index in indexes]
+            published = await publish_messages(connection, stream, subject, messages)
+            for index, outcome in zip(indexes, published, strict=True):
+                outcomes[index] = outcome
+
+        message_id = None if streams.deduplicates else ""
+        await publish(range(len(packets)), message_id)
+        undeclared = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, MissingStream)]
+        if undeclared and not streams.shared_stream:
+            await streams.declare(connection, queue, None)
+            await publish(undeclared, message_id)
+        redriven = [
+            index
+            for index, outcome in enumerate(outcomes)
+            if isinstance(outcome, Duplicate) and not await self._still_waits(connection, stream, outcome)
         ]
-        if gone:
-            found = await send(line, name, subject, [(headers_of(packets[n], ""), packets[n].body) for n in gone])
-            for n, answer in zip(gone, found, strict=True):
-                answers[n] = answer
-        return [answer if isinstance(answer, Exception) else None for answer in answers]
+        if redriven:
+            await publish(redriven, "")
+        return [outcome if isinstance(outcome, Exception) else None for outcome in outcomes]
 
     @staticmethod
-    async def _waits(line: Line, name: str, seen: Seen) -> bool:
-        """Whether the first packet of an id is still in the stream."""
+    async def _still_waits(connection: NatsConnection, stream: str, duplicate: Duplicate) -> bool:
+        """Whether the first packet with this id is still in the stream."""
         try:
-            await line.api(f"STREAM.MSG.GET.{name}", {"seq": seen.number})
-        except Refused as error:
-            if error.number != NO_MESSAGE:
+            await connection.call_jetstream(f"STREAM.MSG.GET.{stream}", {"seq": duplicate.first_sequence})
+        except JetStreamRefusal as error:
+            if error.err_code != NO_MESSAGE_FOUND:
                 raise
             return False
         return True
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()
 
 
-class Seen(Struct, frozen=True):
-    """The server has had a message with this id before, as this number of the stream."""
+class Duplicate(Struct, frozen=True):
+    """The server dropped a message, since it has seen its id before, on the message with this sequence number."""
 
-    number: int
+    first_sequence: int
 
 
-async def send(
-    line: Line, stream: str, subject: str, messages: Sequence[tuple[dict[str, str], bytes]]
-) -> list[Exception | Seen | None]:
-    """Send all, and wait until ``stream`` has answered for each."""
-    answers: list[Exception | Seen | None] = [None] * len(messages)
-    asked: dict[int, asyncio.Future[Any]] = {}
+async def publish_messages(
+    connection: NatsConnection, stream: str, subject: str, messages: Sequence[tuple[dict[str, str], bytes]]
+) -> list[Exception | Duplicate | None]:
+    """Publish all messages, each as headers and body, and return how ``stream`` has replied to each."""
+    outcomes: list[Exception | Duplicate | None] = [None] * len(messages)
+    requests: dict[int, asyncio.Future[Any]] = {}
+    max_payload = connection.client.max_payload
     for index, (headers, body) in enumerate(messages):
         size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 100
-        if size > line.client.max_payload:
-            answers[index] = ConfigurationError(
-                f"a message of about {size} bytes is over the server's max_payload of {line.client.max_payload}; raise "
-                "it, or send a reference"
+        if size > max_payload:
+            outcomes[index] = ConfigurationError(
+                f"a message of about {size} bytes is over the server's max_payload of {max_payload}; raise it, or send "
+                "a reference"
             )
         else:
-            asked[index] = await line.ask(subject, body, {**headers, "Nats-Expected-Stream": stream})
-    for index, answer in zip(asked, await line.answers(*asked.values()), strict=True):
-        if status_of(answer) == 503:
-            answers[index] = missing(line.endpoint, subject)
-            continue
-        answers[index] = _outcome(line, subject, answer.data)
-    return answers
+            requests[index] = await connection.request(subject, body, {**headers, "Nats-Expected-Stream": stream})
+    for index, reply in zip(requests, await connection.gather_replies(*requests.values()), strict=True):
+        if status_of(reply) == 503:
+            outcomes[index] = missing_stream(connection.endpoint, subject)
+        else:
+            outcomes[index] = _parse_publish_reply(connection, subject, reply.data)
+    return outcomes
 
 
-def _outcome(line: Line, subject: str, answer: bytes) -> Exception | Seen | None:
+def _parse_publish_reply(connection: NatsConnection, subject: str, data: bytes) -> Exception | Duplicate | None:
     try:
-        found = msgspec.json.decode(answer, type=dict[str, Any])
+        reply = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:
-        found = {}
-    if "error" in found:
-        return line.refusal(found["error"])
-    if "seq" not in found:
-        return ConfigurationError(f"something else than a stream answers to {show(subject)} at {line.endpoint.shown}")
-    return Seen(int(found["seq"])) if found.get("duplicate") else None
+        reply = {}
+    if "error" in reply:
+        return connection.translate_error(reply["error"])
+    if "seq" not in reply:
+        return ConfigurationError(
+            f"a subscriber that is not a stream replies to {show(subject)} at {connection.endpoint.shown}; use another "
+            "queue name"
+        )
+    return Duplicate(int(reply["seq"])) if reply.get("duplicate") else None
 
 
 # -- consuming
 
 
 class NatsConsumer:
-    """See `contracts.Consumer`. `extend` keeps a delivery for the ack window from now, whatever it is asked for: the
-    server knows no other span."""
+    """See `contracts.Consumer`. `extend` keeps a delivery for the ack window from now, whatever ``seconds`` is: the
+    server knows no other time. A delivery's key is the subject on which it is settled."""
 
-    def __init__(self, streams: Streams, queue: str, group: str, prefetch: int) -> None:
+    def __init__(self, streams: StreamDeclarations, queue: str, group: str, prefetch: int) -> None:
         self._streams = streams
         self._queue = queue
         self._group = group
-        self._prefetch = max(1, prefetch)
-        self._link = Link(lambda: Line.open(streams.endpoint, f"effectonce {group}"))
-        self._source = f"{API}.CONSUMER.MSG.NEXT.{streams.name(queue)}.{consumer_name(group)}"
-        # An ack must not cross with the redelivery: what has less than this left is no longer ours.
-        self._ours = streams.window - min(1.0, streams.window / 10)
+        self._connection = ReconnectingConnection(lambda: NatsConnection.open(streams.endpoint, f"effectonce {group}"))
+        self._pull_subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{streams.stream_name(queue)}.{consumer_name(group)}"
+        # A margin, so that an ack does not cross with the redelivery: a delivery counts as ours for this long only.
+        self._owned_for = streams.window - min(1.0, streams.window / 10)
         self._arrived: deque[Delivery] = deque()
-        self._until: dict[str, float] = {}  # what is unsettled, and when it ceases to be ours
-        self._line: Line | None = None
+        self._unsettled: UnsettledDeliveries[HeldDelivery] = UnsettledDeliveries(max(1, prefetch))
+        self._subscribed: NatsConnection | None = None  # the connection that has our inbox
         self._subscription: Any = None
         self._inbox = ""
         self._pulls = 0
-        self._coming = 0  # of the last pull
-        self._overdue = 0.0  # when the last pull should long have been answered
+        self._pulled = 0  # how many messages of the last pull may still come
+        self._pull_overdue_at = 0.0  # when the server should long have ended the last pull
         self._failure: Exception | None = None
-        self._woken: asyncio.Future[None] | None = None
+        self._wake_up: asyncio.Future[None] | None = None
 
     # -- receiving
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(wait, SHORTEST_PULL)
+        deadline = loop.time() + max(wait, MIN_PULL_S)
         while True:
-            line = await self._listening()
+            connection = await self._subscribe()
             now = loop.time()
-            self._until = {handle: end for handle, end in self._until.items() if end > now}
-            if found := self._take(limit):
-                return found
+            if deliveries := self._take_arrived(limit):
+                return deliveries
             if self._failure is not None:
                 error, self._failure = self._failure, None
                 raise error
-            if self._coming and now > self._overdue:
-                await line.close()  # a pull ends with a word of the server's: this connection leads nowhere
+            if self._pulled and now > self._pull_overdue_at:
+                await connection.close()  # the server ends every pull with a status: this connection is dead
                 continue
-            room = min(limit, self._prefetch - len(self._until))
+            room = min(limit, self._unsettled.room())
             if now >= deadline:
                 return []
-            if not self._coming and room > 0:
-                await self._pull(line, room, max(deadline - now, SHORTEST_PULL))
-            self._woken = loop.create_future()
-            timer = loop.call_at(min(deadline, self._overdue) if self._coming else deadline, self._wake)
+            if not self._pulled and room > 0:
+                await self._pull(connection, room, max(deadline - now, MIN_PULL_S))
+            self._wake_up = loop.create_future()
+            timer = loop.call_at(min(deadline, self._pull_overdue_at) if self._pulled else deadline, self._wake)
             try:
-                await self._woken
+                await self._wake_up
             finally:
                 timer.cancel()
 
-    async def _listening(self) -> Line:
-        """The connection, with our inbox on it."""
-        if self._line is not None:
-            if self._line.lost is None:
-                return self._line
-            error, self._line = self._line.lost, None
+    async def _subscribe(self) -> NatsConnection:
+        """The connection, with a subscription to our inbox. Raises once why the last one was lost."""
+        if self._subscribed is not None:
+            if self._subscribed.lost is None:
+                return self._subscribed
+            error, self._subscribed = self._subscribed.lost, None
             if isinstance(error, BrokerUnavailable):
                 raise BrokerUnavailable(f"deliveries of {self._queue} stopped: {error}")
             raise error
-        line = await self._link.connection()
-        self._inbox, self._coming, self._failure = line.client.new_inbox(), 0, None
-        self._subscription = await line.subscribe(f"{self._inbox}.*", self._heard)
-        line.on_lost = self._wake
-        self._line = line
-        return line
+        connection = await self._connection.get()
+        self._inbox, self._pulled, self._failure = connection.client.new_inbox(), 0, None
+        self._subscription = await connection.subscribe(f"{self._inbox}.*", self._handle_message)
+        connection.on_lost = self._wake
+        self._subscribed = connection
+        return connection
 
-    async def _pull(self, line: Line, count: int, seconds: float) -> None:
+    async def _pull(self, connection: NatsConnection, count: int, seconds: float) -> None:
         self._pulls += 1
-        self._coming = count
-        self._overdue = asyncio.get_running_loop().time() + seconds + line.endpoint.timeout
+        self._pulled = count
+        self._pull_overdue_at = asyncio.get_running_loop().time() + seconds + connection.endpoint.timeout
         request = {"batch": count, "expires": round(seconds * 1e9)}
-        await line.send(self._source, msgspec.json.encode(request), f"{self._inbox}.{self._pulls}")
+        await connection.publish(self._pull_subject, msgspec.json.encode(request), f"{self._inbox}.{self._pulls}")
 
-    async def _heard(self, message: Any) -> None:
+    async def _handle_message(self, message: Any) -> None:
         if message.reply.startswith("$JS.ACK."):
-            self._coming = max(0, self._coming - 1)
-            self._until[message.reply] = asyncio.get_running_loop().time() + self._ours
+            self._pulled = max(0, self._pulled - 1)
+            held = HeldDelivery(message.reply, time.monotonic() + self._owned_for)
+            self._unsettled.add(held)
             packet = packet_of(message.headers, message.data)
-            attempt, _ = _numbers(message.reply)
-            delivery = Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=message.reply)
-            self._arrived.append(delivery)
+            attempt, _ = _parse_ack_subject(message.reply)
+            self._arrived.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=held))
         elif (status := status_of(message)) != 100:
-            if message.subject == f"{self._inbox}.{self._pulls}":
-                self._coming = 0
-            if status not in (404, 408):
-                why = (message.headers or {}).get("Description", status)
-                gone = status == 503 or "deleted" in str(why).lower()
-                shown = self._streams.endpoint.shown
-                self._failure = (
-                    missing(self._streams.endpoint, self._queue)
-                    if gone
-                    else BrokerUnavailable(f"{shown} gives no deliveries of {self._queue}: {show(why)}")
-                )
+            self._handle_status(status, message)
         self._wake()
 
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+    def _handle_status(self, status: int, message: Any) -> None:
+        """The server has ended a pull: nothing came in time (404, 408), or it cannot serve it."""
+        if message.subject == f"{self._inbox}.{self._pulls}":
+            self._pulled = 0
+        if status in (404, 408):
+            return
+        description = (message.headers or {}).get("Description", status)
+        endpoint = self._streams.endpoint
+        if status == 503 or "deleted" in str(description).lower():
+            self._failure = missing_stream(endpoint, self._queue)
+        else:
+            self._failure = BrokerUnavailable(
+                f"{endpoint.shown} delivers nothing from {self._queue}: {show(description)}"
+            )
 
-    def _take(self, limit: int) -> list[Delivery]:
-        found: list[Delivery] = []
-        while self._arrived and len(found) < limit:
+    def _wake(self) -> None:
+        if self._wake_up is not None and not self._wake_up.done():
+            self._wake_up.set_result(None)
+
+    def _take_arrived(self, limit: int) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        while self._arrived and len(deliveries) < limit:
             delivery = self._arrived.popleft()
-            if delivery.handle in self._until:  # else it waited here for too long
-                found.append(delivery)
-        return found
+            if self._unsettled.owns(delivery.handle):  # else it waited here for too long
+                deliveries.append(delivery)
+        return deliveries
 
     # -- settling
 
-    async def _say(self, deliveries: Sequence[Delivery], word: bytes) -> list[bool]:
-        """Say ``word`` about each that is still ours."""
+    async def _send_for_owned(self, deliveries: Sequence[Delivery], payload: bytes) -> list[bool]:
+        """Send ``payload`` for every delivery this consumer still owns. Returns which ones were owned."""
         answers = []
         for delivery in deliveries:
-            ours = self._mine(delivery)
-            if ours:
-                await (await self._link.connection()).send(delivery.handle, word)
-            answers.append(ours)
+            is_owned = self._unsettled.owns(delivery.handle)
+            if is_owned:
+                await (await self._connection.get()).publish(delivery.handle.key, payload)
+            answers.append(is_owned)
         return answers
 
-    async def _settle(self, deliveries: Sequence[Delivery], word: bytes) -> list[bool]:
-        answers = await self._say(deliveries, word)
+    async def _settle(self, deliveries: Sequence[Delivery], payload: bytes) -> list[bool]:
+        answers = await self._send_for_owned(deliveries, payload)
         for delivery in deliveries:
-            self._until.pop(delivery.handle, None)
+            self._unsettled.release(delivery.handle)
         self._wake()  # a receive may wait for room
         return answers
-
-    def _mine(self, delivery: Delivery) -> bool:
-        return self._until.get(delivery.handle, 0.0) > asyncio.get_running_loop().time()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return await self._settle(deliveries, b"+ACK")
@@ -348,57 +360,61 @@ class NatsConsumer:
         return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) if delay > 0 else b"-NAK")
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        answers = await self._say(deliveries, b"+WPI")
-        until = asyncio.get_running_loop().time() + self._ours
-        self._until |= {delivery.handle: until for delivery, ours in zip(deliveries, answers, strict=True) if ours}
+        answers = await self._send_for_owned(deliveries, b"+WPI")
+        ends_at = time.monotonic() + self._owned_for
+        for delivery, is_owned in zip(deliveries, answers, strict=True):
+            if is_owned:
+                delivery.handle.ends_at = ends_at
         return answers
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        if not self._mine(delivery):
+        held: HeldDelivery = delivery.handle
+        if not self._unsettled.owns(held):
             return False
-        streams, line = self._streams, await self._link.connection()
-        name, subject = streams.dead_name(self._queue, self._group), streams.dead_subject(self._queue, self._group)
+        streams, connection = self._streams, await self._connection.get()
+        stream = streams.dead_letter_stream(self._queue, self._group)
+        subject = streams.dead_letter_subject(self._queue, self._group)
         packet = msgspec.structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
-        # Known by its place in the queue, so that a second attempt to give it up is not a second letter.
-        own_id = f"{streams.name(self._queue)}.{_numbers(delivery.handle)[1]}"
-        letter = [(headers_of(packet, own_id), packet.body)]
-        (answer,) = await send(line, name, subject, letter)
-        if isinstance(answer, MissingStream):
-            await streams.declare_dead(line, self._queue, self._group)
-            (answer,) = await send(line, name, subject, letter)
-        if isinstance(answer, Exception):
-            raise answer
-        if not self._mine(delivery):
+        # Its place in the queue is its id there, so that dead-lettering it twice does not double it.
+        message_id = f"{streams.stream_name(self._queue)}.{_parse_ack_subject(held.key)[1]}"
+        messages = [(headers_of(packet, message_id), packet.body)]
+        (outcome,) = await publish_messages(connection, stream, subject, messages)
+        if isinstance(outcome, MissingStream):
+            await streams.declare_dead_letters(connection, self._queue, self._group)
+            (outcome,) = await publish_messages(connection, stream, subject, messages)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if not self._unsettled.owns(held):
             return False
-        await line.answers(await line.ask(delivery.handle, b"+ACK"))
-        self._until.pop(delivery.handle, None)
+        await connection.gather_replies(await connection.request(held.key, b"+ACK"))
+        self._unsettled.release(held)
         self._wake()
         return True
 
     async def flush(self) -> None:
-        if self._line is not None and self._line.lost is None:
-            await self._line.flush()
+        if self._subscribed is not None and self._subscribed.lost is None:
+            await self._subscribed.flush()
 
     async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None and line.lost is None:
-            line.on_lost = None
+        connection, self._subscribed = self._subscribed, None
+        if connection is not None and connection.lost is None:
+            connection.on_lost = None
             try:
                 await self._subscription.unsubscribe()
-                await line.flush()  # what was on its way to us has come now
+                await connection.flush()  # what was on its way to us has arrived now
                 await asyncio.sleep(0)
-                for handle in list(self._until):
-                    await line.send(handle, b"-NAK")
-                await line.flush()
+                for held in filter(self._unsettled.owns, self._unsettled):
+                    await connection.publish(held.key, b"-NAK")
+                await connection.flush()
             except (BrokerUnavailable, driver().errors.Error):
-                pass
+                pass  # what was not given back comes when its window is over
         self._arrived.clear()
-        self._until.clear()
-        await self._link.close()
+        self._unsettled.release_all()
+        await self._connection.close()
 
 
-def _numbers(handle: str) -> tuple[int, int]:
-    """How often it was delivered, and its number in the stream."""
-    words = handle.split(".")
+def _parse_ack_subject(subject: str) -> tuple[int, int]:
+    """How often a message was delivered, and its sequence number, from the subject on which it is settled."""
+    words = subject.split(".")
     at = 4 if len(words) == 9 else 6  # where the server has domains, two words more come first
     return int(words[at]), int(words[at + 1])

@@ -1,8 +1,8 @@
-"""NATS through nats-py: one connection that is not repaired behind our back, questions with their answers, and every
-error translated.
+"""NATS through nats-py: one connection that does not reconnect by itself, requests with their replies, and every error
+translated.
 
-nats-py would connect again by itself, and keep what is published meanwhile in a buffer: nobody would know what was
-sent. A lost connection is an error here; whoever asks next gets a new one.
+nats-py would reconnect by itself and buffer what is published meanwhile: the caller would not know what was sent. Here
+a lost connection is an error, and the next caller opens another.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 from effectonce.errors import BrokerUnavailable, ConfigurationError, MissingDriver, show
 from effectonce.values.urls import Address, flag
 
-API: Final = "$JS.API"
-PING_SECONDS: Final = 20
+JETSTREAM_API: Final = "$JS.API"
+PING_INTERVAL_S: Final = 20
 
 
 def driver() -> Any:
-    """nats-py, imported when first needed."""
+    """nats-py, imported when first needed. Raises `MissingDriver` where it is not installed."""
     try:
         import nats.aio.client
         import nats.errors
@@ -31,20 +31,20 @@ def driver() -> Any:
     return nats
 
 
-class Refused(ConfigurationError):
-    """JetStream answered with an error. ``number`` is its own for what went wrong, ``status`` that of HTTP."""
+class JetStreamRefusal(ConfigurationError):
+    """JetStream replied with an error: ``err_code`` is its own code, ``status`` the one that HTTP has for it."""
 
-    def __init__(self, message: str, status: int = 0, number: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, err_code: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        self.number = number
+        self.err_code = err_code
 
-    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, int]]:
-        return type(self), (str(self), self.status, self.number)
+    def __reduce__(self) -> tuple[type[JetStreamRefusal], tuple[str, int, int]]:
+        return type(self), (str(self), self.status, self.err_code)
 
 
-class Endpoint:
-    """Where the servers are, who we are there, and how long we wait. Takes its options from the address."""
+class NatsEndpoint:
+    """The servers' addresses, the login and the timeout, read from a URL."""
 
     def __init__(self, address: Address) -> None:
         no_nodes: list[str] = []
@@ -63,38 +63,39 @@ class Endpoint:
         self.shown = str(address) if "token" not in self.login else f"nats://***@{address.netloc}"
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.shown!r})"
+        return f"NatsEndpoint({self.shown!r})"
 
 
-class Line:
-    """One connection, for as long as it lives; ``lost`` says why it no longer does."""
+class NatsConnection:
+    """One connection. ``lost`` is why it can no longer be used; None while it can."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: NatsEndpoint) -> None:
         self.endpoint = endpoint
         self.client: Any = None
         self.lost: Exception | None = None
         self.on_lost: Callable[[], None] | None = None
         self._inbox = ""
-        self._number = 0
-        self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._last_request = 0
+        self._replies: dict[str, asyncio.Future[Any]] = {}  # by the token of the request
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, name: str) -> Line:
-        line = cls(endpoint)
+    async def open(cls, endpoint: NatsEndpoint, name: str) -> NatsConnection:
+        """Connect and log in. `BrokerUnavailable`, or `ConfigurationError` where trying again would not help."""
+        connection = cls(endpoint)
         try:
-            await line._connect(name)
-            line._inbox = line.client.new_inbox()
-            await line.subscribe(f"{line._inbox}.*", line._answered)
+            await connection._connect(name)
+            connection._inbox = connection.client.new_inbox()
+            await connection.subscribe(f"{connection._inbox}.*", connection._handle_reply)
         except BaseException:
-            await line.close()
+            await connection.close()
             raise
-        return line
+        return connection
 
     async def _connect(self, name: str) -> None:
         endpoint, errors = self.endpoint, driver().errors
         nodes = endpoint.nodes if len(endpoint.nodes) == 1 else random.sample(endpoint.nodes, len(endpoint.nodes))
         for last, node in enumerate(nodes, 1 - len(nodes)):
-            self.client = driver().aio.client.Client()  # one that failed goes on asking the server it failed at
+            self.client = driver().aio.client.Client()  # a client that failed keeps trying the server that it failed at
             try:
                 async with asyncio.timeout(endpoint.timeout):
                     await self.client.connect(
@@ -102,9 +103,9 @@ class Line:
                         name=name,
                         allow_reconnect=False,
                         connect_timeout=endpoint.timeout,
-                        ping_interval=PING_SECONDS,
-                        error_cb=self._heard,
-                        closed_cb=self._closed,
+                        ping_interval=PING_INTERVAL_S,
+                        error_cb=self._handle_error,
+                        closed_cb=self._handle_close,
                         tls=endpoint.tls,
                         **endpoint.login,
                     )
@@ -121,63 +122,64 @@ class Line:
     def _denied(self) -> ConfigurationError:
         return ConfigurationError(f"{self.endpoint.shown} refused the user, the password or the token; correct them")
 
-    async def _heard(self, error: Exception) -> None:
-        """What nats-py would log."""
+    async def _handle_error(self, error: Exception) -> None:
+        """Called by nats-py with errors that belong to no call."""
         if not self._inbox:
-            raise error  # else it would try the same server again, for minutes
+            raise error  # else nats-py would try the same server again, for minutes
         if "permissions violation" in str(error).lower():
-            # Nobody is told which question it was, and that will never be answered.
-            self._lose(ConfigurationError(f"{self.endpoint.shown} does not let this user do that: {show(error, 300)}"))
+            # The error does not name the request that it refuses, and that will never get a reply.
+            self._fail(ConfigurationError(f"{self.endpoint.shown} does not let this user do that: {show(error, 300)}"))
 
-    async def _closed(self) -> None:
-        self._lose(self._broken())
+    async def _handle_close(self) -> None:
+        self._fail(self._connection_broke())
 
-    def _broken(self) -> BrokerUnavailable:
+    def _connection_broke(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"the connection to {self.endpoint.shown} broke")
 
-    def _lose(self, why: Exception) -> Exception:
+    def _fail(self, error: Exception) -> Exception:
+        """End the connection with ``error``; where it has ended before, return why."""
         if self.lost is None:
-            self.lost = why
-            for future in self._asked.values():
+            self.lost = error
+            for future in self._replies.values():
                 if not future.done():
                     future.set_exception(self.lost)
-                    future.exception()  # seen: its caller may have given up
+                    future.exception()  # retrieved: its caller may have been cancelled
             if self.on_lost is not None:
                 self.on_lost()
         return self.lost
 
     async def subscribe(self, subject: str, callback: Callable[[Any], Awaitable[None]]) -> Any:
-        return await self._through(self.client.subscribe(subject, cb=callback))
+        return await self._translate_errors(self.client.subscribe(subject, cb=callback))
 
-    async def send(
+    async def publish(
         self, subject: str, payload: bytes = b"", reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        await self._through(self.client.publish(subject, payload, reply=reply, headers=headers))
+        await self._translate_errors(self.client.publish(subject, payload, reply=reply, headers=headers))
 
-    async def ask(
+    async def request(
         self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> asyncio.Future[Any]:
-        """Send a question; the future gets the message that answers it. See `answers`."""
+        """Send a request. The future gets the message that replies to it; await it by `gather_replies`."""
         if self.lost is not None:
             raise self.lost
-        self._number += 1
-        token = f"{self._number:x}"
-        future = self._asked[token] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda _: self._asked.pop(token, None))
+        self._last_request += 1
+        token = f"{self._last_request:x}"
+        future = self._replies[token] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: self._replies.pop(token, None))
         try:
-            await self.send(subject, payload, f"{self._inbox}.{token}", headers)
+            await self.publish(subject, payload, f"{self._inbox}.{token}", headers)
         except BaseException:
             future.cancel()
             raise
         return future
 
-    async def answers(self, *futures: asyncio.Future[Any]) -> list[Any]:
-        """All answers, in order, within the timeout."""
+    async def gather_replies(self, *futures: asyncio.Future[Any]) -> list[Any]:
+        """All replies, in order. `BrokerUnavailable` where one does not come within the timeout."""
         try:
             async with asyncio.timeout(self.endpoint.timeout):
                 return [await future for future in futures]
         except TimeoutError:
-            # Not closed for it: where this is JetStream's own trouble, a new connection would not help.
+            # The connection stays open: where JetStream itself is the cause, a new one would not help.
             raise BrokerUnavailable(
                 f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s"
             ) from None
@@ -185,37 +187,38 @@ class Line:
             for future in futures:
                 future.cancel()
 
-    async def _answered(self, message: Any) -> None:
-        future = self._asked.get(message.subject.rpartition(".")[2])
+    async def _handle_reply(self, message: Any) -> None:
+        future = self._replies.get(message.subject.rpartition(".")[2])
         if future is not None and not future.done():
             future.set_result(message)
 
-    async def api(self, what: str, body: Any = None) -> dict[str, Any]:
-        """Ask JetStream; `Refused` where it answers with an error."""
-        question = await self.ask(f"{API}.{what}", b"" if body is None else msgspec.json.encode(body))
-        (answer,) = await self.answers(question)
-        if status_of(answer) == 503:
-            raise Refused(
+    async def call_jetstream(self, path: str, body: Any = None) -> dict[str, Any]:
+        """Call JetStream's API. `JetStreamRefusal` where it replies with an error."""
+        request = await self.request(f"{JETSTREAM_API}.{path}", b"" if body is None else msgspec.json.encode(body))
+        (message,) = await self.gather_replies(request)
+        if status_of(message) == 503:
+            raise JetStreamRefusal(
                 f"{self.endpoint.shown} has no JetStream; start the server with -js, or give it to this account",
                 503,
             )
-        found: dict[str, Any] = msgspec.json.decode(answer.data)
-        if "error" in found:
-            raise self.refusal(found["error"])
-        return found
+        reply: dict[str, Any] = msgspec.json.decode(message.data)
+        if "error" in reply:
+            raise self.translate_error(reply["error"])
+        return reply
 
-    def refusal(self, error: Mapping[str, Any]) -> Exception:
+    def translate_error(self, error: Mapping[str, Any]) -> Exception:
+        """Our error for the error in a reply of JetStream."""
         status = int(error.get("code", 0))
         text = f"{self.endpoint.shown} refused: {show(error.get('description', ''), 300)}"
         if status >= 500:  # no leader, no resources: a matter of time or of room
             return BrokerUnavailable(text)
-        return Refused(text, status, int(error.get("err_code", 0)))
+        return JetStreamRefusal(text, status, int(error.get("err_code", 0)))
 
     async def flush(self) -> None:
         """Wait until the server has read all that was sent."""
-        await self._through(self.client.flush(self.endpoint.timeout))
+        await self._translate_errors(self.client.flush(self.endpoint.timeout))
 
-    async def _through(self, work: Awaitable[Any]) -> Any:
+    async def _translate_errors(self, work: Awaitable[Any]) -> Any:
         errors = driver().errors
         try:
             return await work
@@ -224,17 +227,17 @@ class Line:
                 f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s"
             ) from None
         except (errors.ConnectionClosedError, errors.StaleConnectionError, OSError) as error:
-            raise self._lose(self._broken()) from error
+            raise self._fail(self._connection_broke()) from error
 
     async def close(self) -> None:
         try:
             await self.client.close()
         except (OSError, driver().errors.Error):
             pass
-        self._lose(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
+        self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 
 
 def status_of(message: Any) -> int:
-    """The status of a message that is no message but a word of the server; 0 for all others."""
+    """The status that the server has sent instead of a message; 0 for a message."""
     status = (message.headers or {}).get("Status", "") if not message.data else ""
     return int(status) if status.isdigit() else 0

@@ -1,7 +1,7 @@
 """A packet as a message of NATS.
 
-Headers there are lines of text: no line breaks, no spaces around a value, and some names that the server acts upon.
-What is not plain travels in one header as JSON, ``Eo-Packet``, with the ordering key, and with the id where
+Headers on NATS are lines of text: no line breaks, no spaces around a value, and some names that the server acts upon.
+Headers that do not fit travel as JSON in one header, ``Eo-Packet``, with the ordering key, and with the id where
 ``Nats-Msg-Id`` does not hold it.
 """
 
@@ -15,54 +15,66 @@ from typing import Any, Final
 
 from effectonce.contracts import Packet
 
-ID: Final = "Nats-Msg-Id"
-REST: Final = "Eo-Packet"
-_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
-_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+ID_HEADER: Final = "Nats-Msg-Id"
+OWN_HEADER: Final = "Eo-Packet"
+_PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
+_PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
-def headers_of(packet: Packet, own_id: str | None = None) -> dict[str, str]:
-    """The headers of ``packet``. ``own_id`` is what the server knows it by instead of its id; "": it is not to."""
+def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
+    """The headers of the message that carries ``packet``.
+
+    The server deduplicates by ``message_id``: None: the packet's id; "": it does not deduplicate this one.
+    """
+    packet = packet.for_broker("nats")
     headers: dict[str, str] = {}
-    others: dict[str, str] = {}
+    unfit: dict[str, str] = {}
     for name, value in packet.headers.items():
-        (headers if _NAME.fullmatch(name) and _VALUE.fullmatch(value) else others)[name] = value
-    known_as = _plain(packet.id) if own_id is None else own_id
-    rest: dict[str, Any] = {}
-    if packet.id and known_as != packet.id:
-        rest["id"] = packet.id
+        if _PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value):
+            headers[name] = value
+        else:
+            unfit[name] = value
+    if message_id is None:
+        message_id = _fit_id(packet.id)
+    own: dict[str, Any] = {}
+    if packet.id and message_id != packet.id:
+        own["id"] = packet.id
     if packet.ordering_key is not None:
-        rest["key"] = packet.ordering_key
-    if others:
-        rest["headers"] = others
-    if rest:
-        headers[REST] = json.dumps(rest)
-    if known_as:
-        headers[ID] = known_as
+        own["key"] = packet.ordering_key
+    if unfit:
+        own["headers"] = unfit
+    if own:
+        headers[OWN_HEADER] = json.dumps(own)
+    if message_id:
+        headers[ID_HEADER] = message_id
     return headers
 
 
-def _plain(id: str) -> str:
-    return id if not id or (len(id) <= 200 and _VALUE.fullmatch(id)) else hashlib.sha256(id.encode()).hexdigest()
+def _fit_id(id: str) -> str:
+    """``id`` as the server takes it: itself, or a hash of it."""
+    return id if not id or (len(id) <= 200 and _PLAIN_VALUE.fullmatch(id)) else hashlib.sha256(id.encode()).hexdigest()
 
 
-def packet_of(headers: Mapping[str, str] | None, body: bytes) -> Packet:
-    given = headers or {}
-    found = {name: value for name, value in given.items() if name != REST and not name.lower().startswith("nats-")}
-    rest = _rest(given[REST]) if REST in given else {}
-    found.update(rest.get("headers", {}))
-    return Packet(body=body, headers=found, id=rest.get("id", given.get(ID, "")), ordering_key=rest.get("key"))
+def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
+    """The packet in a message, which another client may have sent."""
+    raw = message_headers or {}
+    headers = {
+        name: value for name, value in raw.items() if name != OWN_HEADER and not name.lower().startswith("nats-")
+    }
+    own = _read_own(raw[OWN_HEADER]) if OWN_HEADER in raw else {}
+    headers.update(own.get("headers", {}))
+    return Packet(body=body, headers=headers, id=own.get("id", raw.get(ID_HEADER, "")), ordering_key=own.get("key"))
 
 
-def _rest(text: str) -> dict[str, Any]:
-    """What we have written there; nothing, where somebody else has."""
+def _read_own(text: str) -> dict[str, Any]:
+    """What our header holds; nothing where another client has written it."""
     try:
-        rest = json.loads(text)
+        own = json.loads(text)
     except ValueError:
         return {}
-    if not isinstance(rest, dict) or not all(isinstance(rest.get(name, ""), str) for name in ("id", "key")):
+    if not isinstance(own, dict) or not all(isinstance(own.get(name, ""), str) for name in ("id", "key")):
         return {}
-    headers = rest.get("headers", {})
+    headers = own.get("headers", {})
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         return {}
-    return rest
+    return own

@@ -1,8 +1,8 @@
 """The dead letters of a queue in RabbitMQ.
 
-A queue cannot be looked into without taking from it. A listing takes letters and holds them, unsettled, until it has
-come to the end or is closed; then they go back to where they were. Meanwhile others do not see them. Should the process
-die, the broker puts them back, in any order.
+RabbitMQ shows a message only to a consumer that takes it. A listing takes dead letters and holds them, unsettled, until
+it has reached the end or is closed; then they are requeued where they were. Meanwhile other listings do not see them.
+If the process dies, the server requeues them, in any order.
 """
 
 from __future__ import annotations
@@ -16,140 +16,147 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from effectonce.backends.common.reconnecting import Link
+from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
 from effectonce.backends.rabbitmq import frames
 from effectonce.contracts import DeadLetter
 
-from .connection import Channel, Connection
-from .packets import LETTER, packet_of
-from .queues import Queues, dead_name
+from .channel import RabbitMQChannel
+from .connection import RabbitMQConnection
+from .packets import DEAD_LETTER_ID, packet_of
+from .queues import QueueDeclarations, dead_letter_queue
 
-CHUNK: Final = 100
-FEW: Final = 25
-ORDERED: Final = 1000
-SETTLING: Final = 5.0  # s
+#: The most dead letters that are taken in one round trip.
+GET_CHUNK: Final = 100
+#: How many are requeued before the server is asked whether it has them all again.
+REQUEUE_CHUNK: Final = 25
+#: The most dead letters that one listing keeps in their order when it requeues them.
+MAX_ORDERED: Final = 1000
+REQUEUE_TIMEOUT_S: Final = 5.0
 
 
 class RabbitMQDeadLetters:
-    """See `contracts.DeadLetters`. Letters that the broker itself put there have no id of ours: theirs is made from
-    their content, and of two that are alike one is removed at a time."""
+    """See `contracts.DeadLetters`. A dead letter that the server itself put there has no id of ours: its id is a hash
+    of its content, and of two that are alike one is removed at a time."""
 
-    def __init__(self, queues: Queues, queue: str) -> None:
+    def __init__(self, queues: QueueDeclarations, queue: str) -> None:
         self._queues = queues
         self._queue = queue
-        self._link = Link(lambda: Connection.open(queues.endpoint, "effectonce dead letters"))
-        self._channel: Channel | None = None
-        self._held: dict[int, DeadLetter] = {}  # by tag, oldest first
-        self._unlisted: deque[int] = deque()
+        self._connection = ReconnectingConnection(
+            lambda: RabbitMQConnection.open(queues.endpoint, "effectonce dead letters")
+        )
+        self._channel: RabbitMQChannel | None = None
+        self._held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
+        self._unlisted: deque[int] = deque()  # tags of those that no page has shown yet
         self._cursor: str | None = None  # of the listing that is under way
-        self._again = False  # the last that was taken had been given back before
+        self._last_was_requeued = False  # the last one taken had been requeued before
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         channel = await self._open()
         if cursor is None or cursor != self._cursor:
-            await self._release(channel)
+            await self._requeue_held(channel)
             if cursor is not None:
-                await self._skip(channel, cursor)
+                await self._skip_to(channel, cursor)
         while len(self._unlisted) <= limit and await self._take(channel, limit + 1 - len(self._unlisted)):
             pass
         page = [self._held[self._unlisted.popleft()] for _ in range(min(limit, len(self._unlisted)))]
         if self._unlisted:
             self._cursor = page[-1].id
             return page, self._cursor
-        await self._release(channel)
+        await self._requeue_held(channel)
         return page, None
 
-    async def _skip(self, channel: Channel, cursor: str) -> None:
-        """Go on behind the letter of another's listing. Where it is gone, from the start: nothing stays unseen."""
-        while self._unlisted or await self._take(channel, CHUNK):
+    async def _skip_to(self, channel: RabbitMQChannel, cursor: str) -> None:
+        """Continue behind the dead letter ``cursor``. Where it is gone, start again: none stays unseen."""
+        while self._unlisted or await self._take(channel, GET_CHUNK):
             if self._held[self._unlisted.popleft()].id == cursor:
                 return
-        await self._release(channel)
+        await self._requeue_held(channel)
 
     async def remove(self, ids: Sequence[str]) -> int:
         channel = await self._open()
         wanted = set(ids)
-        removed = self._remove(channel, wanted, list(self._held))
-        while wanted and (taken := await self._take(channel, CHUNK)):
-            removed += self._remove(channel, wanted, taken)
+        removed = self._ack_wanted(channel, wanted, list(self._held))
+        while wanted and (taken := await self._take(channel, GET_CHUNK)):
+            removed += self._ack_wanted(channel, wanted, taken)
         if self._cursor is None:
-            await self._release(channel)
-        await self._waiting(channel)  # answered when the acks before it have been read
+            await self._requeue_held(channel)
+        await self._count_waiting(channel)  # answered when the server has read the acks before it
         return removed
 
-    def _remove(self, channel: Channel, wanted: set[str], tags: Sequence[int]) -> int:
-        found = []
+    def _ack_wanted(self, channel: RabbitMQChannel, wanted: set[str], tags: Sequence[int]) -> int:
+        acked = []
         for tag in tags:
             id = self._held[tag].id
             if id in wanted:
                 wanted.discard(id)
-                found.append(tag)
+                acked.append(tag)
                 del self._held[tag]
-        channel.write(b"".join(frames.ack(channel.number, tag) for tag in found))
-        if found:
+        channel.write(b"".join(frames.ack(channel.number, tag) for tag in acked))
+        if acked:
             self._unlisted = deque(tag for tag in self._unlisted if tag in self._held)
-        return len(found)
+        return len(acked)
 
     async def count(self) -> int:
         channel = await self._open()
-        return await self._waiting(channel) + len(self._held)
+        return await self._count_waiting(channel) + len(self._held)
 
     async def close(self) -> None:
         if self._channel is not None and self._channel.lost is None:
-            await self._release(self._channel)
+            await self._requeue_held(self._channel)
         self._channel = None
-        await self._link.close()
+        await self._connection.close()
 
-    # -- taking and giving back
+    # -- taking and requeueing
 
-    async def _open(self) -> Channel:
+    async def _open(self) -> RabbitMQChannel:
         if self._channel is None or self._channel.lost is not None:
-            self._channel = await (await self._link.connection()).channel()
-            self._held, self._unlisted, self._cursor, self._again = {}, deque(), None, False
-            await self._waiting(self._channel)
+            self._channel = await (await self._connection.get()).open_channel()
+            self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False
+            await self._count_waiting(self._channel)
         return self._channel
 
-    async def _waiting(self, channel: Channel) -> int:
-        return await self._queues.require(channel, dead_name(self._queue))
+    async def _count_waiting(self, channel: RabbitMQChannel) -> int:
+        return await self._queues.count_messages(channel, dead_letter_queue(self._queue))
 
-    async def _take(self, channel: Channel, count: int) -> list[int]:
-        """Up to ``count`` more; none where there are none."""
-        get = channel.commands.Basic.Get(queue=dead_name(self._queue))
+    async def _take(self, channel: RabbitMQChannel, count: int) -> list[int]:
+        """Take up to ``count`` more dead letters; return their tags, none where the queue is empty."""
+        get = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue))
         taken = []
-        for answer in await channel.call(*[get] * min(count, CHUNK)):
+        for answer in await channel.call(*[get] * min(count, GET_CHUNK)):
             if isinstance(answer, tuple):
                 frame, header, body = answer
-                self._held[frame.delivery_tag] = self._letter(header, body)
-                self._again = frame.redelivered and self._queues.kind == "quorum"
+                self._held[frame.delivery_tag] = self._make_dead_letter(header, body)
+                self._last_was_requeued = frame.redelivered and self._queues.queue_type == "quorum"
                 taken.append(frame.delivery_tag)
         self._unlisted.extend(taken)
         return taken
 
-    def _letter(self, header: bytes, body: bytes) -> DeadLetter:
-        packet, own, notes = packet_of(header, body)
-        id = own.get(LETTER)
+    def _make_dead_letter(self, header: bytes, body: bytes) -> DeadLetter:
+        received = packet_of(header, body)
+        packet = received.packet
+        id = received.own_headers.get(DEAD_LETTER_ID)
         if id is None:
-            alike = repr((packet.id, packet.body, sorted(packet.headers.items())))
-            id = hashlib.sha256(alike.encode()).hexdigest()[:32]
-            why = {name: frames.text(value) for name, value in notes.items() if "death" in name}
-            packet = replace(packet, headers={**packet.headers, **why})
+            content = repr((packet.id, packet.body, sorted(packet.headers.items())))
+            id = hashlib.sha256(content.encode()).hexdigest()[:32]
+            cause = {n: frames.value_text(value) for n, value in received.server_headers.items() if "death" in n}
+            packet = replace(packet, headers={**packet.headers, **cause})
         return DeadLetter(id=id, packet=packet, queue=self._queue)
 
-    async def _release(self, channel: Channel) -> None:
-        """Put back what is held, in its order.
+    async def _requeue_held(self, channel: RabbitMQChannel) -> None:
+        """Requeue the dead letters that are held, in their order.
 
-        A quorum queue delivers what was given back before all else, first come, first served; so those that were
-        listed before are taken too, up to a thousand, and given back behind these. And it mixes up what is given back
-        while many are on their way: it gets a few at a time, and has settled them when it counts them again.
+        A quorum queue delivers requeued messages before all others, in the order of requeueing; so those that an
+        earlier listing requeued are taken too, up to `MAX_ORDERED`, and requeued behind these. It also mixes up
+        messages when many are requeued at once: it gets a few at a time, and has them when it counts them again.
         """
-        while self._again and len(self._held) < ORDERED and await self._take(channel, CHUNK):
+        while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):
             pass
         tags = list(self._held)
-        self._held, self._unlisted, self._cursor, self._again = {}, deque(), None, False
-        deadline = time.monotonic() + SETTLING
-        for start in range(0, len(tags), FEW):
-            few = tags[start : start + FEW]
-            settled = await self._waiting(channel) + len(few)
-            channel.write(b"".join(frames.nack(channel.number, tag) for tag in few))
-            while await self._waiting(channel) < settled and time.monotonic() < deadline:  # noqa: ASYNC110
+        self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False
+        deadline = time.monotonic() + REQUEUE_TIMEOUT_S
+        for start in range(0, len(tags), REQUEUE_CHUNK):
+            chunk = tags[start : start + REQUEUE_CHUNK]
+            expected = await self._count_waiting(channel) + len(chunk)
+            channel.write(b"".join(frames.nack(channel.number, tag) for tag in chunk))
+            while await self._count_waiting(channel) < expected and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

@@ -2,8 +2,8 @@
 
 The message's id is the property ``message_id``. The headers ``content-type``, ``content-encoding``,
 ``correlation-id``, ``reply-to``, ``type`` and ``app-id`` are the properties of these names; all others are the header
-table, whose values are strings and numbers as we write them. What others have written there is turned into strings when
-it is read, and stays as it is in a `copied` message.
+table, whose values are strings and numbers as we write them. Other types that another client has written there are read
+as strings; `copy_properties` keeps them as they are.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
-from .connection import CONTENT_BODY, CONTENT_HEADER, HEADER, METHOD, driver
+from .endpoint import driver
 
-SHORT: Final = 255
+FRAME_HEADER: Final = Struct(">BHI")  # kind, channel, size of the payload; the payload and the end octet follow
+METHOD, CONTENT_HEADER, CONTENT_BODY = 1, 2, 3
+FRAME_END: Final = 0xCE
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+MAX_SHORT_STRING_BYTES: Final = 255
 
 _TEXT, _TABLE, _OCTET, _TIME = "text", "table", "octet", "time"
-#: Every property in the order of the wire: its name, its bit among the flags, its form.
+#: Every property in the order of the wire: its name, its bit among the flags, its type.
 _PROPERTIES: Final = (
     ("content-type", 1 << 15, _TEXT),
     ("content-encoding", 1 << 14, _TEXT),
@@ -37,34 +43,40 @@ _PROPERTIES: Final = (
     ("app-id", 1 << 3, _TEXT),
     ("cluster-id", 1 << 2, _TEXT),
 )
-_HEADERS: Final = frozenset(("content-type", "content-encoding", "correlation-id", "reply-to", "type", "app-id"))
+_HEADER_PROPERTIES: Final = frozenset(
+    ("content-type", "content-encoding", "correlation-id", "reply-to", "type", "app-id")
+)
 _PERSISTENT: Final = b"\x02"
-_STRING: Final = 0x53
-#: Bytes of a value of each type in a header table; those that are not here begin with their length.
-_SIZES: Final = {
+_LONG_STRING: Final = 0x53  # "S"
+MAX_INT: Final = (1 << 63) - 1
+#: How many bytes a value of each type has in a header table. Types that are missing here begin with their length.
+_VALUE_SIZES: Final = {
     kind: n for kinds, n in ((b"tbB", 1), (b"su", 2), (b"iIf", 4), (b"lLdT", 8), (b"D", 5), (b"V", 0)) for kind in kinds
 }
 
-#: What the broker itself writes into the table of a message that it delivers again or moves.
-NOTES: Final = ("x-delivery-count", "x-acquired-count", "x-death", "x-first-death-", "x-last-death-")
+#: Headers that the server itself writes into a message that it redelivers or moves begin with these.
+SERVER_HEADERS: Final = ("x-delivery-count", "x-acquired-count", "x-death", "x-first-death-", "x-last-death-")
 
 
 def ack(channel: int, tag: int) -> bytes:
+    """The frame of basic.ack."""
     return b"\x01%b\x00\x00\x00\x0d\x00\x3c\x00\x50%b\x00\xce" % (channel.to_bytes(2, "big"), tag.to_bytes(8, "big"))
 
 
 def nack(channel: int, tag: int) -> bytes:
-    """Back to the queue."""
+    """The frame of basic.nack, with requeue."""
     return b"\x01%b\x00\x00\x00\x0d\x00\x3c\x00\x78%b\x02\xce" % (channel.to_bytes(2, "big"), tag.to_bytes(8, "big"))
 
 
 def publish(channel: int, exchange: str, routing_key: str) -> bytes:
-    """The first frame of a message that has to arrive in a queue (``mandatory``)."""
-    return _frame(METHOD, channel, b"\x00\x3c\x00\x28\x00\x00%b%b\x01" % (_short(exchange), _short(routing_key)))
+    """The first frame of a message. It is ``mandatory``: the server returns a message that no queue gets."""
+    return _frame(
+        METHOD, channel, b"\x00\x3c\x00\x28\x00\x00%b%b\x01" % (_short_string(exchange), _short_string(routing_key))
+    )
 
 
 def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """The frames behind it."""
+    """The frames of a message behind `publish`: its header and its body."""
     size = len(body)
     header = _frame(CONTENT_HEADER, channel, b"\x00\x3c\x00\x00%b%b" % (size.to_bytes(8, "big"), properties))
     room = frame_max - 8
@@ -74,13 +86,13 @@ def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> byt
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
-    return HEADER.pack(kind, channel, len(payload)) + payload + b"\xce"
+    return FRAME_HEADER.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
-def _short(text: str) -> bytes:
+def _short_string(text: str) -> bytes:
     data = text.encode()
-    if len(data) > SHORT:
-        raise ValueError(f"{text[:40]}… is longer than {SHORT} bytes")
+    if len(data) > MAX_SHORT_STRING_BYTES:
+        raise ValueError(f"{text[:40]}… is longer than {MAX_SHORT_STRING_BYTES} bytes")
     return bytes((len(data),)) + data
 
 
@@ -88,108 +100,122 @@ def _short(text: str) -> bytes:
 
 
 def properties(id: str, headers: Iterable[tuple[str, str | int]]) -> bytes:
-    """Those of a persistent message. `ValueError` where one of them, or the name of a header, is too long."""
+    """The properties of a persistent message. `ValueError` where one, or the name of a header, is too long."""
     parts = {"delivery-mode": _PERSISTENT}
     if id:
-        parts["message-id"] = _short(id)
+        parts["message-id"] = _short_string(id)
     table = []
     for name, value in headers:
-        if name in _HEADERS:
-            parts[name] = _short(str(value))
+        if name in _HEADER_PROPERTIES:
+            parts[name] = _short_string(str(value))
         else:
-            table.append(_entry(name, value))
+            table.append(_table_entry(name, value))
     if table:
-        parts["headers"] = _long(b"".join(table))
-    return _assembled(parts)
+        parts["headers"] = _long_string(b"".join(table))
+    return _join_properties(parts)
 
 
-def _entry(name: str, value: str | int) -> bytes:
+def _table_entry(name: str, value: str | int) -> bytes:
     if isinstance(value, int):
-        return _short(name) + b"l" + value.to_bytes(8, "big", signed=True)
-    return _short(name) + b"S" + _long(value.encode())
+        return _short_string(name) + b"l" + value.to_bytes(8, "big", signed=True)
+    return _short_string(name) + b"S" + _long_string(value.encode())
 
 
-def _long(data: bytes) -> bytes:
+def _long_string(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def _assembled(parts: Mapping[str, bytes]) -> bytes:
-    flags, found = 0, [b""]
+def _join_properties(parts: Mapping[str, bytes]) -> bytes:
+    flags, present = 0, [b""]
     for name, bit, _ in _PROPERTIES:
         if name in parts:
             flags |= bit
-            found.append(parts[name])
-    found[0] = flags.to_bytes(2, "big")
-    return b"".join(found)
+            present.append(parts[name])
+    present[0] = flags.to_bytes(2, "big")
+    return b"".join(present)
 
 
-def read(header: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The id, the headers, and what the broker has noted, from the payload of a content header."""
-    id = ""
-    headers: dict[str, str] = {}
-    notes: dict[str, Any] = {}
-    for name, form, at, end in _parts(header):
-        if form is _TABLE:
-            for key, value_at, value_end in _entries(header, at, end):
-                if key.startswith(NOTES):
-                    notes[key] = _value(header, value_at, value_end)
-                elif header[value_at] == _STRING:
-                    headers[key] = header[value_at + 5 : value_end].decode("utf-8", "backslashreplace")
-                else:
-                    headers[key] = text(_value(header, value_at, value_end))
-        elif name in _HEADERS:
-            headers[name] = header[at + 1 : end].decode("utf-8", "backslashreplace")
+class ReadProperties(msgspec.Struct):
+    """The properties of a message, as a packet has them."""
+
+    id: str = ""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    numbers: set[str] = msgspec.field(default_factory=set)  # which of the headers are whole numbers
+    server_headers: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def read_properties(header: bytes) -> ReadProperties:
+    """The properties in the payload of a content header."""
+    properties = ReadProperties()
+    for name, kind, at, end in _property_slices(header):
+        if kind is _TABLE:
+            _read_table(header, at, end, properties)
+        elif name in _HEADER_PROPERTIES:
+            properties.headers[name] = header[at + 1 : end].decode("utf-8", "backslashreplace")
         elif name == "message-id":
-            id = header[at + 1 : end].decode("utf-8", "backslashreplace")
-    return id, headers, notes
+            properties.id = header[at + 1 : end].decode("utf-8", "backslashreplace")
+    return properties
 
 
-def copied(header: bytes, added: Mapping[str, str]) -> bytes:
-    """The properties of a message that was delivered, byte by byte, for a copy of it elsewhere; ``added`` to them.
+def _read_table(data: bytes, at: int, end: int, properties: ReadProperties) -> None:
+    for name, value_at, value_end in _table_entries(data, at, end):
+        if name.startswith(SERVER_HEADERS):
+            properties.server_headers[name] = _value(data, value_at, value_end)
+        elif data[value_at] == _LONG_STRING:
+            properties.headers[name] = data[value_at + 5 : value_end].decode("utf-8", "backslashreplace")
+        else:
+            value = _value(data, value_at, value_end)
+            properties.headers[name] = value_text(value)
+            if type(value) is int and -MAX_INT - 1 <= value <= MAX_INT:
+                properties.numbers.add(name)
 
-    Left out is what the broker wrote, or would act upon: its notes, the time after which the message would vanish, the
-    user who sent it, and the other queues that it was to go to.
+
+def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
+    """The properties of a delivered message, byte by byte, for a copy of it in another queue, with ``added`` headers.
+
+    Properties that the server wrote or would act upon are left out: its own headers, the expiration, the user who sent
+    the message, and the other queues that it was routed to (CC, BCC).
     """
-    parts = {name: header[at:end] for name, _, at, end in _parts(header)}
+    parts = {name: header[at:end] for name, _, at, end in _property_slices(header)}
     for name in ("expiration", "user-id", "cluster-id"):
         parts.pop(name, None)
     parts["delivery-mode"] = _PERSISTENT
-    table = [_entry(name, value) for name, value in added.items() if name not in _HEADERS]
+    table = [_table_entry(name, value) for name, value in added.items() if name not in _HEADER_PROPERTIES]
     if raw := parts.get("headers"):
-        for key, value_at, value_end in _entries(raw, 0, len(raw)):
-            if key not in added and key not in ("CC", "BCC") and not key.startswith(NOTES):
-                table.append(_short(key) + raw[value_at:value_end])
-    parts |= {name: _short(value) for name, value in added.items() if name in _HEADERS}
-    parts["headers"] = _long(b"".join(table))
-    return _assembled(parts)
+        for key, value_at, value_end in _table_entries(raw, 0, len(raw)):
+            if key not in added and key not in ("CC", "BCC") and not key.startswith(SERVER_HEADERS):
+                table.append(_short_string(key) + raw[value_at:value_end])
+    parts |= {name: _short_string(value) for name, value in added.items() if name in _HEADER_PROPERTIES}
+    parts["headers"] = _long_string(b"".join(table))
+    return _join_properties(parts)
 
 
 @lru_cache(256)
-def _layout(flags: int) -> tuple[tuple[str, str], ...]:
-    return tuple((name, form) for name, bit, form in _PROPERTIES if flags & bit)
+def _present_properties(flags: int) -> tuple[tuple[str, str], ...]:
+    return tuple((name, kind) for name, bit, kind in _PROPERTIES if flags & bit)
 
 
-def _parts(header: bytes) -> Iterator[tuple[str, str, int, int]]:
-    """Each property that is there: its name and form, and where its bytes begin and end."""
+def _property_slices(header: bytes) -> Iterator[tuple[str, str, int, int]]:
+    """Each property that is present: its name and type, and where its bytes begin and end."""
     at = 14
-    for name, form in _layout(int.from_bytes(header[12:14], "big")):
-        if form is _TEXT:
+    for name, kind in _present_properties(int.from_bytes(header[12:14], "big")):
+        if kind is _TEXT:
             end = at + 1 + header[at]
-        elif form is _TABLE:
+        elif kind is _TABLE:
             end = at + 4 + int.from_bytes(header[at : at + 4], "big")
         else:
-            end = at + (1 if form is _OCTET else 8)
-        yield name, form, at, end
+            end = at + (1 if kind is _OCTET else 8)
+        yield name, kind, at, end
         at = end
 
 
-def _entries(data: bytes, at: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """Each entry of the table there: its name, and where its value begins (with the type) and ends."""
+def _table_entries(data: bytes, at: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """Each entry of the table at ``at``: its name, and where its value begins (with the type octet) and ends."""
     at += 4
     while at < end:
         value_at = at + 1 + data[at]
         name = data[at + 1 : value_at].decode("utf-8", "backslashreplace")
-        size = _SIZES.get(data[value_at])
+        size = _VALUE_SIZES.get(data[value_at])
         if size is None:
             size = 4 + int.from_bytes(data[value_at + 1 : value_at + 5], "big")
         at = value_at + 1 + size
@@ -199,12 +225,12 @@ def _entries(data: bytes, at: int, end: int) -> Iterator[tuple[str, int, int]]:
 def _value(data: bytes, at: int, end: int) -> Any:
     try:
         return driver().decode.embedded_value(data[at:end])[1]
-    except (ValueError, OverflowError, OSError):  # a time that no clock shows, a type that pamqp does not know
+    except (ValueError, OverflowError, OSError):  # a time out of range, a type that pamqp does not know
         return data[at + 1 : end]
 
 
-def text(value: Any) -> str:
-    """A value of another's header table as a string."""
+def value_text(value: Any) -> str:
+    """A typed value of a header table, which another client has written, as a string."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):

@@ -1,57 +1,55 @@
-"""A packet as a message of RabbitMQ: its headers in the broker's terms, ours among them, and what the broker adds."""
+"""A packet as a message of RabbitMQ: its headers and ours among the properties, and what the server adds to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from effectonce.babelqueue import headers as bindings
+from msgspec import Struct
+
 from effectonce.backends.rabbitmq import frames
 from effectonce.contracts import Packet
 
-MAX_BODY: Final = 16 * 1024 * 1024
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """RabbitMQ 4 refuses more, and closes the channel for it; RabbitMQ 3 takes 128 MB."""
 
-#: Headers of ours that no packet shows: deliveries before the last delay, the id of a dead letter, the ordering key.
+#: Headers of ours that packets do not show: deliveries before the last delay, the dead letter's id, the ordering key.
 ATTEMPTS: Final = "eo-attempts"
-LETTER: Final = "eo-letter"
+DEAD_LETTER_ID: Final = "eo-letter"
 ORDERING_KEY: Final = "eo-ordering-key"
+OWN_HEADERS: Final = (ATTEMPTS, DEAD_LETTER_ID, ORDERING_KEY)
 
 #: A message as it is sent: its properties and its body.
 Content = tuple[bytes, bytes]
 
 
+class ReceivedPacket(Struct, frozen=True):
+    packet: Packet
+    own_headers: dict[str, str]  # those of ours
+    server_headers: dict[str, Any]  # those that the server has added
+
+
 def content_of(packet: Packet) -> Content:
-    """`ValueError` for what RabbitMQ does not take."""
-    if len(packet.body) > MAX_BODY:
-        raise ValueError(f"its body has {len(packet.body)} bytes, and {MAX_BODY} are the most")
-    headers: Mapping[str, str | int] = packet.headers
-    if packet.headers.keys() >= _CONTRACT:
-        properties, own = bindings.rabbitmq(packet.headers)
-        named = {name.replace("_", "-"): value for name, value in properties.items() if name != "message_id"}
-        headers = {**bindings.others(packet.headers), **named, **own}
+    """The message that carries ``packet``. `ValueError` where RabbitMQ does not take it."""
+    if len(packet.body) > MAX_BODY_BYTES:
+        raise ValueError(f"its body has {len(packet.body)} bytes, and {MAX_BODY_BYTES} are the most")
+    packet = packet.for_broker("rabbitmq")
+    headers: dict[str, str | int] = {
+        name: int(value) if name in packet.numbers else value for name, value in packet.headers.items()
+    }
     if packet.ordering_key is not None:
-        headers = {**headers, ORDERING_KEY: packet.ordering_key}
+        headers[ORDERING_KEY] = packet.ordering_key
     return frames.properties(packet.id, headers.items()), packet.body
 
 
-def packet_of(header: bytes, body: bytes) -> tuple[Packet, dict[str, str], dict[str, Any]]:
-    """The packet, the headers that are ours, and what the broker has noted."""
-    id, headers, notes = frames.read(header)
-    own: dict[str, str] = {name: headers.pop(name) for name in (ATTEMPTS, LETTER, ORDERING_KEY) if name in headers}
-    if "x-schema-version" in headers and "type" in headers:
-        headers[bindings.ID] = id
-        headers |= {to: headers.pop(name) for name, to in _BABELQUEUE.items() if name in headers}
-        headers.pop("app-id", None)
-    return Packet(body=body, headers=headers, id=id, ordering_key=own.get(ORDERING_KEY)), own, notes
-
-
-_CONTRACT: Final = bindings.CONTRACT - {bindings.CREATED}
-#: What `bindings.rabbitmq` makes of them, undone.
-_BABELQUEUE: Final = {
-    "type": bindings.JOB,
-    "correlation-id": bindings.TRACE,
-    "x-schema-version": bindings.VERSION,
-    "x-source-lang": bindings.LANG,
-    "x-attempts": bindings.ATTEMPTS,
-}
+def packet_of(header: bytes, body: bytes) -> ReceivedPacket:
+    """The packet in a message, which another client may have sent."""
+    read = frames.read_properties(header)
+    own: dict[str, str] = {name: read.headers.pop(name) for name in OWN_HEADERS if name in read.headers}
+    packet = Packet(
+        body=body,
+        headers=read.headers,
+        id=read.id,
+        ordering_key=own.get(ORDERING_KEY),
+        numbers=frozenset(read.numbers - own.keys()),
+    )
+    return ReceivedPacket(packet, own, read.server_headers)

@@ -1,9 +1,9 @@
 """The queues behind one queue: itself, its dead letters, and those in which messages wait for their delay.
 
-Quorum queues, unless told otherwise, which hand a message on to another only when that has confirmed it: what waits
-and what is dead-lettered by the broker itself is not lost on its way. RabbitMQ 4 moves a message to the dead letters,
-and without them drops it, when it was delivered 20 times; ours have a limit that is never reached, since the worker
-counts, and dead letters all the same, in case a policy sets a lower one.
+Queues are quorum queues by default. A quorum queue removes a message that it dead-letters only after the next queue has
+confirmed it, so that neither a delayed message nor one that the server itself dead-letters is lost on its way. RabbitMQ
+4 dead-letters (or, without a dead-letter queue, drops) a message that was delivered 20 times. Ours have a limit that is
+never reached, since the worker counts attempts, and still a dead-letter queue, in case a policy sets a lower limit.
 """
 
 from __future__ import annotations
@@ -12,111 +12,115 @@ from typing import Any, Final, Literal
 
 from effectonce.errors import ConfigurationError, show
 
-from .connection import Channel, Connection, Endpoint, Refused
+from .channel import RabbitMQChannel
+from .connection import RabbitMQConnection
+from .endpoint import RabbitMQEndpoint, RabbitMQRefusal
 
 QueueType = Literal["quorum", "classic"]
 
-#: A delay is rounded up to one of these times a power of ten, in ms, so that the queues for it are few.
-STEPS: Final = (100, 150, 200, 300, 400, 600, 800)
-LONGEST_DELAY: Final = 2**32 - 1  # ms: what RabbitMQ takes; seven weeks
-OLDEST: Final = (3, 10)
-_NEVER: Final = 1_000_000
+#: A delay is rounded up to one of these times a power of ten, so that there are few delay queues.
+DELAY_STEPS_MS: Final = (100, 150, 200, 300, 400, 600, 800)
+MAX_DELAY_MS: Final = 2**32 - 1  # the longest TTL that RabbitMQ takes: seven weeks
+MIN_QUORUM_VERSION: Final = (3, 10)
+UNREACHED_DELIVERY_LIMIT: Final = 1_000_000
 
 
-class MissingQueue(ConfigurationError):
-    """There is no queue for a message, or of a name."""
+class MissingRabbitMQQueue(ConfigurationError):
+    """There is no queue of that name, or none that a message was routed to."""
 
 
-def missing(endpoint: Endpoint, queue: str) -> MissingQueue:
-    return MissingQueue(
+def missing_queue(endpoint: RabbitMQEndpoint, queue: str) -> MissingRabbitMQQueue:
+    return MissingRabbitMQQueue(
         f"{endpoint.shown} has no queue {show(queue)}; start its worker, or declare it: "
         f"connect_broker(url).declare({show(queue)!r})"
     )
 
 
-def dead_name(queue: str) -> str:
+def dead_letter_queue(queue: str) -> str:
     return f"{queue}.dead"
 
 
-def delay_name(queue: str, milliseconds: int) -> str:
+def delay_queue(queue: str, milliseconds: int) -> str:
     return f"{queue}.delay.{milliseconds}"
 
 
-def step(delay: float) -> int:
-    """The milliseconds that a message waits which is not to come before ``delay`` seconds."""
-    wanted, power = min(delay * 1000, LONGEST_DELAY), 1
-    while wanted > STEPS[-1] * power:
+def delay_step(delay: float) -> int:
+    """The TTL, in milliseconds, of the delay queue for ``delay`` seconds: at least so long."""
+    wanted, power = min(delay * 1000, MAX_DELAY_MS), 1
+    while wanted > DELAY_STEPS_MS[-1] * power:
         power *= 10
-    return min(LONGEST_DELAY, next(first * power for first in STEPS if wanted <= first * power))
+    return min(MAX_DELAY_MS, next(step * power for step in DELAY_STEPS_MS if wanted <= step * power))
 
 
-class Queues:
-    """How the queues of one broker are named and made."""
+class QueueDeclarations:
+    """How the queues of one server are declared."""
 
-    def __init__(self, endpoint: Endpoint, kind: QueueType, exchange: str, declares: bool) -> None:
+    def __init__(self, endpoint: RabbitMQEndpoint, queue_type: QueueType, exchange: str, declares: bool) -> None:
         self.endpoint = endpoint
-        self.kind = kind
+        self.queue_type = queue_type
         self.exchange = exchange
-        #: Whether the queue itself is made by us; its dead letters and delays are in any case.
+        #: Whether we declare the queue itself; its dead-letter and delay queues are declared in any case.
         self.declares = declares
 
-    def _made(self, **arguments: Any) -> dict[str, Any]:
-        if self.kind == "classic":
-            return arguments  # and nothing else: a queue that others declare plainly is the same queue
-        return {"x-queue-type": "quorum", "x-delivery-limit": _NEVER, **arguments}
+    def _arguments(self, **arguments: Any) -> dict[str, Any]:
+        if self.queue_type == "classic":
+            return arguments  # and no more: a queue that other clients declare plainly is then the same queue
+        return {"x-queue-type": "quorum", "x-delivery-limit": UNREACHED_DELIVERY_LIMIT, **arguments}
 
-    def _handing_on(self, to: str) -> dict[str, Any]:
+    def _dead_letter_arguments(self, to: str) -> dict[str, Any]:
         target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to}
-        if self.kind == "classic":
+        if self.queue_type == "classic":
             return target
         return {**target, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
-    async def declare(self, channel: Channel, queue: str) -> None:
-        """The queue and its dead letters."""
+    async def declare(self, channel: RabbitMQChannel, queue: str) -> None:
+        """Declare the queue and its dead-letter queue, and bind it to the exchange where there is one."""
         self._require_version(channel.connection)
-        await self.declare_dead(channel, queue)
-        handing_on = {} if self.kind == "classic" else self._handing_on(dead_name(queue))
+        await self.declare_dead_letters(channel, queue)
+        dead_letter_arguments = (
+            {} if self.queue_type == "classic" else self._dead_letter_arguments(dead_letter_queue(queue))
+        )
         if self.declares:
-            await self._make(channel, queue, self._made(**handing_on))
+            await self._declare_queue(channel, queue, self._arguments(**dead_letter_arguments))
         else:
-            await self.require(channel, queue)
+            await self.count_messages(channel, queue)
         if self.exchange:
             await channel.call(channel.commands.Queue.Bind(queue=queue, exchange=self.exchange, routing_key=queue))
 
-    async def declare_dead(self, channel: Channel, queue: str) -> None:
-        await self._make(channel, dead_name(queue), self._made())
+    async def declare_dead_letters(self, channel: RabbitMQChannel, queue: str) -> None:
+        await self._declare_queue(channel, dead_letter_queue(queue), self._arguments())
 
-    async def declare_delay(self, channel: Channel, queue: str, milliseconds: int) -> None:
-        arguments = self._made(**{"x-message-ttl": milliseconds}, **self._handing_on(queue))
-        await self._make(channel, delay_name(queue, milliseconds), arguments)
+    async def declare_delay(self, channel: RabbitMQChannel, queue: str, milliseconds: int) -> None:
+        arguments = self._arguments(**{"x-message-ttl": milliseconds}, **self._dead_letter_arguments(queue))
+        await self._declare_queue(channel, delay_queue(queue, milliseconds), arguments)
 
-    async def _make(self, channel: Channel, name: str, arguments: dict[str, Any]) -> None:
+    async def _declare_queue(self, channel: RabbitMQChannel, name: str, arguments: dict[str, Any]) -> None:
         try:
             await channel.call(channel.commands.Queue.Declare(queue=name, durable=True, arguments=arguments))
-        except Refused as error:
+        except RabbitMQRefusal as error:
             if error.status != 406:
                 raise
-            other = "classic" if self.kind == "quorum" else "quorum"
+            other = "classic" if self.queue_type == "quorum" else "quorum"
             raise ConfigurationError(
-                f"the queue {show(name)} is there with other settings than effectonce gives it ({error}); use "
+                f"the queue {show(name)} exists with other settings than effectonce gives it ({error}); use "
                 f"queue_type={other} if it is a {other} queue, declare=no to take it as it is, or delete it when it is "
-                "empty: it is made again"
+                "empty: it is declared again"
             ) from error
 
-    async def require(self, channel: Channel, queue: str) -> int:
-        """How many messages wait in it; `ConfigurationError` where there is no such queue."""
+    async def count_messages(self, channel: RabbitMQChannel, queue: str) -> int:
+        """How many messages wait in ``queue``; `MissingRabbitMQQueue` where there is no such queue."""
         try:
-            (found,) = await channel.call(channel.commands.Queue.Declare(queue=queue, passive=True))
-        except Refused as error:
+            (declared,) = await channel.call(channel.commands.Queue.Declare(queue=queue, passive=True))
+        except RabbitMQRefusal as error:
             if error.status != 404:
                 raise
-            raise missing(self.endpoint, queue) from error
-        return int(found.message_count)
+            raise missing_queue(self.endpoint, queue) from error
+        return int(declared.message_count)
 
-    def _require_version(self, connection: Connection) -> None:
-        version = str(connection.server.get("version", ""))
+    def _require_version(self, connection: RabbitMQConnection) -> None:
+        version = str(connection.server_properties.get("version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if self.kind == "quorum" and len(numbers) == 2 and numbers < OLDEST:
+        if self.queue_type == "quorum" and len(numbers) == 2 and numbers < MIN_QUORUM_VERSION:
             raise ConfigurationError(
                 f"{self.endpoint.shown} is RabbitMQ {version}; quorum queues that lose nothing need 3.10: upgrade it, "
                 "or use queue_type=classic"

@@ -1,13 +1,13 @@
 """Redis Streams (Redis >= 6.2, or Valkey): one stream for a queue, one consumer group for each group.
 
-What a queue's keys are called, with the default namespace: ``eo:{orders}`` is the stream, whose entries have the fields
-``body``, ``headers`` (JSON) and ``id``, and ``key`` where there is an ordering key; ``eo:{orders}:delayed:<group>``
-holds what was nacked with a delay, ``eo:{orders}:dead:<group>`` the dead letters. What is nacked is added again at the
-end, marked with its group, which the other groups pass over. An entry that every group is done with is trimmed (a
-stream keeps what it is given): never by length, which would lose what is unsettled, but up to the first entry that
-some group has not settled. A group that nobody reads any more keeps all that is published: destroy it (XGROUP DESTROY).
+The keys of a queue, with the default namespace: ``eo:{orders}`` is the stream, whose entries have the fields ``body``,
+``headers`` (JSON) and ``id``, and ``key`` where there is an ordering key; ``eo:{orders}:delayed:<group>`` holds
+messages that were nacked with a delay, ``eo:{orders}:dead:<group>`` the dead letters. A nacked message is added again
+at the end, marked with its group; other groups skip it. The stream is trimmed up to the first entry that some group has
+not settled, never by length, which would lose unsettled messages. A group without consumers keeps every message that is
+published: destroy it (XGROUP DESTROY).
 
-Redis may lose what it has confirmed: a crash between two fsyncs, a failover.
+Redis may lose messages that it has confirmed: in a crash between two fsyncs, in a failover.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from effectonce.values.urls import Address
 
 from .connection import Endpoint, ReplyError, driver, endpoint_at
 from .consumer import RedisConsumer
-from .stream import TEND, BrokerWire, Keys, fields_of, packet_of, stream_of
+from .stream import TEND, RedisBrokerConnection, StreamKeys, fields_of, packet_of, stream_key, tend_arguments
 
 
-class RedisBackend:
+class RedisBrokerBackend:
     """``redis://host:6379/0`` and ``rediss://`` (TLS).
 
     Options: ``ack_window`` (30 s): how long an unsettled delivery stays with its consumer; ``namespace`` (``eo``);
@@ -33,7 +33,7 @@ class RedisBackend:
     def __init__(self, address: Address) -> None:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 30.0)
-        self.namespace = address.take("namespace", _namespace, "eo")
+        self.namespace = address.take("namespace", _parse_namespace, "eo")
         self.endpoint = endpoint_at(
             address, secure=address.scheme == "rediss", loses="a whole queue, and its messages would be lost"
         )
@@ -61,25 +61,26 @@ class RedisBackend:
     def dead_letters(self, queue: str, *, group: str) -> DeadLetters:
         return RedisDeadLetters(self.endpoint, self._keys(queue, group))
 
-    def _keys(self, queue: str, group: str) -> Keys:
-        return Keys(self.namespace, queue, group)
+    def _keys(self, queue: str, group: str) -> StreamKeys:
+        return StreamKeys(self.namespace, queue, group)
 
     async def declare(self, queue: str, *, group: str) -> None:
-        wire = BrokerWire(self.endpoint)
+        connection = RedisBrokerConnection(self.endpoint)
         try:
-            await wire.declare(self._keys(queue, group))
+            await connection.declare_group(self._keys(queue, group))
         finally:
-            wire.close()
+            connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
-        """The greeting of a connection refuses a server that evicts; a first look needs every command there is."""
+        """Connecting refuses a server that evicts keys; one run of the tending script needs all our commands."""
         await self.declare(queue, group=group)
         keys = self._keys(queue, group)
-        wire = BrokerWire(self.endpoint)
+        connection = RedisBrokerConnection(self.endpoint)
         try:
-            await wire.run(TEND, keys.names[:2], [keys.group, "effectonce-check", "3600000", "0", "0-0", "0", "0"])
+            args = tend_arguments(keys.group, "effectonce-check", window_ms=3_600_000)
+            await connection.run(TEND, keys.names[:2], args)
         finally:
-            wire.close()
+            connection.close()
 
     async def close(self) -> None:
         return None
@@ -88,55 +89,55 @@ class RedisBackend:
         return self.shown
 
 
-def _namespace(text: str) -> str:
+def _parse_namespace(text: str) -> str:
     if not text or not text.isprintable() or "{" in text or "}" in text:
-        raise ValueError(f"{text!r} is no namespace: printable, and without braces")
+        raise ValueError(f"{text!r} is not a namespace: use printable text without braces")
     return text
 
 
 class RedisPublisher:
-    """See `contracts.Publisher`. A batch is one transaction: all of it is there, or none."""
+    """See `contracts.Publisher`. A batch is one transaction: all of it is published, or none."""
 
     def __init__(self, endpoint: Endpoint, namespace: str) -> None:
         self._namespace = namespace
-        self._wire = BrokerWire(endpoint)
+        self._connection = RedisBrokerConnection(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not packets:
             return []
-        stream = stream_of(self._namespace, queue)
-        pack = self._wire.pack
+        stream = stream_key(self._namespace, queue)
+        pack = self._connection.pack
         added = [pack(("XADD", stream, "*", *fields_of(packet))) for packet in packets]
         if len(added) == 1:
-            replies = await self._wire.exchange(added[0], 1)
+            replies = await self._connection.exchange(added[0], 1)
         else:
             commands = b"".join((pack(("MULTI",)), *added, pack(("EXEC",))))
-            *queued, done = await self._wire.exchange(commands, len(added) + 2)
-            refused = next((each for each in queued if isinstance(each, ReplyError)), None)
+            *queued, done = await self._connection.exchange(commands, len(added) + 2)
+            refused = next((reply for reply in queued if isinstance(reply, ReplyError)), None)
             replies = done if isinstance(done, list) else [refused or done] * len(packets)
         return [self._outcome(reply) for reply in replies]
 
     def _outcome(self, reply: Any) -> Exception | None:
         try:
-            self._wire.checked(reply)
+            self._connection.check(reply)
         except Exception as error:
             return error
         return None
 
     async def close(self) -> None:
-        self._wire.close()
+        self._connection.close()
 
 
 class RedisDeadLetters:
     """See `contracts.DeadLetters`. Ids and cursors are those of the stream."""
 
-    def __init__(self, endpoint: Endpoint, keys: Keys) -> None:
+    def __init__(self, endpoint: Endpoint, keys: StreamKeys) -> None:
         self._keys = keys
-        self._wire = BrokerWire(endpoint)
+        self._connection = RedisBrokerConnection(endpoint)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         start = f"({cursor}" if cursor else "-"
-        entries = await self._wire.ask("XRANGE", self._keys.dead, start, "+", "COUNT", limit + 1)
+        entries = await self._connection.call("XRANGE", self._keys.dead, start, "+", "COUNT", limit + 1)
         page = [
             DeadLetter(
                 id=id.decode(),
@@ -150,12 +151,12 @@ class RedisDeadLetters:
     async def remove(self, ids: Sequence[str]) -> int:
         if not ids:
             return 0
-        removed: int = await self._wire.ask("XDEL", self._keys.dead, *ids)
+        removed: int = await self._connection.call("XDEL", self._keys.dead, *ids)
         return removed
 
     async def count(self) -> int:
-        length: int = await self._wire.ask("XLEN", self._keys.dead)
+        length: int = await self._connection.call("XLEN", self._keys.dead)
         return length
 
     async def close(self) -> None:
-        self._wire.close()
+        self._connection.close()

@@ -1,37 +1,37 @@
--- What a consumer of a stream says about its deliveries, each on the condition that it is still that consumer's.
+-- Settle or extend deliveries of a stream, each on the condition that it is still pending under the consumer's name.
 --
 -- KEYS  1 the stream   2 the delayed messages of the group (a ZSET by due time)   3 its dead letters (a stream)
--- ARGV  1 the group    2 the consumer    3 what to do    4 its argument    5… the ids of the entries
+-- ARGV  1 the group    2 the consumer    3 the verb    4 its argument    5… the ids of the entries
 --
 --   ack               done with it
 --   nack   delay      deliver it again after so many milliseconds
 --   dead   headers    move it to the dead letters, with these headers
 --   extend idle       set the time that it has been idle, in milliseconds
---   leave             forget the consumer, if it holds nothing
+--   leave             delete the consumer from the group, if nothing is pending under its name
 --
--- Answers 1 or 0 for each id. A message is added to its new place before it leaves the old one, and an error ends the
--- script: whatever is half-way is in both places, never in none.
+-- Returns 1 or 0 for each id. A message is added to its new place before it is acked in the old one, and an error ends
+-- the script: a message that is half moved is in both places, never in none.
 
 local stream, delayed, dead = KEYS[1], KEYS[2], KEYS[3]
-local group, consumer, what, argument = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local group, consumer, verb, argument = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The fields of an entry with some of them set; those that are not there yet come last.
-local function with(fields, changes)
-  local made = {}
+-- The fields of an entry with some of them changed; new ones come last.
+local function with_fields(fields, changes)
+  local result = {}
   for n = 1, #fields, 2 do
     local name = fields[n]
-    made[n], made[n + 1] = name, changes[name] or fields[n + 1]
+    result[n], result[n + 1] = name, changes[name] or fields[n + 1]
     changes[name] = nil
   end
   for name, value in pairs(changes) do
-    made[#made + 1], made[#made + 2] = name, value
+    result[#result + 1], result[#result + 2] = name, value
   end
-  return made
+  return result
 end
 
 local function value_of(fields, name)
@@ -40,36 +40,36 @@ local function value_of(fields, name)
   end
 end
 
--- Attempts are those counted before the entry was added, and those counted by its group since.
-local function again(id, fields, deliveries)
+-- Attempts are those counted before the entry was added, plus those that its group has counted since.
+local function redeliver(id, fields, deliveries)
   local attempts = (tonumber(value_of(fields, 'attempts') or '0') or 0) + deliveries
-  local made = with(fields, { group = group, attempts = string.format('%d', attempts) })
+  local copy = with_fields(fields, { group = group, attempts = string.format('%d', attempts) })
   if tonumber(argument) > 0 then
-    redis.call('ZADD', delayed, now() + argument, cmsgpack.pack({ id, made }))
+    redis.call('ZADD', delayed, now() + argument, cmsgpack.pack({ id, copy }))
   else
-    redis.call('XADD', stream, '*', unpack(made))
+    redis.call('XADD', stream, '*', unpack(copy))
   end
 end
 
 local function settle(id)
   local pending = redis.call('XPENDING', stream, group, id, id, 1, consumer)
   if #pending == 0 then return 0 end
-  if what == 'extend' then
+  if verb == 'extend' then
     redis.call('XCLAIM', stream, group, consumer, 0, id, 'IDLE', argument, 'JUSTID')
     return 1
   end
-  if what ~= 'ack' then
+  if verb ~= 'ack' then
     local entry = redis.call('XRANGE', stream, id, id)[1]
-    if entry and what == 'nack' then
-      again(id, entry[2], pending[1][4])
+    if entry and verb == 'nack' then
+      redeliver(id, entry[2], pending[1][4])
     elseif entry then
-      redis.call('XADD', dead, '*', unpack(with(entry[2], { headers = argument })))
+      redis.call('XADD', dead, '*', unpack(with_fields(entry[2], { headers = argument })))
     end
   end
   return redis.call('XACK', stream, group, id)
 end
 
-if what == 'leave' then
+if verb == 'leave' then
   if #redis.call('XPENDING', stream, group, '-', '+', 1, consumer) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
   end

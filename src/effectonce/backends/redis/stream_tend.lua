@@ -1,12 +1,12 @@
--- What keeps a stream going, done by whichever consumer is there, a few times in each ack window: delayed messages
--- that are due go back to the stream, what dead consumers left is taken over, and what every group is done with goes.
+-- Maintain a stream. Every consumer runs this a few times in each ack window: it moves delayed messages that are due
+-- back to the stream, takes over deliveries of dead consumers, and trims entries that every group has settled.
 --
 -- KEYS  1 the stream   2 the delayed messages of the group
 -- ARGV  1 the group    2 the consumer    3 the ack window in ms    4 the most entries to take over
---       5 where the last look at the pending ones ended    6 the most delayed messages to move
---       7 consumers that have been silent for so many ms and hold nothing are forgotten; 0: not this time
+--       5 the cursor of XAUTOCLAIM    6 the most delayed messages to move
+--       7 consumers that have been silent for so many ms and hold nothing are deleted; 0: none
 --
--- Answers {ms until the next delayed message is due, or -1; where this look ended; the entries taken over, each as
+-- Returns {ms until the next delayed message is due, or -1; the next cursor; the entries taken over, each as
 -- {id, fields, how often delivered}}.
 
 local stream, delayed = KEYS[1], KEYS[2]
@@ -15,8 +15,8 @@ local group, consumer, window, limit, cursor, most = ARGV[1], ARGV[2], ARGV[3], 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Delayed messages that are due. Added before they are removed: see stream_settle.lua. A server that is out of memory
--- refuses to add, and they wait: consumers have to go on, since what they are done with makes room.
+-- Delayed messages that are due, added before they are removed: see stream_settle.lua. A server that is out of memory
+-- refuses XADD, and they wait; the script continues, since what consumers settle makes room.
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
   local added = redis.pcall('XADD', stream, '*', unpack(cmsgpack.unpack(member)[2]))
   if type(added) == 'table' and added.err then break end
@@ -25,7 +25,7 @@ end
 local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 local due = first[2] and math.max(first[2] - now, 0) or -1
 
--- What nobody has settled for a whole window. An entry that was deleted by hand is no longer anyone's.
+-- Deliveries that were idle for a whole window. An entry that was deleted by hand is skipped.
 local taken = {}
 if limit > 0 then
   local found = redis.call('XAUTOCLAIM', stream, group, consumer, window, cursor, 'COUNT', limit)
@@ -47,7 +47,7 @@ local function less(a, b)
   return a1 < b1
 end
 
--- The first id that some group has not settled: all before it may go. A group that never read keeps everything.
+-- The first id that some group has not settled: all before it is trimmed. A group that never read keeps everything.
 local keep
 for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   local info = {}
@@ -63,7 +63,7 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
 end
 if keep then redis.call('XTRIM', stream, 'MINID', keep) end
 
--- Each process has a name of its own, and one that was killed has not taken leave.
+-- Each consumer has a name of its own, and a killed one has not deleted its name.
 local silent = tonumber(ARGV[7])
 if silent > 0 then
   for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do

@@ -1,13 +1,13 @@
 """Azure Service Bus, through Microsoft's SDK: peek-lock, duplicate detection by MessageId, native dead letters.
 
-**Never run against the service itself**, nor against Microsoft's emulator, which there is only in a container. What
-was run: all but `declare` and `check`, by the SDK over AMQP, against a peer of ours that does what the service is
-documented to do (``tests/harness/servicebus.py``); `declare` and `check` against a stand-in for the SDK's
-administration client. So the SDK's side of the wire is real, and the service's is our reading of its documentation.
+**Never run against the service itself**, nor against Microsoft's emulator, which exists only as a container. Tests run
+all but `declare` and `check` with the SDK over AMQP, against a server of ours that does what the service is documented
+to do (``tests/harness/servicebus.py``); `declare` and `check` against a stand-in for the SDK's administration client.
+So the SDK's side of the wire is real, and the service's is our reading of its documentation.
 
-A delivery is ours while its lock lasts, which is the ack window; see `windowed`. There is no delay for a message that
-is given back: a copy of it is scheduled, and then it is completed, so that a crash in between doubles it and loses
-nothing. Nothing keeps its order but by sessions, which are in `servicebus_sessions`.
+A delivery is ours while its lock lasts, which is the ack window; see `visibility_timeout`. The service cannot delay a
+message that is given back: a copy of it is scheduled, and then it is completed, so that a crash in between doubles it
+and loses nothing. Only sessions keep an order; see `sessions`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from effectonce.backends.common.visibility_timeout import Hold, WindowedConsumer
+from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, Packet
 from effectonce.errors import BrokerUnavailable, InvalidOption
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
-from .client import Link, Namespace, Refused, parse
+from .client import ServiceBusLink, ServiceBusNamespace, ServiceBusRefusal, parse_namespace
 from .dead_letters import ServiceBusDeadLetters
-from .messages import GIVEN_UP, description_of, message_of, packet_of
-from .queues import Settings, check, declare
-from .sessions import SessionsConsumer
+from .messages import OWN_REASON, description_of, message_of, packet_of
+from .queues import QueueSettings, check_queue, declare_queue
+from .sessions import ServiceBusSessionsConsumer
 
-DAY: Final = 86400.0
-#: How long one receive keeps the receiver to itself, in seconds: settlements wait for that long.
-SLICE: Final = 0.2
+DAY_S: Final = 86400.0
+#: How long one receive keeps the receiver to itself: settlements wait for it.
+MAX_POLL_S: Final = 0.2
 
 
 class ServiceBusBackend:
@@ -47,12 +47,12 @@ class ServiceBusBackend:
     """
 
     def __init__(self, address: Address) -> None:
-        self._namespace = parse(address)
-        dedup: float | None = 600.0
-        self._settings = Settings(
+        self._namespace = parse_namespace(address)
+        default_dedup_window: float | None = 600.0
+        self._settings = QueueSettings(
             lock=address.seconds("ack_window", 60.0),
-            dedup=address.take("dedup_window", _dedup_window, dedup),
-            retention=address.seconds("retention", 14 * DAY),
+            dedup=address.take("dedup_window", _parse_dedup_window, default_dedup_window),
+            retention=address.seconds("retention", 14 * DAY_S),
             sessions=address.take("sessions", flag, False),
         )
         max_body = address.take("max_body", int, 240_000)
@@ -76,17 +76,17 @@ class ServiceBusBackend:
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
         if self._settings.sessions:
-            return SessionsConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
+            return ServiceBusSessionsConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
         return ServiceBusConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
 
     def dead_letters(self, queue: str, *, group: str) -> ServiceBusDeadLetters:
         return ServiceBusDeadLetters(self._namespace, require_name(queue))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        await declare(self._namespace, require_name(queue), self._settings)
+        await declare_queue(self._namespace, require_name(queue), self._settings)
 
     async def check(self, queue: str, *, group: str) -> None:
-        await check(self._namespace, require_name(queue), self._settings)
+        await check_queue(self._namespace, require_name(queue), self._settings)
 
     async def close(self) -> None:
         return None
@@ -95,58 +95,62 @@ class ServiceBusBackend:
         return str(self._namespace)
 
 
-def _dedup_window(text: str) -> float | None:
+def _parse_dedup_window(text: str) -> float | None:
     return None if text == "none" else micros(text, "dedup_window") / 1e6
 
 
 class ServiceBusPublisher:
-    """See `contracts.Publisher`. What is sent together arrives together, or not at all."""
+    """See `contracts.Publisher`. Messages of one batch of the SDK arrive together, or not at all."""
 
-    def __init__(self, namespace: Namespace, sessions: bool) -> None:
+    def __init__(self, namespace: ServiceBusNamespace, sessions: bool) -> None:
         self._namespace = namespace
         self._sessions = sessions
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ServiceBusLink] = {}
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         link = self._links.get(queue)
         if link is None:
             name = require_name(queue)
-            link = self._links[queue] = Link(self._namespace, queue, lambda client: client.get_queue_sender(name))
-        answers: list[Exception | None] = [None] * len(packets)
+            link = self._links[queue] = ServiceBusLink(
+                self._namespace, queue, lambda client: client.get_queue_sender(name)
+            )
+        outcomes: list[Exception | None] = [None] * len(packets)
         batch: Any = None
         session: str | None = None
-        waiting: list[int] = []
-        for at, packet in enumerate(packets):
+        batched: list[int] = []  # the indexes of the packets in the batch
+        for index, packet in enumerate(packets):
             message = message_of(packet, sessions=self._sessions)
-            if waiting and message.session_id != session:  # a batch goes to one session
-                await self._send(link, batch, waiting, answers)
-                batch, waiting = None, []
+            if batched and message.session_id != session:  # a batch goes to one session
+                await self._send(link, batch, batched, outcomes)
+                batch, batched = None, []
             session = message.session_id
             for _ in range(2):
                 batch = batch or await link.use(lambda sender: sender.create_message_batch())
                 try:
                     batch.add_message(message)
-                    waiting.append(at)
+                    batched.append(index)
                     break
-                except ValueError as error:  # there is no room for it
-                    if not waiting:
-                        answers[at] = Refused(f"the message is over what a queue of {self._namespace} takes: {error}")
+                except ValueError as error:  # the batch has no room for it
+                    if not batched:
+                        outcomes[index] = ServiceBusRefusal(
+                            f"the message is over what a queue of {self._namespace} takes: {error}"
+                        )
                         break
-                    await self._send(link, batch, waiting, answers)
-                    batch, waiting = None, []
-        if waiting:
-            await self._send(link, batch, waiting, answers)
-        if answers and all(isinstance(answer, BrokerUnavailable) for answer in answers):
-            raise next(filter(None, answers))
-        return answers
+                    await self._send(link, batch, batched, outcomes)
+                    batch, batched = None, []
+        if batched:
+            await self._send(link, batch, batched, outcomes)
+        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+            raise next(filter(None, outcomes))
+        return outcomes
 
     @staticmethod
-    async def _send(link: Link, batch: Any, waiting: Sequence[int], answers: list[Exception | None]) -> None:
+    async def _send(link: ServiceBusLink, batch: Any, batched: Sequence[int], outcomes: list[Exception | None]) -> None:
         try:
             await link.use(lambda sender: sender.send_messages(batch))
-        except (BrokerUnavailable, Refused) as error:
-            for at in waiting:
-                answers[at] = error
+        except (BrokerUnavailable, ServiceBusRefusal) as error:
+            for index in batched:
+                outcomes[index] = error
 
     async def close(self) -> None:
         links, self._links = self._links, {}
@@ -154,101 +158,122 @@ class ServiceBusPublisher:
             await link.close()
 
 
-class ServiceBusConsumer(WindowedConsumer):
-    """See `contracts.Consumer`. A group is only for people here: all consumers of a queue share it."""
+class ServiceBusConsumer(PollingConsumer[HeldDelivery]):
+    """See `contracts.Consumer`. All consumers of a queue share it, whatever their group. A delivery's key is the SDK's
+    message."""
 
-    def __init__(self, namespace: Namespace, queue: str, prefetch: int, window: float) -> None:
-        super().__init__(prefetch, window, SLICE)
+    def __init__(self, namespace: ServiceBusNamespace, queue: str, prefetch: int, window: float) -> None:
+        super().__init__(prefetch, window, MAX_POLL_S)
         self._queue = queue
-        self._link = Link(namespace, queue, lambda client: client.get_queue_receiver(queue), self._forget)
-        self._copies = Link(namespace, queue, lambda client: client.get_queue_sender(queue))
+        self._link = ServiceBusLink(
+            namespace, queue, lambda client: client.get_queue_receiver(queue), self._forget_deliveries
+        )
+        self._copies = ServiceBusLink(namespace, queue, lambda client: client.get_queue_sender(queue))
 
-    async def _ask(self, limit: int, wait: float) -> Sequence[Delivery]:
-        began = time.monotonic()
+    async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
+        started_at = time.monotonic()
 
         async def receive(receiver: Any) -> Any:
             return await receiver.receive_messages(limit, max_wait_time=max(wait, 0.01))
 
-        found = []
+        deliveries = []
         for message in await self._link.use(receive):
             packet, attempt = packet_of(message)
-            # By the service's clock as ours has it, or by ours alone: whichever ends first.
+            # The lock ends at a time of the service's clock, or one window after we asked: the earlier one counts.
             left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
-            hold = Hold(message, began, min(began + self._window, time.monotonic() + left))
-            found.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=hold))
-        return found
+            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))
+            deliveries.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=held))
+        return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return [await self._settle(each, lambda end, message: end.complete_message(message)) for each in deliveries]
+        return [await self._settle(delivery, _complete) for delivery in deliveries]
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         if delay <= 0:
-            return [await self._settle(each, lambda end, message: end.abandon_message(message)) for each in deliveries]
+            return [await self._settle(delivery, _abandon) for delivery in deliveries]
         return [await self._postpone(delivery, delay) for delivery in deliveries]
 
     async def _postpone(self, delivery: Delivery, delay: float) -> bool:
-        if not self._owns(delivery.handle):
+        if not self._unsettled.owns(delivery.handle):
             return False
-        copy = message_of(delivery.packet, before=delivery.attempt)
+        copy = message_of(delivery.packet, attempts=delivery.attempt)
         due = datetime.now(UTC) + timedelta(seconds=delay)
         await self._copies.use(lambda sender: sender.schedule_messages(copy, due))
         return all(await self.ack([delivery]))
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        """By the queue's lock duration, however many seconds are asked for."""
+        """See `contracts.Consumer`. Renews locks by the queue's lock duration, whatever ``seconds`` is."""
         answers = []
         for delivery in deliveries:
-            began = time.monotonic()
-            mine = await self._settle(delivery, lambda end, message: end.renew_message_lock(message), gone=False)
-            if mine:
-                delivery.handle.until = began + self._window
-            answers.append(mine)
+            started_at = time.monotonic()
+            is_ours = await self._settle(delivery, _renew, releases=False)
+            if is_ours:
+                delivery.handle.ends_at = started_at + self._window
+            answers.append(is_ours)
         return answers
 
     async def _settle(
-        self, delivery: Delivery, work: Callable[[Any, Any], Coroutine[Any, Any, Any]], *, gone: bool = True
+        self, delivery: Delivery, work: Callable[[Any, Any], Coroutine[Any, Any, Any]], *, releases: bool = True
     ) -> bool:
-        """Do ``work`` with a delivery, if it is still ours; ``gone``: then it is no longer."""
+        """Await ``work`` with the receiver and the message, if this consumer still owns the delivery.
+
+        ``releases``: it is settled by that. Returns whether it was owned.
+        """
         from azure.servicebus import exceptions as sdk
 
-        hold: Hold = delivery.handle
+        held: HeldDelivery = delivery.handle
 
         async def settle(receiver: Any) -> bool:
-            if not self._owns(hold):  # while we waited for our turn
+            if not self._unsettled.owns(held):  # it ended while another call used the receiver
                 return False
             try:
-                await work(receiver, hold.token)
+                await work(receiver, held.key)
             except (sdk.MessageLockLostError, sdk.MessageNotFoundError, sdk.MessageAlreadySettled):
-                self._drop(hold)
+                self._unsettled.release(held)
                 return False
             return True
 
-        if not self._owns(hold):
+        if not self._unsettled.owns(held):
             return False
-        done = await self._link.use(settle)
-        if gone:
-            self._drop(hold)
-        return done
+        settled = await self._link.use(settle)
+        if releases:
+            self._unsettled.release(held)
+        return settled
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        why = description_of(headers)
+        description = description_of(headers)
         return await self._settle(
-            delivery, lambda end, message: end.dead_letter_message(message, reason=GIVEN_UP, error_description=why)
+            delivery,
+            lambda receiver, message: receiver.dead_letter_message(
+                message, reason=OWN_REASON, error_description=description
+            ),
         )
 
     async def flush(self) -> None:
         return None
 
     async def close(self) -> None:
-        """What cannot be given back comes when its lock ends."""
-        held = await self._stop()
+        """Abandon unsettled messages; where that fails, they come when their locks end."""
+        unsettled = await self._stop_polling()
 
         async def give_back(receiver: Any) -> None:
-            for hold in held:
-                await receiver.abandon_message(hold.token)
+            for held in unsettled:
+                await receiver.abandon_message(held.key)
 
-        if held:
+        if unsettled:
             with suppress(BrokerUnavailable):
                 await self._link.use(give_back)
         await self._link.close()
         await self._copies.close()
+
+
+async def _complete(receiver: Any, message: Any) -> None:
+    await receiver.complete_message(message)
+
+
+async def _abandon(receiver: Any, message: Any) -> None:
+    await receiver.abandon_message(message)
+
+
+async def _renew(receiver: Any, message: Any) -> None:
+    await receiver.renew_message_lock(message)

@@ -1,4 +1,4 @@
-"""Azure Service Bus: a namespace by address, the SDK's clients, and their errors as ours."""
+"""Azure Service Bus: a namespace by address, the SDK's clients, and their errors translated to ours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
 from effectonce.values.urls import Address, flag
 
 T = TypeVar("T")
 
 
-class Namespace(Struct, frozen=True, kw_only=True):
-    """A namespace and how to reach it."""
+class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
+    """A namespace, its login and its timeout."""
 
     shown: str
     host: str
@@ -35,7 +36,7 @@ class Namespace(Struct, frozen=True, kw_only=True):
         """The SDK's client for messages; nothing is opened."""
         from azure.servicebus.aio import ServiceBusClient
 
-        # No retries of its own: it would make them on a new link, where old deliveries mean nothing.
+        # Without retries: the SDK would make them on a new link, where old deliveries mean nothing.
         if self.emulator:
             return ServiceBusClient.from_connection_string(
                 f"Endpoint=sb://{self.host};SharedAccessKeyName={self.user};SharedAccessKey={self.key};"
@@ -60,7 +61,7 @@ class Namespace(Struct, frozen=True, kw_only=True):
         return DefaultAzureCredential()
 
 
-def parse(address: Address) -> Namespace:
+def parse_namespace(address: Address) -> ServiceBusNamespace:
     """The namespace of ``servicebus://KeyName:Key@name.servicebus.windows.net``."""
     if find_spec("azure") is None or find_spec("azure.servicebus") is None:
         raise MissingDriver(
@@ -76,7 +77,7 @@ def parse(address: Address) -> Namespace:
             f"{address} names no key; write servicebus://KeyName:Key@host with the key percent-encoded, or use the "
             "machine's identity: pip install azure-identity"
         )
-    return Namespace(
+    return ServiceBusNamespace(
         shown=str(address),
         host=address.netloc if emulator else address.host,
         user=address.user,
@@ -86,12 +87,12 @@ def parse(address: Address) -> Namespace:
     )
 
 
-class Refused(ConfigurationError):
+class ServiceBusRefusal(ConfigurationError):
     """Service Bus does not take the message as it is."""
 
 
-def translate(error: BaseException, namespace: Namespace, queue: str = "") -> Exception:
-    """One of our errors for one of the SDK's; others (a bug of ours) as they are."""
+def translate(error: BaseException, namespace: ServiceBusNamespace, queue: str = "") -> Exception:
+    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
     from azure.servicebus import exceptions as sdk
 
@@ -107,47 +108,67 @@ def translate(error: BaseException, namespace: Namespace, queue: str = "") -> Ex
     if isinstance(error, sdk.MessagingEntityDisabledError):
         return ConfigurationError(f"queue {queue} at {namespace} is disabled; enable it")
     if isinstance(error, sdk.MessageSizeExceededError):
-        return Refused(f"the message is over what {namespace} takes ({text}); send less, or use a larger tier")
+        return ServiceBusRefusal(
+            f"the message is over what {namespace} takes ({text}); send less, or use a larger tier"
+        )
     if isinstance(error, AzureError | OSError | TimeoutError):
         return BrokerUnavailable(f"{namespace} does not answer ({type(error).__name__}: {text})")
     return error if isinstance(error, Exception) else BrokerUnavailable(f"{namespace}: {text}")
 
 
-class Link:
+class _OpenLink:
+    """One open sender or receiver, and the client that it belongs to."""
+
+    def __init__(self, namespace: ServiceBusNamespace, client: Any, handler: Any) -> None:
+        self.lost: Exception | None = None
+        self.handler = handler
+        self._namespace = namespace
+        self._client = client
+
+    async def close(self) -> None:
+        for closable in (self.handler, self._client):
+            await close_quietly(closable, self._namespace)
+
+
+class ServiceBusLink:
     """One sender or receiver of the SDK, opened when first used, and anew after an error.
 
-    The SDK's are not made for several tasks at once: they take turns here. ``lost`` is told when one is given up, since
-    what it had received cannot be settled by its successor (F56).
+    The SDK's senders and receivers are not made for several tasks at once: calls take turns here. ``on_lost`` is called
+    when a link is dropped, since its successor cannot settle what it had received (F56: an ack on another link).
     """
 
     def __init__(
         self,
-        namespace: Namespace,
+        namespace: ServiceBusNamespace,
         queue: str,
-        make: Callable[[Any], Any],
-        lost: Callable[[], None] = lambda: None,
+        make_handler: Callable[[Any], Any],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._namespace = namespace
         self._queue = queue
-        self._make = make
-        self._lost = lost
-        self._client: Any = None
-        self._end: Any = None
+        self._make_handler = make_handler
+        self._on_lost = on_lost
+        self._connection = ReconnectingConnection(self._open)
         self._turn = asyncio.Lock()
 
+    async def _open(self) -> _OpenLink:
+        client = self._namespace.client()
+        try:
+            return _OpenLink(self._namespace, client, await self._make_handler(client).__aenter__())
+        except BaseException:
+            await close_quietly(client, self._namespace)
+            raise
+
     async def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` makes of the sender or receiver."""
+        """Await ``work`` with the sender or receiver, and return its result. After any error the link is dropped."""
         async with self._turn:
             try:
                 async with asyncio.timeout(self._namespace.timeout):
-                    if self._end is None:
-                        self._client = self._namespace.client()
-                        self._end = await self._make(self._client).__aenter__()
-                    return await work(self._end)
+                    return await work((await self._connection.get()).handler)
             except Exception as error:
                 await self._drop()
                 raise translate(error, self._namespace, self._queue) from error
-            except BaseException:  # cancelled: nobody knows what it was doing
+            except BaseException:  # cancelled: the link may be in the middle of an exchange
                 await self._drop()
                 raise
 
@@ -156,9 +177,12 @@ class Link:
             await self._drop()
 
     async def _drop(self) -> None:
-        end, client, self._end, self._client = self._end, self._client, None, None
-        self._lost()
-        for each in filter(None, (end, client)):
-            with suppress(Exception):
-                async with asyncio.timeout(self._namespace.timeout):
-                    await each.close()
+        self._on_lost()
+        await self._connection.close()
+
+
+async def close_quietly(closable: Any, namespace: ServiceBusNamespace) -> None:
+    """Close a client, sender or receiver of the SDK. Errors do not matter any more: it is given up."""
+    with suppress(Exception):
+        async with asyncio.timeout(namespace.timeout):
+            await closable.close()

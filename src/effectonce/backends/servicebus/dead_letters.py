@@ -1,4 +1,4 @@
-"""The dead letters of a queue on Azure Service Bus: its own sub-queue."""
+"""The dead letters of a queue on Azure Service Bus: the queue's own sub-queue."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from typing import Any, Final
 
 from effectonce.contracts import DeadLetter
 
-from .client import Link, Namespace
+from .client import ServiceBusLink, ServiceBusNamespace
 from .messages import packet_of
 
-#: How many are looked at together.
-PAGE: Final = 100
-#: How long to wait for one that must be there, in seconds.
-PATIENCE: Final = 0.5
+#: The most dead letters that are peeked or received in one call.
+MAX_BATCH: Final = 100
+#: How long one receive waits for dead letters that must be there.
+RECEIVE_TIMEOUT_S: Final = 0.5
 
 
 class ServiceBusDeadLetters:
-    """See `contracts.DeadLetters`. Looking is the service's peek; to remove some is to receive all before them."""
+    """See `contracts.DeadLetters`. Browsing peeks, and hides nothing; removing receives all dead letters before the
+    chosen ones, and abandons those."""
 
-    def __init__(self, namespace: Namespace, queue: str) -> None:
+    def __init__(self, namespace: ServiceBusNamespace, queue: str) -> None:
         self._queue = queue
-        self._link = Link(namespace, queue, self._receiver)
+        self._link = ServiceBusLink(namespace, queue, self._make_receiver)
 
-    def _receiver(self, client: Any) -> Any:
+    def _make_receiver(self, client: Any) -> Any:
         from azure.servicebus import ServiceBusSubQueue
 
         return client.get_queue_receiver(self._queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        found: list[Any] = []
+        messages: list[Any] = []
         after = int(cursor or 0)
-        while len(found) <= limit and (more := await self._peek(min(limit + 1 - len(found), PAGE), after + 1)):
-            found += more
+        while len(messages) <= limit and (
+            more := await self._peek(min(limit + 1 - len(messages), MAX_BATCH), after + 1)
+        ):
+            messages += more
             after = more[-1].sequence_number
         page = [
             DeadLetter(id=str(message.sequence_number), packet=packet_of(message)[0], queue=self._queue)
-            for message in found[:limit]
+            for message in messages[:limit]
         ]
-        return page, page[-1].id if len(found) > limit else None
+        return page, page[-1].id if len(messages) > limit else None
 
     async def _peek(self, limit: int, start: int) -> list[Any]:
         async def peek(receiver: Any) -> Any:
             return await receiver.peek_messages(max_message_count=limit, sequence_number=start)
 
-        found: list[Any] = await self._link.use(peek)
-        return found
+        messages: list[Any] = await self._link.use(peek)
+        return messages
 
     async def remove(self, ids: Sequence[str]) -> int:
         wanted = set(ids)
@@ -54,31 +57,31 @@ class ServiceBusDeadLetters:
         async def remove(receiver: Any) -> int:
             from azure.servicebus import exceptions as sdk
 
-            gone = 0
+            removed = 0
             others: list[Any] = []
-            while gone < len(wanted):
-                found = await receiver.receive_messages(PAGE, max_wait_time=PATIENCE)
-                if not found:
+            while removed < len(wanted):
+                batch = await receiver.receive_messages(MAX_BATCH, max_wait_time=RECEIVE_TIMEOUT_S)
+                if not batch:
                     break
-                for message in found:
+                for message in batch:
                     if str(message.sequence_number) in wanted:
                         await receiver.complete_message(message)
-                        gone += 1
+                        removed += 1
                     else:
                         others.append(message)
             for message in others:
                 with suppress(sdk.MessageLockLostError, sdk.MessageNotFoundError):
                     await receiver.abandon_message(message)
-            return gone
+            return removed
 
         return await self._link.use(remove) if wanted else 0
 
     async def count(self) -> int:
-        many, after = 0, 0
-        while more := await self._peek(PAGE, after + 1):
-            many += len(more)
+        total, after = 0, 0
+        while more := await self._peek(MAX_BATCH, after + 1):
+            total += len(more)
             after = more[-1].sequence_number
-        return many
+        return total
 
     async def close(self) -> None:
         await self._link.close()

@@ -1,7 +1,7 @@
 """A packet as a message of Azure Service Bus, and as a dead letter there.
 
-Headers are application properties. The id is the MessageId, by which the queue detects duplicates; where it must not be
-recognised (a delayed copy, a dead letter that is sent again) the MessageId is another, and the id a property.
+Headers are application properties. The id is the MessageId, by which the queue detects duplicates. A delayed copy and a
+redriven dead letter must not be taken for duplicates: they have another MessageId, and the id is a property.
 """
 
 from __future__ import annotations
@@ -13,100 +13,118 @@ from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
-from effectonce.babelqueue import headers as bindings
-from effectonce.backends.common.broker_errors import sent_again
+from effectonce.backends.common.redriven import is_redriven
 from effectonce.contracts import Packet
 
-#: Properties of ours that no packet shows. ``ATTEMPTS``: deliveries before the last delay.
+#: Properties of ours that packets do not show. ``ATTEMPTS``: deliveries before the last delay.
 ID: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 ATTEMPTS: Final = "eo-deliveries"
-_OWN: Final = (ID, ORDERING_KEY, ATTEMPTS)
+_OWN_PROPERTIES: Final = (ID, ORDERING_KEY, ATTEMPTS)
+#: Fields of a message beside its properties, which a packet keeps in `Packet.fields`.
+_FIELDS: Final = ("subject", "correlation_id", "content_type")
 
-#: What the service itself writes on a dead letter.
+#: Properties that the service itself writes on a dead letter.
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
-#: How long the latter may be, in characters; and the sign that it holds our headers.
-LONGEST: Final = 4000
-GIVEN_UP: Final = "effectonce"
+#: The longest description that the service takes.
+MAX_DESCRIPTION_CHARS: Final = 4000
+#: The reason of a dead letter whose description holds our headers.
+OWN_REASON: Final = "effectonce"
 
-_LONGEST_ID: Final = 128
-#: How many sessions those share that have no ordering key.
-SPREAD: Final = 8
+MAX_ID_CHARS: Final = 128
+#: The SDK writes numbers of 32 bits only.
+MAX_INT: Final = (1 << 31) - 1
+#: How many sessions the messages without an ordering key are spread over.
+UNORDERED_SESSIONS: Final = 8
 
 
-def message_of(packet: Packet, *, sessions: bool = False, before: int = 0) -> Any:
-    """The SDK's message for ``packet``; ``before``: how often it was delivered before this copy of it was made."""
+def message_of(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> Any:
+    """The SDK's message that carries ``packet``. ``attempts``: how often it was delivered before this copy was made."""
     from azure.servicebus import ServiceBusMessage
 
-    fields: dict[str, Any] = {}
-    properties: dict[str | bytes, Any] = dict(packet.headers.items())
-    if bindings.is_babelqueue(packet.headers):
-        fields = {"subject": packet.headers[bindings.JOB], "content_type": bindings.JSON}
-        fields["correlation_id"] = packet.headers.get(bindings.TRACE)
-        # The time of its creation is a number too, but the SDK writes none of more than 32 bits.
-        if packet.headers[bindings.VERSION].isdecimal():
-            properties[bindings.VERSION] = int(packet.headers[bindings.VERSION])
-    known_as = packet.id if packet.id and not before and not sent_again(packet.headers) else ""
-    fields["message_id"] = _plain(known_as) if known_as else os.urandom(16).hex()
+    packet = packet.for_broker("servicebus")
+    fields: dict[str, Any] = {name: packet.fields[name] for name in _FIELDS if name in packet.fields}
+    properties: dict[str | bytes, Any] = {
+        name: int(value) if name in packet.numbers and value.lstrip("-").isdecimal() else value
+        for name, value in packet.headers.items()
+    }
+    deduplicated = packet.id and not attempts and not is_redriven(packet.headers)
+    fields["message_id"] = _fit_id(packet.id) if deduplicated else os.urandom(16).hex()
     if fields["message_id"] != packet.id:
         properties[ID] = packet.id
     if packet.ordering_key is not None:
         properties[ORDERING_KEY] = packet.ordering_key
-    if before:
-        properties[ATTEMPTS] = before
+    if attempts:
+        properties[ATTEMPTS] = attempts
     if sessions:
-        key = packet.ordering_key
-        other = crc32((packet.id or fields["message_id"]).encode()) % SPREAD
-        fields["session_id"] = f"eo-{other}" if key is None else _plain(key)
+        fields["session_id"] = _session_id(packet.ordering_key, packet.id or fields["message_id"])
     return ServiceBusMessage(packet.body, application_properties=properties, **fields)
 
 
+def _session_id(ordering_key: str | None, id: str) -> str:
+    return f"eo-{crc32(id.encode()) % UNORDERED_SESSIONS}" if ordering_key is None else _fit_id(ordering_key)
+
+
 def packet_of(message: Any) -> tuple[Packet, int]:
-    """The packet of a received message, which may be another sender's, and how often it was delivered, this time
+    """The packet in a received message, which another sender may have sent, and how often it was delivered, this time
     included."""
     headers: dict[str, str] = {}
+    numbers: set[str] = set()
     own: dict[str, Any] = {}
     for raw, value in (message.application_properties or {}).items():
         name = raw.decode() if isinstance(raw, bytes) else raw
-        if name in _OWN or name in (REASON, DESCRIPTION):
+        if name in _OWN_PROPERTIES or name in (REASON, DESCRIPTION):
             own[name] = value.decode() if isinstance(value, bytes) else value
-        elif (text := bindings.header_text(value)) is not None:
+        elif (text := property_text(value)) is not None:
             headers[name] = text
-    if bindings.VERSION in headers:  # others' messages have these in fields of their own only
-        for name, value in ((bindings.JOB, message.subject), (bindings.TRACE, message.correlation_id)):
-            if value is not None:
-                headers.setdefault(name, str(value))
+            if type(value) is int and -MAX_INT <= value <= MAX_INT:
+                numbers.add(name)
     if own.get(REASON) is not None:
-        headers |= _why(own[REASON], own.get(DESCRIPTION) or "")
-    id = own.get(ID, message.message_id or "")
-    packet = Packet(body=_body(message), headers=headers, id=str(id), ordering_key=own.get(ORDERING_KEY))
-    before = own.get(ATTEMPTS, 0)
-    return packet, (before if isinstance(before, int) else 0) + (message.delivery_count or 0) + 1
+        headers |= _read_cause(own[REASON], own.get(DESCRIPTION) or "")
+    packet = Packet(
+        body=_read_body(message),
+        headers=headers,
+        id=str(own.get(ID, message.message_id or "")),
+        ordering_key=own.get(ORDERING_KEY),
+        numbers=frozenset(numbers),
+        fields={name: str(getattr(message, name)) for name in _FIELDS if getattr(message, name, None) is not None},
+    )
+    attempts = own.get(ATTEMPTS, 0)
+    return packet, (attempts if isinstance(attempts, int) else 0) + (message.delivery_count or 0) + 1
+
+
+def property_text(value: Any) -> str | None:
+    """A property's value as the value of a header; None: as if the property were absent."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def description_of(headers: Mapping[str, str]) -> str:
-    """``headers`` as a dead letter's description: where they are too long, the longest are cut."""
+    """``headers`` as the description of a dead letter. Where they are too long, the longest are cut."""
     cut = dict(headers)
-    while len(text := json.dumps(cut)) > LONGEST and any(cut.values()):
-        name = max(cut, key=lambda each: len(cut[each]))
+    while len(text := json.dumps(cut)) > MAX_DESCRIPTION_CHARS and any(cut.values()):
+        name = max(cut, key=lambda name: len(cut[name]))
         cut[name] = cut[name][: len(cut[name]) // 2]
     return text
 
 
-def _why(reason: str, description: str) -> dict[str, str]:
-    """The headers that `description_of` has written, or what the service itself says, as a worker would."""
-    if reason == GIVEN_UP:
+def _read_cause(reason: str, description: str) -> dict[str, str]:
+    """The headers that `description_of` has written; else the service's own reason, in a worker's header."""
+    if reason == OWN_REASON:
         try:
-            found = json.loads(description)
+            headers = json.loads(description)
         except ValueError:
-            found = None
-        if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
-            return found
+            headers = None
+        if isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values()):
+            return headers
     return {"eo-dead": json.dumps({"why": reason, "text": description})}
 
 
-def _body(message: Any) -> bytes:
+def _read_body(message: Any) -> bytes:
     from azure.servicebus.amqp import AmqpMessageBodyType
 
     if message.body_type == AmqpMessageBodyType.DATA:
@@ -114,5 +132,6 @@ def _body(message: Any) -> bytes:
     return str(message).encode()
 
 
-def _plain(text: str) -> str:
-    return text if len(text) <= _LONGEST_ID else hashlib.sha256(text.encode()).hexdigest()
+def _fit_id(text: str) -> str:
+    """``text`` as an id that the service takes: itself, or a hash of it."""
+    return text if len(text) <= MAX_ID_CHARS else hashlib.sha256(text.encode()).hexdigest()

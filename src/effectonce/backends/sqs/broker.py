@@ -1,10 +1,10 @@
 """Amazon SQS: standard queues, and FIFO queues with their own deduplication.
 
 A delivery is ours for its visibility timeout, which is the ack window. A standard queue answers "deleted" to a stale
-receipt, and deletes nothing; see `windowed`.
+receipt, and deletes nothing; see `visibility_timeout`.
 
-Dead letters are a standard queue of their own, ``{queue}-dead``: sent there, confirmed, then deleted. SQS keeps them,
-like everything, for 14 days at most: look at them before.
+Dead letters are a standard queue of their own, ``{queue}-dead``: a message is sent there, confirmed, and then deleted
+here. SQS keeps dead letters, like every message, for 14 days at most.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from effectonce.backends.common.visibility_timeout import Hold, WindowedConsumer
+from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
-from .client import CHUNK, LONGEST_POLL, Client, MissingQueue, Refused, parse
+from .client import MAX_BATCH_ENTRIES, MAX_POLL_S, MissingSQSQueue, SQSClient, SQSRefusal, parse_account
 from .dead_letters import SQSDeadLetters
-from .messages import SYSTEM, entry_of, packet_of, size_of
+from .messages import SYSTEM_ATTRIBUTES, entry_of, packet_of, size_of
 
-RETENTION: Final = 14 * 86400
-DEDUP_WINDOW: Final = 300.0
+RETENTION_S: Final = 14 * 86400
+DEDUP_WINDOW_S: Final = 300.0
 #: The longest that a message may be invisible, counted from when it was received.
-LONGEST_WINDOW: Final = 43200
+MAX_VISIBILITY_TIMEOUT_S: Final = 43200
 KIB: Final = 1024
-#: What headers, id and key may take of a message's size, when the longest body is reckoned.
-HEADERS: Final = 16 * KIB
+#: How much of a message's size is set aside for headers, id and key when the longest body is computed.
+HEADER_RESERVE_BYTES: Final = 16 * KIB
 
-_QUEUE: Final = re.compile(r"[A-Za-z0-9_-]{1,70}")
+_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,70}")
 
 
 class SQSBackend:
@@ -49,13 +49,13 @@ class SQSBackend:
     """
 
     def __init__(self, address: Address) -> None:
-        self._account = parse(address)
-        self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
+        self._account = parse_account(address)
+        self._clients: dict[asyncio.AbstractEventLoop, SQSClient] = {}
         self._fifo = address.take("fifo", flag, False)
         self._window = math.ceil(address.seconds("ack_window", 30.0))
         self._max_message = address.take("max_message", int, 256 * KIB)
         address.done()
-        if not 0 < self._window <= LONGEST_WINDOW:
+        if not 0 < self._window <= MAX_VISIBILITY_TIMEOUT_S:
             raise InvalidOption("ack_window of sqs:// is at most 12h")
         if not KIB <= self._max_message <= KIB * KIB:
             raise InvalidOption("max_message of sqs:// is between 1024 and 1048576")
@@ -66,29 +66,29 @@ class SQSBackend:
             ack_window=float(self._window),
             extends=True,
             counts_attempts=True,
-            redelivery_horizon=float(RETENTION),
-            dedup_window=DEDUP_WINDOW if self._fifo else None,
-            max_body=max(self._max_message - HEADERS, KIB // 2) * 3 // 4,  # in base64
+            redelivery_horizon=float(RETENTION_S),
+            dedup_window=DEDUP_WINDOW_S if self._fifo else None,
+            max_body=max(self._max_message - HEADER_RESERVE_BYTES, KIB // 2) * 3 // 4,  # in base64
         )
 
     def publisher(self) -> SQSPublisher:
-        return SQSPublisher(self._client(), self._name, self._max_message, self._fifo)
+        return SQSPublisher(self._client(), self._queue_name, self._max_message, self._fifo)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> SQSConsumer:
-        name, dead = self._name(queue), self._dead_name(queue)
+        name, dead = self._queue_name(queue), self._dead_letter_queue_name(queue)
         return SQSConsumer(self._client(), queue, name, dead, prefetch, self._window)
 
     def dead_letters(self, queue: str, *, group: str) -> SQSDeadLetters:
-        return SQSDeadLetters(self._client(), queue, self._dead_name(queue))
+        return SQSDeadLetters(self._client(), queue, self._dead_letter_queue_name(queue))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        kept = {"MessageRetentionPeriod": str(RETENTION)}
-        own = kept | ({"FifoQueue": "true"} if self._fifo else {})
-        await _create(self._client(), self._name(queue), own)
-        await _create(self._client(), self._dead_name(queue), kept)
+        attributes = {"MessageRetentionPeriod": str(RETENTION_S)}
+        fifo = {"FifoQueue": "true"} if self._fifo else {}
+        await _create_queue(self._client(), self._queue_name(queue), attributes | fifo)
+        await _create_queue(self._client(), self._dead_letter_queue_name(queue), attributes)
 
     async def check(self, queue: str, *, group: str) -> None:
-        name, dead = self._name(queue), self._dead_name(queue)
+        name, dead = self._queue_name(queue), self._dead_letter_queue_name(queue)
         reply = await self._client().call("get_queue_attributes", name, AttributeNames=["All"])
         await self._client().call("get_queue_attributes", dead, AttributeNames=["QueueArn"])
         attributes = reply.get("Attributes", {})
@@ -97,7 +97,7 @@ class SQSBackend:
         if target not in ("", dead):
             raise ConfigurationError(
                 f"SQS itself would move messages from {name} to {show(target)} after {policy.get('maxReceiveCount')} "
-                f"receives, where nobody reads why; remove the queue's redrive policy, or let it name {dead}"
+                f"receives, without the cause; remove the queue's redrive policy, or let it name {dead}"
             )
         largest = int(attributes.get("MaximumMessageSize", self._max_message))
         if largest < self._max_message:
@@ -111,95 +111,96 @@ class SQSBackend:
         if client is not None:
             await client.close()
 
-    def _client(self) -> Client:
-        """One for all on this event loop: opening it takes longer than a call."""
+    def _client(self) -> SQSClient:
+        """The one client of this event loop: opening it takes longer than a call."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients = {each: client for each, client in self._clients.items() if not each.is_closed()}
-            self._clients[loop] = Client(self._account)
+            self._clients = {open: client for open, client in self._clients.items() if not open.is_closed()}
+            self._clients[loop] = SQSClient(self._account)
         return self._clients[loop]
 
-    def _name(self, queue: str) -> str:
+    def _queue_name(self, queue: str) -> str:
         base = require_name(queue).removesuffix(".fifo")
         if base != queue and not self._fifo:
             raise InvalidOption(f"{queue} is the name of a FIFO queue: add fifo=yes to the URL, {self!r}")
-        if _QUEUE.fullmatch(base) is None:
-            raise InvalidOption(f"{queue!r} is no queue on SQS: up to 70 letters, digits and _ - are")
+        if _QUEUE_NAME.fullmatch(base) is None:
+            raise InvalidOption(f"{queue!r} cannot be a queue on SQS; use up to 70 letters, digits, _ and -")
         return f"{base}.fifo" if self._fifo else base
 
-    def _dead_name(self, queue: str) -> str:
-        return f"{self._name(queue).removesuffix('.fifo')}-dead"
+    def _dead_letter_queue_name(self, queue: str) -> str:
+        return f"{self._queue_name(queue).removesuffix('.fifo')}-dead"
 
     def __repr__(self) -> str:
         return str(self._account)
 
 
-async def _create(client: Client, name: str, attributes: Mapping[str, str]) -> None:
-    """Create it, or take it as it is."""
+async def _create_queue(client: SQSClient, name: str, attributes: Mapping[str, str]) -> None:
+    """Create the queue; where it exists, take it as it is."""
     try:
         await client.call("get_queue_attributes", name, AttributeNames=["QueueArn"])
-    except MissingQueue:
+    except MissingSQSQueue:
         try:
             await client.call("create_queue", QueueName=name, Attributes=attributes)
-        except Refused:  # another was quicker, with other attributes
+        except SQSRefusal:  # another process was faster, with other attributes
             await client.call("get_queue_attributes", name, AttributeNames=["QueueArn"])
 
 
 class SQSPublisher:
     """See `contracts.Publisher`."""
 
-    def __init__(self, client: Client, name: Callable[[str], str], max_message: int, fifo: bool) -> None:
+    def __init__(self, client: SQSClient, queue_name: Callable[[str], str], max_message: int, fifo: bool) -> None:
         self._client = client
-        self._name = name
+        self._queue_name = queue_name
         self._max_message = max_message
         self._fifo = fifo
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        name = self._name(queue)
+        name = self._queue_name(queue)
         entries = [entry_of(packet, fifo=self._fifo) for packet in packets]
         sizes = list(map(size_of, entries))
-        answers: list[Exception | None] = [self._too_large(size) for size in sizes]
+        outcomes: list[Exception | None] = [self._refuse_too_large(size) for size in sizes]
 
         async def send(chunk: Sequence[int]) -> None:
-            sent = await self._client.chunk("send_message_batch", name, [entries[at] for at in chunk])
-            for at, answer in zip(chunk, sent, strict=True):
-                answers[at] = answer
+            sent = await self._client.send_chunk("send_message_batch", name, [entries[index] for index in chunk])
+            for index, outcome in zip(chunk, sent, strict=True):
+                outcomes[index] = outcome
 
-        chunks = self._chunks(sizes)
+        chunks = self._split_into_chunks(sizes)
         if not self._fifo:
             await asyncio.gather(*map(send, chunks))
-        for chunk in chunks if self._fifo else ():  # in their order, and none behind one of its key that failed
-            failed = set()
-            for at in range(chunk[-1] + 1):
-                if answers[at] is not None:
-                    failed.add(entries[at]["MessageGroupId"])
-                elif at >= chunk[0] and entries[at]["MessageGroupId"] in failed:
-                    answers[at] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
-            if waiting := [at for at in chunk if answers[at] is None]:
-                await send(waiting)
-        if answers and all(isinstance(answer, BrokerUnavailable) for answer in answers):
-            raise next(filter(None, answers))
-        return answers
+        for chunk in chunks if self._fifo else ():  # in order, and no message behind a failed one of its group
+            failed_groups = set()
+            for index in range(chunk[-1] + 1):
+                group = entries[index]["MessageGroupId"]
+                if outcomes[index] is not None:
+                    failed_groups.add(group)
+                elif index >= chunk[0] and group in failed_groups:
+                    outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
+            if unsent := [index for index in chunk if outcomes[index] is None]:
+                await send(unsent)
+        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+            raise next(filter(None, outcomes))
+        return outcomes
 
-    def _too_large(self, size: int) -> Exception | None:
+    def _refuse_too_large(self, size: int) -> Exception | None:
         if size <= self._max_message:
             return None
-        return Refused(
+        return SQSRefusal(
             f"the message has {size} bytes with its headers, and {self._max_message} are the most; send less, or raise "
             "max_message in the URL and MaximumMessageSize of the queue"
         )
 
-    def _chunks(self, sizes: Sequence[int]) -> list[list[int]]:
-        """What goes out together: ten messages, together no larger than one may be."""
+    def _split_into_chunks(self, sizes: Sequence[int]) -> list[list[int]]:
+        """The messages, by index, that are sent in one call each: at most ten, together no larger than one may be."""
         chunks: list[list[int]] = []
         room = 0
-        for at, size in enumerate(sizes):
+        for index, size in enumerate(sizes):
             if size > self._max_message:
                 continue
-            if size > room or len(chunks[-1]) == CHUNK:
+            if size > room or len(chunks[-1]) == MAX_BATCH_ENTRIES:
                 chunks.append([])
                 room = self._max_message
-            chunks[-1].append(at)
+            chunks[-1].append(index)
             room -= size
         return chunks
 
@@ -207,26 +208,34 @@ class SQSPublisher:
         return None
 
 
-class SQSConsumer(WindowedConsumer):
-    """See `contracts.Consumer`. A group is only for people here: all consumers of a queue share it."""
+class SQSDelivery(HeldDelivery):
+    """The key is the receipt handle."""
 
-    def __init__(self, client: Client, queue: str, name: str, dead: str, prefetch: int, window: int) -> None:
-        super().__init__(prefetch, window, LONGEST_POLL)
+    received_at: float  # on the monotonic clock, before the call that brought it
+
+
+class SQSConsumer(PollingConsumer[SQSDelivery]):
+    """See `contracts.Consumer`. All consumers of a queue share it, whatever their group."""
+
+    def __init__(
+        self, client: SQSClient, queue: str, name: str, dead_letter_name: str, prefetch: int, window: int
+    ) -> None:
+        super().__init__(prefetch, window, MAX_POLL_S)
         self._client = client
         self._queue = queue
         self._name = name
-        self._dead = dead
+        self._dead_letter_name = dead_letter_name
 
-    async def _ask(self, limit: int, wait: float) -> Sequence[Delivery]:
-        found = await self._ask_once(min(limit, CHUNK), round(wait))
-        if len(found) == CHUNK < limit:
-            more = (self._ask_once(CHUNK, 0) for _ in range(limit // CHUNK - 1))
-            for deliveries in await asyncio.gather(*more, return_exceptions=True):
-                found += deliveries if isinstance(deliveries, list) else []  # a failure comes again with the next poll
-        return found
+    async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
+        deliveries = await self._receive_chunk(min(limit, MAX_BATCH_ENTRIES), round(wait))
+        if len(deliveries) == MAX_BATCH_ENTRIES < limit:
+            more = (self._receive_chunk(MAX_BATCH_ENTRIES, 0) for _ in range(limit // MAX_BATCH_ENTRIES - 1))
+            for chunk in await asyncio.gather(*more, return_exceptions=True):
+                deliveries += chunk if isinstance(chunk, list) else []  # a failure comes again with the next poll
+        return deliveries
 
-    async def _ask_once(self, limit: int, wait: int) -> list[Delivery]:
-        began = time.monotonic()
+    async def _receive_chunk(self, limit: int, wait: int) -> list[Delivery]:
+        started_at = time.monotonic()
         reply = await self._client.call(
             "receive_message",
             self._name,
@@ -234,68 +243,78 @@ class SQSConsumer(WindowedConsumer):
             WaitTimeSeconds=wait,
             VisibilityTimeout=math.ceil(self._window),
             MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=SYSTEM,
+            MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
         )
         return [
             Delivery(
                 packet=packet_of(message),
                 queue=self._queue,
                 attempt=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 0)),
-                handle=Hold(message["ReceiptHandle"], began, began + self._window),
+                handle=SQSDelivery(message["ReceiptHandle"], started_at + self._window, started_at),
             )
             for message in reply.get("Messages") or ()
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._ask_for("delete_message_batch", deliveries, lambda hold: {}, gone=True)
+        return await self._apply("delete_message_batch", deliveries, lambda held: {}, releases=True)
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         """A delay is in whole seconds, rounded up, and ends 12 hours after the delivery at the latest."""
 
-        def until(hold: Hold) -> dict[str, Any]:
-            longest = LONGEST_WINDOW - math.ceil(time.monotonic() - hold.since)
+        def hide(held: SQSDelivery) -> dict[str, Any]:
+            longest = MAX_VISIBILITY_TIMEOUT_S - math.ceil(time.monotonic() - held.received_at)
             return {"VisibilityTimeout": max(min(math.ceil(delay), longest), 0)}
 
-        return await self._ask_for("change_message_visibility_batch", deliveries, until, gone=True)
+        return await self._apply("change_message_visibility_batch", deliveries, hide, releases=True)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        began, window = time.monotonic(), math.ceil(seconds)
+        started_at, window = time.monotonic(), math.ceil(seconds)
         operation = "change_message_visibility_batch"
-        answers = await self._ask_for(operation, deliveries, lambda hold: {"VisibilityTimeout": window}, gone=False)
-        for delivery, mine in zip(deliveries, answers, strict=True):
-            if mine:
-                delivery.handle.until = began + window
+        answers = await self._apply(operation, deliveries, lambda held: {"VisibilityTimeout": window}, releases=False)
+        for delivery, is_ours in zip(deliveries, answers, strict=True):
+            if is_ours:
+                delivery.handle.ends_at = started_at + window
         return answers
 
-    async def _ask_for(
-        self, operation: str, deliveries: Sequence[Delivery], what: Callable[[Hold], dict[str, Any]], *, gone: bool
+    async def _apply(
+        self,
+        operation: str,
+        deliveries: Sequence[Delivery],
+        parameters: Callable[[SQSDelivery], dict[str, Any]],
+        *,
+        releases: bool,
     ) -> list[bool]:
-        """Do it with those that are still ours; ``gone``: then they are no longer."""
-        mine = [delivery.handle for delivery in deliveries if self._owns(delivery.handle)]
-        entries = [{"ReceiptHandle": hold.token, **what(hold)} for hold in mine]
-        answers = await self._client.batch(operation, self._name, entries)
-        if answers and all(isinstance(answer, BrokerUnavailable) for answer in answers):
-            raise next(filter(None, answers))
-        # An answer that comes after the end of the window may be about another's delivery.
-        kept = {hold for hold, error in zip(mine, answers, strict=True) if error is None and self._owns(hold)}
-        for hold in mine:
-            if gone or hold not in kept:
-                self._drop(hold)
-        return [delivery.handle in kept for delivery in deliveries]
+        """Apply ``operation`` to every delivery this consumer still owns; ``releases``: it is settled by that.
+
+        Returns for which ones it is known to have worked.
+        """
+        owned = [delivery.handle for delivery in deliveries if self._unsettled.owns(delivery.handle)]
+        entries = [{"ReceiptHandle": held.key, **parameters(held)} for held in owned]
+        outcomes = await self._client.send_entries(operation, self._name, entries)
+        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+            raise next(filter(None, outcomes))
+        # An answer that comes after the end of the timeout may be about another consumer's delivery.
+        applied = {
+            held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)
+        }
+        for held in owned:
+            if releases or held not in applied:
+                self._unsettled.release(held)
+        return [delivery.handle in applied for delivery in deliveries]
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        if not self._owns(delivery.handle):
+        if not self._unsettled.owns(delivery.handle):
             return False
-        letter = replace(delivery.packet, headers={**delivery.packet.headers, **headers})
-        (refused,) = await self._client.chunk("send_message_batch", self._dead, [entry_of(letter)])
-        if refused is not None:
-            raise refused
+        packet = replace(delivery.packet, headers={**delivery.packet.headers, **headers})
+        (error,) = await self._client.send_chunk("send_message_batch", self._dead_letter_name, [entry_of(packet)])
+        if error is not None:
+            raise error
         return all(await self.ack([delivery]))
 
     async def flush(self) -> None:
         return None
 
     async def close(self) -> None:
-        """What cannot be given back comes when its window is over."""
-        entries = [{"ReceiptHandle": hold.token, "VisibilityTimeout": 0} for hold in await self._stop()]
-        await self._client.batch("change_message_visibility_batch", self._name, entries)
+        """Make unsettled messages visible at once; where that fails, they come when their visibility timeout ends."""
+        entries = [{"ReceiptHandle": held.key, "VisibilityTimeout": 0} for held in await self._stop_polling()]
+        await self._client.send_entries("change_message_visibility_batch", self._name, entries)

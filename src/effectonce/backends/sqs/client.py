@@ -1,4 +1,4 @@
-"""SQS: a client by address, its calls, and its errors as ours."""
+"""SQS: a client by address, its calls, and its errors translated to ours."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from msgspec import Struct
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
 from effectonce.values.urls import Address
 
-#: The most entries in one call, for sending, deleting and all else.
-CHUNK: Final = 10
-#: The longest poll of one call, in seconds.
-LONGEST_POLL: Final = 20
-#: Calls in flight at once on one client.
-CONCURRENT: Final = 20
-#: The SDK's own attempts at one call.
-ATTEMPTS: Final = 2
+#: The most entries in one batch call.
+MAX_BATCH_ENTRIES: Final = 10
+#: The longest that one receive call waits.
+MAX_POLL_S: Final = 20
+#: How many calls are in flight at once on one client.
+MAX_CONNECTIONS: Final = 20
+#: How often the SDK itself tries one call.
+SDK_ATTEMPTS: Final = 2
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class SQSAccount(Struct, frozen=True, kw_only=True):
     """Where the queues are. Credentials come from the SDK's own chain, never from here."""
 
     region: str | None = None
@@ -38,7 +38,7 @@ class Account(Struct, frozen=True, kw_only=True):
         return "sqs://" + (f"?{shown}" if shown else "")
 
 
-def parse(address: Address) -> Account:
+def parse_account(address: Address) -> SQSAccount:
     """The account of ``sqs://?region=…&endpoint=…&profile=…&timeout=…``."""
     for driver in ("aiobotocore", "botocore"):
         if find_spec(driver) is None:
@@ -55,7 +55,7 @@ def parse(address: Address) -> Account:
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InvalidOption("option endpoint of sqs:// must look like http://127.0.0.1:9324, without a user")
-    return Account(
+    return SQSAccount(
         region=address.take("region", str, "") or None,
         endpoint=endpoint or None,
         profile=address.take("profile", str, "") or None,
@@ -63,64 +63,69 @@ def parse(address: Address) -> Account:
     )
 
 
-class MissingQueue(ConfigurationError):
+class MissingSQSQueue(ConfigurationError):
     """There is no queue of that name."""
 
 
-class Refused(ConfigurationError):
+class SQSRefusal(ConfigurationError):
     """SQS does not take the request as it is."""
 
 
-class Client:
-    """The SDK's client of one event loop, opened when first used. It keeps a pool of connections, and drops a broken
-    one by itself."""
+class SQSClient:
+    """The SDK's client for one event loop, opened when first used. It keeps a pool of connections, and replaces a
+    broken one by itself."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: SQSAccount) -> None:
         self.account = account
         self._sdk: Any = None
         self._opening = asyncio.Lock()
         self._urls: dict[str, str] = {}
 
     async def call(self, operation: str, queue: str = "", **parameters: Any) -> dict[str, Any]:
-        """One request, about ``queue`` where it is named; its reply, or one of our errors."""
+        """One request, for ``queue`` where it is named. Returns the reply, or raises one of our errors."""
         try:
             if self._sdk is None:
                 async with self._opening:
-                    self._sdk = self._sdk or await _open(self.account)
+                    self._sdk = self._sdk or await _open_client(self.account)
             if queue:
-                parameters["QueueUrl"] = self._urls.get(queue) or await self._look_up(queue)
+                parameters["QueueUrl"] = self._urls.get(queue) or await self._look_up_url(queue)
             reply: dict[str, Any] = await getattr(self._sdk, operation)(**parameters)
         except Exception as error:
             raise translate(error, self.account, queue) from error
         return reply
 
-    async def _look_up(self, queue: str) -> str:
+    async def _look_up_url(self, queue: str) -> str:
         reply = await self._sdk.get_queue_url(QueueName=queue)
         url: str = reply["QueueUrl"]
         self._urls[queue] = url
         return url
 
-    async def batch(self, operation: str, queue: str, entries: Sequence[dict[str, Any]]) -> list[Exception | None]:
-        """A batch call for any number of entries, ten at a time, side by side: what became of each (F44)."""
-        chunks = [entries[start : start + CHUNK] for start in range(0, len(entries), CHUNK)]
-        answers = await asyncio.gather(*(self.chunk(operation, queue, chunk) for chunk in chunks))
-        return [answer for chunk in answers for answer in chunk]
+    async def send_entries(
+        self, operation: str, queue: str, entries: Sequence[dict[str, Any]]
+    ) -> list[Exception | None]:
+        """Send any number of entries, ten at a time, concurrently. Returns the outcome of each.
 
-    async def chunk(self, operation: str, queue: str, entries: Sequence[dict[str, Any]]) -> list[Exception | None]:
-        """One batch call, of up to ten entries. Where SQS refuses it as a whole, each is tried alone."""
-        named = [{**entry, "Id": str(at)} for at, entry in enumerate(entries)]
+        A batch may fail in part (F44).
+        """
+        chunks = [entries[start : start + MAX_BATCH_ENTRIES] for start in range(0, len(entries), MAX_BATCH_ENTRIES)]
+        outcomes = await asyncio.gather(*(self.send_chunk(operation, queue, chunk) for chunk in chunks))
+        return [outcome for chunk in outcomes for outcome in chunk]
+
+    async def send_chunk(self, operation: str, queue: str, entries: Sequence[dict[str, Any]]) -> list[Exception | None]:
+        """Send up to ten entries in one call. Where SQS refuses it as a whole, each is sent alone."""
+        named = [{**entry, "Id": str(index)} for index, entry in enumerate(entries)]
         try:
             reply = await self.call(operation, queue, Entries=named)
-        except Refused as error:
+        except SQSRefusal as error:
             if len(entries) == 1:
                 return [error]
-            return [(await self.chunk(operation, queue, [entry]))[0] for entry in entries]
+            return [(await self.send_chunk(operation, queue, [entry]))[0] for entry in entries]
         except BrokerUnavailable as error:
             return [error] * len(entries)
         done = {entry["Id"] for entry in reply.get("Successful", ())}
-        failed = {entry["Id"]: _failure(entry, self.account) for entry in reply.get("Failed", ())}
-        silent = BrokerUnavailable(f"{self.account} did not say what became of it")
-        return [None if entry["Id"] in done else failed.get(entry["Id"], silent) for entry in named]
+        failed = {entry["Id"]: _translate_failure(entry, self.account) for entry in reply.get("Failed", ())}
+        unknown = BrokerUnavailable(f"{self.account} did not report the outcome of an entry; send it again")
+        return [None if entry["Id"] in done else failed.get(entry["Id"], unknown) for entry in named]
 
     async def close(self) -> None:
         sdk, self._sdk = self._sdk, None
@@ -128,17 +133,17 @@ class Client:
             await sdk.__aexit__(None, None, None)
 
 
-async def _open(account: Account) -> Any:
+async def _open_client(account: SQSAccount) -> Any:
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
 
     session = AioSession(profile=account.profile)
-    session.register_component("data_loader", _loader())
+    session.register_component("data_loader", _data_loader())
     config = AioConfig(
-        connect_timeout=account.timeout / ATTEMPTS,
-        read_timeout=account.timeout / ATTEMPTS + LONGEST_POLL,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-        max_pool_connections=CONCURRENT,
+        connect_timeout=account.timeout / SDK_ATTEMPTS,
+        read_timeout=account.timeout / SDK_ATTEMPTS + MAX_POLL_S,
+        retries={"mode": "standard", "total_max_attempts": SDK_ATTEMPTS},
+        max_pool_connections=MAX_CONNECTIONS,
         parameter_validation=False,  # the parameters are ours
         tcp_keepalive=True,
     )
@@ -147,8 +152,8 @@ async def _open(account: Account) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _loader() -> Any:
-    """The SDK's description of SQS, read once: it is most of what opening a client costs."""
+def _data_loader() -> Any:
+    """The loader of the SDK's description of SQS. It is read once: that is most of the cost of opening a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -171,14 +176,14 @@ _CREDENTIALS = (
 )
 
 
-def translate(error: Exception, account: Account, queue: str = "") -> Exception:
-    """One of our errors for one of the SDK's; others (a bug of ours) as they are."""
+def translate(error: Exception, account: SQSAccount, queue: str = "") -> Exception:
+    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     from botocore import exceptions as sdk
 
     if isinstance(error, sdk.ClientError):
-        found = error.response.get("Error", {})
+        reported = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return _refusal(found.get("Code", ""), found.get("Message", "") or "", status, account, queue)
+        return _translate_code(reported.get("Code", ""), reported.get("Message", "") or "", status, account, queue)
     if isinstance(error, sdk.NoRegionError):
         return ConfigurationError(f"{account} names no region; add ?region=eu-west-1, or set AWS_DEFAULT_REGION")
     if isinstance(error, sdk.ProfileNotFound):
@@ -193,21 +198,23 @@ def translate(error: Exception, account: Account, queue: str = "") -> Exception:
     return error
 
 
-def _failure(entry: dict[str, Any], account: Account) -> Exception:
+def _translate_failure(entry: dict[str, Any], account: SQSAccount) -> Exception:
     status = 400 if entry.get("SenderFault") else 500
-    return _refusal(entry.get("Code", ""), entry.get("Message", "") or "", status, account, "")
+    return _translate_code(entry.get("Code", ""), entry.get("Message", "") or "", status, account, "")
 
 
-def _refusal(code: str, text: str, status: int, account: Account, queue: str) -> Exception:
+def _translate_code(code: str, text: str, status: int, account: SQSAccount, queue: str) -> Exception:
     name = code.removeprefix("AWS.SimpleQueueService.")
     if name in ("NonExistentQueue", "QueueDoesNotExist"):
-        return MissingQueue(
+        return MissingSQSQueue(
             f"there is no queue {queue} at {account}; create it, for example with connect_broker(…).declare(queue)"
         )
     if any(word in name for word in _THROTTLED):
-        return BrokerUnavailable(f"{account} is throttled ({name}); slow down", retry_after=1.0)
+        return BrokerUnavailable(
+            f"{account} throttles this client ({name}); send less per second, or raise the quota", retry_after=1.0
+        )
     if any(word in name for word in _CREDENTIALS):
         return ConfigurationError(f"{account} refuses these credentials ({name}: {show(text)}); check role and policy")
     if status >= 500 or name in ("InternalError", "InternalFailure", "ServiceUnavailable"):
         return BrokerUnavailable(f"{account} failed ({name or status})")
-    return Refused(f"{account} refuses this ({name}: {show(text, 200)})")
+    return SQSRefusal(f"{account} refuses this ({name}: {show(text, 200)})")

@@ -1,7 +1,7 @@
 """The dead letters of a queue on SQS: a queue of their own.
 
-SQS shows a message only to whoever receives it. So looking takes them out of others' sight: until the last page, or
-`close`, or for a minute at most. Two who look at the same time see each a part.
+SQS shows a message only to the consumer that receives it. So a listing hides dead letters from other listings: until
+its last page, or `close`, or for a minute at most. Two listings at the same time see a part each.
 """
 
 from __future__ import annotations
@@ -14,108 +14,121 @@ from msgspec import Struct
 
 from effectonce.contracts import DeadLetter
 
-from .client import CHUNK, Client
-from .messages import SYSTEM, packet_of
+from .client import MAX_BATCH_ENTRIES, SQSClient
+from .messages import SYSTEM_ATTRIBUTES, packet_of
 
-#: How long one look keeps them from others, in seconds.
-HOLD: Final = 60
-MORE: Final = "more"
+#: How long a listing hides dead letters from others.
+LISTING_TIMEOUT_S: Final = 60
+#: The cursor of every page but the first: the listing itself knows what it has shown.
+NEXT_PAGE: Final = "more"
 
 
-class _Seen(Struct, eq=False):
-    letter: DeadLetter
+class _ListedDeadLetter(Struct, eq=False):
+    dead_letter: DeadLetter
     receipt: str
-    sent: int
-    until: float
+    sent_at_ms: int
+    hidden_until: float  # on the monotonic clock
 
 
 class SQSDeadLetters:
-    """See `contracts.DeadLetters`. Oldest first holds as far as SQS keeps an order, and the count is its estimate. One
-    that another has received since it was seen may stay, though `remove` has counted it."""
+    """See `contracts.DeadLetters`.
 
-    def __init__(self, client: Client, queue: str, name: str) -> None:
+    Oldest first holds as far as SQS keeps an order, and the count is its estimate. A dead letter that another listing
+    has received meanwhile may stay, though `remove` has counted it.
+    """
+
+    def __init__(self, client: SQSClient, queue: str, name: str) -> None:
         self._client = client
         self._queue = queue
         self._name = name
-        self._seen: dict[str, _Seen] = {}
+        self._received: dict[str, _ListedDeadLetter] = {}  # by id
         self._shown: set[str] = set()
-        self._ahead: list[_Seen] = []  # received, and not shown yet
+        self._unshown: list[_ListedDeadLetter] = []  # received, and on no page yet
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         if cursor is None:
-            await self._end_look()
-        found = self._ahead
-        while len(found) <= limit and (more := await self._receive(limit + 1 - len(found))):
-            found += [seen for seen in more if seen.letter.id not in self._shown]
-        found.sort(key=lambda seen: seen.sent)
-        page, self._ahead = found[:limit], found[limit:]
-        self._shown |= {seen.letter.id for seen in page}
-        if self._ahead:
-            return [seen.letter for seen in page], MORE
-        await self._end_look()
-        return [seen.letter for seen in page], None
+            await self._end_listing()
+        unshown = self._unshown
+        while len(unshown) <= limit and (more := await self._receive(limit + 1 - len(unshown))):
+            unshown += [listed for listed in more if listed.dead_letter.id not in self._shown]
+        unshown.sort(key=lambda listed: listed.sent_at_ms)
+        page = [listed.dead_letter for listed in unshown[:limit]]
+        self._unshown = unshown[limit:]
+        self._shown |= {dead_letter.id for dead_letter in page}
+        if self._unshown:
+            return page, NEXT_PAGE
+        await self._end_listing()
+        return page, None
 
     async def remove(self, ids: Sequence[str]) -> int:
         wanted = set(ids)
-        gone = await self._delete(seen for id, seen in self._seen.items() if id in wanted)
-        found: dict[str, _Seen] = {}
-        while not wanted <= gone | found.keys() and (more := await self._receive(CHUNK)):
-            found |= {seen.letter.id: seen for seen in more}
-        gone |= await self._delete(seen for id, seen in found.items() if id in wanted)
-        others = [seen for id, seen in found.items() if id not in gone]
-        if self._ahead:  # the next page shows them
-            self._ahead += others
+        removed = await self._delete(listed for id, listed in self._received.items() if id in wanted)
+        more: dict[str, _ListedDeadLetter] = {}
+        while not wanted <= removed | more.keys() and (batch := await self._receive(MAX_BATCH_ENTRIES)):
+            more |= {listed.dead_letter.id: listed for listed in batch}
+        removed |= await self._delete(listed for id, listed in more.items() if id in wanted)
+        others = [listed for id, listed in more.items() if id not in removed]
+        if self._unshown:  # the next page shows them
+            self._unshown += others
         else:
             await self._release(others)
-        return len(gone)
+        return len(removed)
 
     async def count(self) -> int:
-        names = ("", "NotVisible", "Delayed")
-        asked = [f"ApproximateNumberOfMessages{name}" for name in names]
-        reply = await self._client.call("get_queue_attributes", self._name, AttributeNames=asked)
-        return sum(int(reply["Attributes"].get(name, 0)) for name in asked)
+        names = [f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed")]
+        reply = await self._client.call("get_queue_attributes", self._name, AttributeNames=names)
+        return sum(int(reply["Attributes"].get(name, 0)) for name in names)
 
     async def close(self) -> None:
-        await self._end_look()
+        await self._end_listing()
 
-    async def _receive(self, limit: int) -> list[_Seen]:
-        """Some more, or [] where there are none."""
-        began = time.monotonic()
+    async def _receive(self, limit: int) -> list[_ListedDeadLetter]:
+        """Receive some more dead letters; [] where there are none."""
+        started_at = time.monotonic()
         reply = await self._client.call(
             "receive_message",
             self._name,
-            MaxNumberOfMessages=min(limit, CHUNK),
-            WaitTimeSeconds=1,  # a poll that does not wait asks only some of SQS's machines
-            VisibilityTimeout=HOLD,
+            MaxNumberOfMessages=min(limit, MAX_BATCH_ENTRIES),
+            WaitTimeSeconds=1,  # a poll that does not wait asks only some of SQS's servers
+            VisibilityTimeout=LISTING_TIMEOUT_S,
             MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=SYSTEM,
+            MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
         )
-        found = []
-        for message in reply.get("Messages") or ():
-            letter = DeadLetter(id=message["MessageId"], packet=packet_of(message), queue=self._queue)
-            sent = int(message.get("Attributes", {}).get("SentTimestamp", 0))
-            found.append(_Seen(letter, message["ReceiptHandle"], sent, began + HOLD))
-        self._seen |= {seen.letter.id: seen for seen in found}
-        return found
+        received = [
+            _ListedDeadLetter(
+                dead_letter=DeadLetter(id=message["MessageId"], packet=packet_of(message), queue=self._queue),
+                receipt=message["ReceiptHandle"],
+                sent_at_ms=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
+                hidden_until=started_at + LISTING_TIMEOUT_S,
+            )
+            for message in reply.get("Messages") or ()
+        ]
+        self._received |= {listed.dead_letter.id: listed for listed in received}
+        return received
 
-    async def _delete(self, going: Iterable[_Seen]) -> set[str]:
-        """Delete these, as far as we have received them last; the ids of those that were."""
-        going = list(going)
-        entries = [{"ReceiptHandle": seen.receipt} for seen in going]
-        answers = await self._client.batch("delete_message_batch", self._name, entries)
-        gone = {seen.letter.id for seen, error in zip(going, answers, strict=True) if error is None}
-        for id in gone:
-            del self._seen[id]
-        return gone
+    async def _delete(self, chosen: Iterable[_ListedDeadLetter]) -> set[str]:
+        """Delete ``chosen``, and return the ids of those whose receipts SQS took."""
+        chosen = list(chosen)
+        entries = [{"ReceiptHandle": listed.receipt} for listed in chosen]
+        outcomes = await self._client.send_entries("delete_message_batch", self._name, entries)
+        deleted = {listed.dead_letter.id for listed, error in zip(chosen, outcomes, strict=True) if error is None}
+        for id in deleted:
+            del self._received[id]
+        return deleted
 
-    async def _release(self, seen: Iterable[_Seen]) -> None:
+    async def _release(self, received: Iterable[_ListedDeadLetter]) -> None:
+        """Show dead letters to other listings again."""
         now = time.monotonic()
-        entries = [{"ReceiptHandle": each.receipt, "VisibilityTimeout": 0} for each in seen if each.until > now]
-        await self._client.batch("change_message_visibility_batch", self._name, entries)
+        entries = [
+            {"ReceiptHandle": listed.receipt, "VisibilityTimeout": 0}
+            for listed in received
+            if listed.hidden_until > now
+        ]
+        await self._client.send_entries("change_message_visibility_batch", self._name, entries)
 
-    async def _end_look(self) -> None:
-        await self._release(self._seen.values())
-        for seen in self._seen.values():
-            seen.until = 0.0
+    async def _end_listing(self) -> None:
+        await self._release(self._received.values())
+        for listed in self._received.values():
+            listed.hidden_until = 0.0
         self._shown.clear()
-        self._ahead = []
+        self._unshown = []

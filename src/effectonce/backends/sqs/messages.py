@@ -1,8 +1,8 @@
 """A packet as a message of SQS.
 
-A body there is text without control characters, and not empty: others travel in base64. A message has at most ten
-attributes, of plain names and of values that are such text: headers that fit are attributes, so that others can read
-and filter by them. What does not fit, the id and the ordering key are JSON in one attribute, ``eo``.
+A body on SQS is text without control characters, and not empty: other bodies travel in base64. A message has at most
+ten attributes, with plain names and with values that are such text: headers that fit are attributes, so that other
+consumers can read and filter by them. Other headers, the id and the ordering key are JSON in one attribute, ``eo``.
 """
 
 from __future__ import annotations
@@ -15,58 +15,61 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from effectonce.babelqueue import headers as bindings
-from effectonce.backends.common.broker_errors import sent_again
+from effectonce.backends.common.redriven import is_redriven
 from effectonce.contracts import Packet
 
-#: The attribute that is ours, and how many others there may be beside it.
-OWN: Final = "eo"
-OTHERS: Final = 9
+#: The attribute that is ours, and how many others SQS allows beside it.
+OWN_ATTRIBUTE: Final = "eo"
+MAX_OTHER_ATTRIBUTES: Final = 9
 
-#: What BabelQueue's contract has as numbers.
-NUMBERS: Final = (bindings.VERSION, bindings.CREATED)
-#: A body in base64 that has no bytes; SQS wants one character at least.
-EMPTY: Final = "="
+#: An empty body; SQS requires one character at least.
+EMPTY_BODY: Final = "="
 
-_TEXT: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
-_NAME: Final = re.compile(r"(?!(?:aws|amazon)\.|eo$)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
-_PLAIN: Final = re.compile(r"[!-~]{1,128}")
+_ALLOWED_TEXT: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
+_ALLOWED_NAME: Final = re.compile(r"(?!(?:aws|amazon)\.|eo$)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
+_ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
 
-#: What is asked for with every message.
-SYSTEM: Final = ["ApproximateReceiveCount", "SentTimestamp"]
+#: The system attributes that are asked for with every message.
+SYSTEM_ATTRIBUTES: Final = ["ApproximateReceiveCount", "SentTimestamp"]
 
 
 def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
-    """The entry of a batch that sends ``packet``."""
+    """The entry that carries ``packet`` in a batch that is sent."""
+    packet = packet.for_broker("sqs")
     own: dict[str, Any] = {"id": packet.id} if packet.id else {}
     if packet.ordering_key is not None:
         own["key"] = packet.ordering_key
-    body = _text(packet.body)
+    body = _body_text(packet.body)
     if body is None:
-        body = base64.b64encode(packet.body).decode() or EMPTY
+        body = base64.b64encode(packet.body).decode() or EMPTY_BODY
         own["base64"] = True
     attributes: dict[str, dict[str, str]] = {}
-    rest: dict[str, str] = {}
+    unfit: dict[str, str] = {}
     for name, value in packet.headers.items():
-        if len(attributes) < OTHERS and len(name) <= 256 and _NAME.fullmatch(name) and _TEXT.fullmatch(value):
-            kind = "Number" if name in NUMBERS and value.isdecimal() else "String"
-            attributes[name] = {"DataType": kind, "StringValue": value}
+        if (
+            len(attributes) < MAX_OTHER_ATTRIBUTES
+            and len(name) <= 256
+            and _ALLOWED_NAME.fullmatch(name)
+            and _ALLOWED_TEXT.fullmatch(value)
+        ):
+            data_type = "Number" if name in packet.numbers and value.isdecimal() else "String"
+            attributes[name] = {"DataType": data_type, "StringValue": value}
         else:
-            rest[name] = value
-    if rest:
-        own["headers"] = rest
+            unfit[name] = value
+    if unfit:
+        own["headers"] = unfit
     if own:
-        attributes[OWN] = {"DataType": "String", "StringValue": json.dumps(own)}
+        attributes[OWN_ATTRIBUTE] = {"DataType": "String", "StringValue": json.dumps(own)}
     entry: dict[str, Any] = {"MessageBody": body, "MessageAttributes": attributes}
     if fifo:
-        entry["MessageGroupId"] = _plain(packet.ordering_key) if packet.ordering_key is not None else unique()
+        entry["MessageGroupId"] = _fit_id(packet.ordering_key) if packet.ordering_key is not None else random_id()
         entry["MessageDeduplicationId"] = deduplication_id(packet)
     return entry
 
 
 def deduplication_id(packet: Packet) -> str:
-    """What SQS drops a second message by, for five minutes: the id."""
-    return _plain(packet.id) if packet.id and not sent_again(packet.headers) else unique()
+    """The packet's id, by which SQS drops a second message for five minutes; a random one for a redriven packet."""
+    return _fit_id(packet.id) if packet.id and not is_redriven(packet.headers) else random_id()
 
 
 def size_of(entry: Mapping[str, Any]) -> int:
@@ -78,40 +81,50 @@ def size_of(entry: Mapping[str, Any]) -> int:
 
 
 def packet_of(message: Mapping[str, Any]) -> Packet:
-    """The packet of a message, which may be another producer's."""
+    """The packet in a message, which another producer may have sent."""
     headers: dict[str, str] = {}
+    numbers: set[str] = set()
     for name, attribute in message.get("MessageAttributes", {}).items():
         if "StringValue" in attribute:
             headers[name] = attribute["StringValue"]
+            if attribute.get("DataType") == "Number" and headers[name].isdecimal():
+                numbers.add(name)
         else:
             headers[name] = base64.b64encode(attribute.get("BinaryValue", b"")).decode()
-    own = _own(headers.pop(OWN, None))
+    own = _read_own(headers.pop(OWN_ATTRIBUTE, None))
     headers.update(own.get("headers", {}))
     body = message["Body"].encode()
     if own.get("base64"):
-        body = b"" if body == EMPTY.encode() else base64.b64decode(body)
-    return Packet(body=body, headers=headers, id=own.get("id", ""), ordering_key=own.get("key"))
+        body = b"" if body == EMPTY_BODY.encode() else base64.b64decode(body)
+    return Packet(
+        body=body,
+        headers=headers,
+        id=own.get("id", ""),
+        ordering_key=own.get("key"),
+        numbers=frozenset(numbers),
+    )
 
 
-def unique() -> str:
+def random_id() -> str:
     return os.urandom(16).hex()
 
 
-def _text(body: bytes) -> str | None:
-    """``body`` as a text that SQS takes."""
+def _body_text(body: bytes) -> str | None:
+    """``body`` as text; None where SQS does not take it as text."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return None
-    return text if _TEXT.fullmatch(text) else None
+    return text if _ALLOWED_TEXT.fullmatch(text) else None
 
 
-def _plain(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
+def _fit_id(text: str) -> str:
+    """``text`` as an id that SQS takes: itself, or a hash of it."""
+    return text if _ALLOWED_ID.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _own(text: str | None) -> dict[str, Any]:
-    """What we have written there; nothing, where somebody else has."""
+def _read_own(text: str | None) -> dict[str, Any]:
+    """What our attribute holds; nothing where another producer has written it."""
     try:
         own = json.loads(text or "{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""One queue of a broker under test, and words for what is done with it."""
+"""One queue of a broker under test, and what several brokers' tests do with it."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from effectonce.contracts import BrokerBackend, Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 
 
-class Desk:
-    """One queue, and what a test does with it."""
+class QueueUnderTest:
+    """One queue with its publisher; consumers and dead letters are opened when asked for, and closed with it."""
 
     def __init__(self, backend: BrokerBackend, queue: str) -> None:
         self.backend = backend
@@ -29,32 +29,32 @@ class Desk:
         self._opened.append(consumer)
         return consumer
 
-    def dead(self) -> Any:
-        letters = self.backend.dead_letters(self.queue, group="g")
-        self._opened.append(letters)
-        return letters
+    def dead_letters(self) -> Any:
+        dead_letters = self.backend.dead_letters(self.queue, group="g")
+        self._opened.append(dead_letters)
+        return dead_letters
 
     async def close(self) -> None:
-        for each in self._opened:
-            await each.close()
+        for opened in self._opened:
+            await opened.close()
 
 
 async def receive(consumer: Any, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     async with asyncio.timeout(20):
-        while len(found) < count:
-            found += await consumer.receive(count - len(found), 1.0)
-    return found
+        while len(deliveries) < count:
+            deliveries += await consumer.receive(count - len(deliveries), 1.0)
+    return deliveries
 
 
 class Traffic:
-    """Publishing and consuming that go on whatever becomes of the server (F59), until `stop`; then what was confirmed
-    is received to the last."""
+    """Publishes and consumes through every failure of the server (F59: a failover), until `stop`; then receives the
+    last confirmed message."""
 
-    def __init__(self, desk: Desk, consumer: Any) -> None:
+    def __init__(self, under_test: QueueUnderTest, consumer: Any) -> None:
         self.confirmed: set[str] = set()
         self.received: set[str] = set()
-        self._desk, self._consumer = desk, consumer
+        self._under_test, self._consumer = under_test, consumer
         self._stopping = asyncio.Event()
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -69,7 +69,7 @@ class Traffic:
         while not self._stopping.is_set():
             packets = [Packet(body=b"x" * 200, id=f"{number + n}") for n in range(10)]
             with contextlib.suppress(BrokerUnavailable):
-                outcomes = await self._desk.publisher.publish(self._desk.queue, packets)
+                outcomes = await self._under_test.publisher.publish(self._under_test.queue, packets)
                 self.confirmed.update(p.id for p, error in zip(packets, outcomes, strict=True) if error is None)
                 number += 10
             await asyncio.sleep(0.005)
@@ -84,8 +84,8 @@ class Traffic:
                 await asyncio.sleep(min(error.retry_after, 0.3))
 
 
-#: Its broker is never closed.
-CARELESS = """
+#: A program that never closes its broker.
+UNCLOSED_BROKER = """
 import sys
 import effectonce as eo
 
@@ -96,8 +96,8 @@ print("published")
 """
 
 
-def ends_without_a_word(url: str, queue: str) -> None:
-    """What a careless program leaves open is no reason for pages of tracebacks in its last moment."""
-    program = [sys.executable, "-W", "ignore", "-c", CARELESS, url, queue]
+def assert_exits_silently(url: str, queue: str) -> None:
+    """A program that leaves its broker open ends without tracebacks of the driver."""
+    program = [sys.executable, "-W", "ignore", "-c", UNCLOSED_BROKER, url, queue]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "published\n", "")

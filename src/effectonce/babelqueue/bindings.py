@@ -1,0 +1,53 @@
+"""What BabelQueue's contract wants of a message on each broker: its headers, their types, and the broker's own fields.
+
+A publisher asks a packet for its form (`contracts.Packet.for_broker`); no broker's adapter knows of BabelQueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from effectonce.contracts import Packet
+
+from .headers import ATTEMPTS, CREATED, JOB, JSON, RABBITMQ_NAMES, TRACE, VERSION, other_headers
+
+
+class BabelQueuePacket(Packet, frozen=True, kw_only=True):
+    """A packet that `BabelQueue` has written."""
+
+    def for_broker(self, broker: str) -> Packet:
+        bind = BINDINGS.get(broker)
+        return self if bind is None else bind(self)
+
+
+def bind_to_rabbitmq(packet: Packet) -> Packet:
+    """The contract's headers as properties and as headers of other names, two of them numbers."""
+    contract = {on_rabbitmq: packet.headers[name] for name, on_rabbitmq in RABBITMQ_NAMES.items()}
+    headers = {**other_headers(packet.headers), "app-id": "babelqueue", "content-type": JSON, **contract}
+    return replace(packet, headers=headers, numbers=frozenset((RABBITMQ_NAMES[VERSION], RABBITMQ_NAMES[ATTEMPTS])))
+
+
+def bind_to_kafka(packet: Packet) -> Packet:
+    """The record's timestamp is the time at which the envelope was written."""
+    return replace(packet, fields={"timestamp": int(packet.headers[CREATED])})
+
+
+def bind_to_sqs(packet: Packet) -> Packet:
+    return replace(packet, numbers=frozenset((VERSION, CREATED)))
+
+
+def bind_to_service_bus(packet: Packet) -> Packet:
+    """Fields for job and trace. The time of creation stays text: the SDK writes only numbers of 32 bits."""
+    fields = {"subject": packet.headers[JOB], "correlation_id": packet.headers[TRACE], "content_type": JSON}
+    return replace(packet, numbers=frozenset((VERSION,)), fields=fields)
+
+
+BINDINGS: Final[dict[str, Callable[[Packet], Packet]]] = {
+    "rabbitmq": bind_to_rabbitmq,
+    "kafka": bind_to_kafka,
+    "sqs": bind_to_sqs,
+    "servicebus": bind_to_service_bus,
+}

@@ -1,0 +1,82 @@
+"""A dead letter as BabelQueue's contract has it: the message's own JSON, with a member ``dead_letter`` added."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_JSON_WHITESPACE = b" \t\r\n"
+_MEMBER = b'"dead_letter":'
+
+
+def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
+    """``body`` with ``block`` as its member ``dead_letter``. `original_body` undoes this.
+
+    A JSON object gets the member at its end, and every byte before it stays as it is. Any other body is wrapped:
+    ``{"raw": …}``, in base64 where it is not text.
+    """
+    trimmed = body.strip(_JSON_WHITESPACE)
+    if _is_strict_object(body):
+        start = body.index(trimmed)
+        around = [body[:start].decode(), body[start + len(trimmed) :].decode()]
+        written = _json({**block, "around": around} if any(around) else block)
+        inner = trimmed[1:-1]
+        return b"{" + inner + (b"," if inner.strip(_JSON_WHITESPACE) else b"") + _MEMBER + written + b"}"
+    try:
+        raw = {"raw": body.decode()}
+    except UnicodeDecodeError:
+        raw = {"raw": base64.b64encode(body).decode(), "raw_encoding": "base64"}
+    return _json({**raw, "dead_letter": block})
+
+
+def original_body(record: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The body and the block that `dead_letter_record` got. A record that it did not write is its own body."""
+    try:
+        members = json.loads(record)
+        block = members["dead_letter"]
+        if "raw" in members and len(members) - ("raw_encoding" in members) == 2:
+            raw = members["raw"]
+            return base64.b64decode(raw) if members.get("raw_encoding") == "base64" else raw.encode(), block
+        at = record.rindex(_MEMBER)  # inside a string, its quotes would be escaped
+        if json.loads(record[at + len(_MEMBER) : -1]) != block:
+            return record, block
+        inner = record[:at]
+        before, after = block.pop("around", ("", ""))
+        return b"".join((before.encode(), inner.removesuffix(b","), b"}", after.encode())), block
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return record, {}
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def _is_strict_object(body: bytes) -> bool:
+    """Whether ``body`` is one strict JSON object without a member ``dead_letter``, all of whose text is valid UTF-8."""
+    try:
+        parsed = json.loads(body.decode(), object_pairs_hook=Pairs, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(parsed, Pairs) or any(name == "dead_letter" for name, _ in parsed):
+        return False
+    unchecked: list[Any] = [parsed]
+    while unchecked:
+        value = unchecked.pop()
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            return False  # half of a surrogate pair
+        if isinstance(value, list | tuple):
+            unchecked.extend(value)
+    return True
+
+
+class Pairs(list[tuple[str, Any]]):
+    """The members of a JSON object in their order, repeated names included."""
+
+
+def refuse_constant(name: str) -> Any:
+    """Refuse NaN and Infinity, which Python's `json` would read. Raises `ValueError`."""
+    raise ValueError(f"{name} is not JSON")

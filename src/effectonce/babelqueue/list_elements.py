@@ -1,0 +1,157 @@
+"""Elements of BabelQueue's lists on Redis: an envelope as it is, or in a frame with the headers beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from effectonce.contracts import DeadLetter, Packet
+
+from .dead_letters import dead_letter_record, original_body
+from .headers import is_babelqueue, other_headers
+
+to_json = msgspec.json.Encoder().encode
+
+FRAME: Final = "__bq_frame"
+#: Headers of ours in a frame, which packets do not show.
+ID: Final = "eo-id"
+ORDERING_KEY: Final = "eo-ordering-key"
+BODY_ENCODING: Final = "eo-body"
+#: Why a message is a dead letter: the worker's header for it, and what BabelQueue calls the worker's reasons.
+CAUSE: Final = "eo-dead"
+REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
+
+
+class _OwnBlock(msgspec.Struct):
+    ordering_key: str | None = None
+
+
+class _Ext(msgspec.Struct):
+    effectonce: _OwnBlock | None = None
+
+
+class _Meta(msgspec.Struct):
+    id: str = ""
+    ext: _Ext | None = None
+
+
+class _Envelope(msgspec.Struct):
+    meta: _Meta
+
+
+class _Frame(msgspec.Struct):
+    marker: Any = msgspec.field(name=FRAME)
+    body: str
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_frame_decoder = msgspec.json.Decoder(_Frame)
+_members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def element_of(packet: Packet) -> bytes:
+    """The element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
+    headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
+    id, ordering_key = _identity(packet.body)
+    if packet.id != id:
+        headers[ID] = packet.id
+    if packet.ordering_key not in (None, ordering_key):
+        headers[ORDERING_KEY] = packet.ordering_key or ""
+    return _frame_body(packet.body, headers)
+
+
+def _frame_body(body: bytes, headers: dict[str, str]) -> bytes:
+    if not headers and FRAME.encode() not in body:
+        return body
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text, headers = b2a_base64(body, newline=False).decode(), {**headers, BODY_ENCODING: "base64"}
+    return to_json({FRAME: 1, "headers": headers, "body": text})
+
+
+def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of an element; one without a frame is its own body."""
+    if element[:1] == b"{" and FRAME.encode() in element:
+        try:
+            frame = _frame_decoder.decode(element)
+            in_base64 = frame.headers.pop(BODY_ENCODING, "")
+            return a2b_base64(frame.body) if in_base64 else frame.body.encode(), frame.headers
+        except (msgspec.DecodeError, ValueError):
+            pass
+    return element, {}
+
+
+def packet_of(element: bytes) -> Packet:
+    body, headers = _unframe(element)
+    id, ordering_key = _identity(body)
+    id, ordering_key = headers.pop(ID, id), headers.pop(ORDERING_KEY, ordering_key)
+    return Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
+
+
+def _identity(body: bytes) -> tuple[str, str | None]:
+    """The id and the ordering key that an envelope brings with it."""
+    try:
+        meta = _envelope_decoder.decode(body).meta
+    except (msgspec.DecodeError, RecursionError):
+        return "", None
+    own = meta.ext.effectonce if meta.ext is not None else None
+    return meta.id, own.ordering_key if own is not None else None
+
+
+def count_attempt(element: bytes) -> bytes:
+    """The element of a message that is given back: with one attempt more, and all else as it is."""
+    body, headers = _unframe(element)
+    try:
+        members: dict[str, Any] = dict(_members_decoder.decode(body))
+        members["attempts"] = msgspec.json.decode(members["attempts"], type=int) + 1
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return element  # it is not an envelope
+    return _frame_body(to_json(members), headers)
+
+
+def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) -> bytes:
+    """The element of a dead letter, as BabelQueue has it. Headers, id and ordering key are under ``effectonce``."""
+    try:
+        cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
+    except msgspec.DecodeError:
+        cause = {}
+    kept = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
+    block = {
+        "reason": REASONS.get(str(cause.get("why")), "failed"),
+        "error": cause.get("text"),
+        "exception": cause.get("error"),
+        "failed_at": time.time_ns() // 1_000_000,
+        "original_queue": queue,
+        "attempts": cause.get("attempts", 0),
+        "lang": "python",
+        "effectonce": kept,
+    }
+    return dead_letter_record(packet.body, block)
+
+
+def dead_letter_of(element: bytes, queue: str) -> DeadLetter:
+    """The dead letter in an element, which may be one that another SDK has written."""
+    record, frame_headers = _unframe(element)
+    body, block = original_body(record)
+    kept = block.pop("effectonce", None)
+    if isinstance(kept, dict):
+        packet = Packet(body=body, headers=kept["headers"], id=kept["id"], ordering_key=kept["key"])
+    else:
+        id, ordering_key = _identity(body)
+        cause = {"why": block.get("reason"), "text": block.get("error"), "error": block.get("exception")}
+        cause = {name: value for name, value in cause.items() if value} | {"attempts": block.get("attempts", 0)}
+        headers = {**frame_headers, CAUSE: to_json(cause).decode()} if block else frame_headers
+        packet = Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
+    return DeadLetter(id=element_id(element), packet=packet, queue=queue)
+
+
+def element_id(element: bytes) -> str:
+    """The id of a dead letter: the SHA-1 of its element."""
+    return hashlib.sha1(element, usedforsecurity=False).hexdigest()

@@ -1,0 +1,58 @@
+"""Where a RabbitMQ server is, its driver, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver
+from effectonce.values.urls import Address
+
+
+def driver() -> Any:
+    """pamqp, imported when first needed. Raises `MissingDriver` where it is not installed."""
+    try:
+        import pamqp.commands
+        import pamqp.frame
+        import pamqp.header
+    except ImportError:
+        raise MissingDriver("RabbitMQ needs a driver: pip install 'effectonce[rabbitmq]'") from None
+    return pamqp
+
+
+class RabbitMQRefusal(ConfigurationError):
+    """The server closed the channel or the connection, since it does not support or allow what was asked.
+
+    ``status`` is the reply code of AMQP 0-9-1; 0 where the server does not speak it.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[RabbitMQRefusal], tuple[str, int]]:
+        return type(self), (str(self), self.status)
+
+
+class RabbitMQEndpoint:
+    """The server's address, the login and the timeouts, read from a URL."""
+
+    def __init__(self, address: Address) -> None:
+        secure = address.scheme == "amqps"
+        self.host, self.port = address.host or "localhost", address.port or (5671 if secure else 5672)
+        self.user = "guest" if address.user is None else address.user
+        self.password = "guest" if address.user is None and address.password is None else address.password or ""
+        self.vhost = address.path[1:] or "/"
+        self.timeout = address.seconds("timeout", 10.0)
+        self.heartbeat = address.take("heartbeat", _parse_heartbeat, 30)
+        self.tls = address.tls(secure, "TLS, which is amqps://")
+        self.shown = str(address)
+
+    def __repr__(self) -> str:
+        return f"RabbitMQEndpoint({self.shown!r})"
+
+
+def _parse_heartbeat(text: str) -> int:
+    seconds = int(text.removesuffix("s"))
+    if not 1 <= seconds <= 600:
+        raise InvalidOption("the heartbeat is a whole number of seconds, from 1 to 600")
+    return seconds
