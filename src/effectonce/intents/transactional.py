@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from effectonce.contracts import Joinable, Session
+from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.drive import Pending, drive
 from effectonce.core.engine import Side
 from effectonce.core.flow import Run, completion_of, leave, stored_result
@@ -62,7 +62,7 @@ class Sent(Generic[Res]):
         done = self._complete(session, self._result if result is ... else result)
         return Pending(done, "complete(…)") if session.is_async else drive(done)
 
-    async def _complete(self, session: Session, result: Any) -> None:
+    async def _complete(self, session: DriverSession, result: Any) -> None:
         run = self._run
         if run.replayed:
             return

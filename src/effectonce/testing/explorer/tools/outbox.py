@@ -18,7 +18,7 @@ from effectonce.contracts.outbox import Candidate, Lease, Leased, Outgoing, Verd
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
-from effectonce.outbox.outbox import Outbox, Row
+from effectonce.outbox.outbox import NewOutboxRow, Outbox
 from effectonce.relay.pump import Lane, Settings, Signals, Totals
 from effectonce.testing.explorer.broker import Broker
 from effectonce.testing.explorer.database import Connection
@@ -35,7 +35,7 @@ TO = "orders"
 class Line:
     """One row of the outbox, as the database has it."""
 
-    def __init__(self, seq: int, row: Row) -> None:
+    def __init__(self, seq: int, row: NewOutboxRow) -> None:
         self.seq = seq
         self.row = row
         self.state = "pending"
@@ -59,7 +59,7 @@ class Rows:
         self._world = world
         self.all: list[Line] = []
 
-    def add(self, seq: int, row: Row) -> None:
+    def add(self, seq: int, row: NewOutboxRow) -> None:
         self.all.append(Line(seq, row))
         self.all.sort(key=lambda line: line.seq)
 
@@ -199,7 +199,7 @@ class OutboxStage(InboxStage):
                 for number in range(scenario.copies):
                     self.database.sequence += 1
                     message = _message(f"k{key}", number)
-                    self.rows.add(self.database.sequence, self.outbox._row(message))
+                    self.rows.add(self.database.sequence, self.outbox.row_for(message))
         else:
             for key in range(scenario.keys):
                 for _ in range(scenario.copies):

@@ -53,7 +53,7 @@ class TransactionsStage(InboxStage, LineStage):  # type: ignore[misc]  # the inb
         assert inbox is not None
         plans = Plans(route, RouteInbox(inbox, route.policy.scope, route.policy.retention), self._connect)
         for plan in (plans.plain, *plans.counted.values()):
-            plan.unchecked = False
+            plan.needs_check = False
             plan.options.backoff = plan.options.max_backoff = 1e-6
         transactions = Transactions(line, [plans], Turns(), fail)
         transactions._backoff = Even(QUEUE)
