@@ -403,8 +403,8 @@ async def test_the_tables_can_be_made_on_the_connection_itself(shop: Shop) -> No
     await desk.roll_back()
     with shop.place.connected() as run:
         if shop.place.dialect == "mysql":
-            run(f"DROP TABLE {other.table}")
-            run(f"DROP TABLE {other.table}_attempts")
+            run(f"DROP TABLE {other.table_name}")
+            run(f"DROP TABLE {other.table_name}_attempts")
 
 
 @only(lambda kind: kind.connect)

@@ -103,10 +103,10 @@ async def test_a_lost_connection_is_known_whatever_the_words(postgres_place: Pla
 
     conn = psycopg.connect(postgres_place.url)
     foreign = psycopg.OperationalError("Server beendete die Verbindung unerwartet")
-    assert session_on(conn).known(foreign) is None
+    assert session_on(conn).database_failure(foreign) is None
     conn.close()
-    assert isinstance(session_on(conn).known(foreign), ConnectionLost)
-    assert session_on(conn).known(psycopg.errors.UniqueViolation("twice")) is None
+    assert isinstance(session_on(conn).database_failure(foreign), ConnectionLost)
+    assert session_on(conn).database_failure(psycopg.errors.UniqueViolation("twice")) is None
 
 
 class Base(DeclarativeBase): ...

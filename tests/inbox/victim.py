@@ -27,7 +27,7 @@ from tests.inbox.kinds import Place, run_sync
 from tests.inbox.test_inputs import opened
 
 METHODS = ("rows", "begin", "commit", "roll_back", "close")
-DRIVERS = (base.Caller, sqlite.SQLiteSession, callers_psycopg.PsycopgSession, mysql.MySQLSession)
+DRIVERS = (base.DriverAdapter, sqlite.SQLiteSession, callers_psycopg.PsycopgSession, mysql.MySQLSession)
 
 
 class Life:

@@ -139,7 +139,7 @@ async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.
     """The second statement fails, and the caller goes on and commits."""
     desk = await office.desk()
     await desk.run(office.effect("paid"))
-    monkeypatch.setattr("effectonce.outbox.outbox._MAX_ROWS", 2)
+    monkeypatch.setattr("effectonce.outbox.outbox._MAX_STATEMENT_ROWS", 2)
     params = outboxes._params
 
     def second_fails(dialect: Any, rows: Any) -> Any:

@@ -99,7 +99,7 @@ class Awkward:
         ({"data": "\ud800"}, eo.ConfigurationError, "no JSON form"),
         ({"data": "x" * 300_000}, eo.PayloadTooLarge, "max_size"),
         ({"headers": {"a": "x" * 300_000}}, eo.PayloadTooLarge, "max_size"),
-        ({"headers": {"a": 1}}, eo.ConfigurationError, "no strings"),
+        ({"headers": {"a": 1}}, eo.ConfigurationError, "not strings"),
         ({"headers": {"a": "\ud800"}}, eo.ConfigurationError, "no JSON form"),
         ({"id": ""}, eo.InvalidKey, "needs an id"),
         ({"id": "a\0"}, eo.InvalidKey, "the id of"),

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.errors import InvalidKey
-from effectonce.values.fingerprint import SIZE, _with_settled_numbers, canonical, fingerprint, fingerprints
+from effectonce.values.fingerprint import FINGERPRINT_SIZE, _with_settled_numbers, canonical, fingerprint, fingerprints
 
 
 class Status(enum.Enum):
@@ -125,13 +125,13 @@ def test_f22_raw_bytes_are_hashed_as_they_stand_and_apart_from_json() -> None:
 def test_a_fingerprint_is_its_version_and_the_sha256_of_the_canonical_payload() -> None:
     value = {"amount": 4200}
     assert fingerprint(value) == b"\x01" + hashlib.sha256(b'{"amount":4200}').digest()
-    assert len(fingerprint(value)) == SIZE
+    assert len(fingerprint(value)) == FINGERPRINT_SIZE
 
 
 def test_the_first_of_all_versions_is_the_one_that_is_stored() -> None:
     sent = fingerprints({"amount": 4200})
-    assert sent[:SIZE] == fingerprint({"amount": 4200})
-    assert len(sent) % SIZE == 0
+    assert sent[:FINGERPRINT_SIZE] == fingerprint({"amount": 4200})
+    assert len(sent) % FINGERPRINT_SIZE == 0
 
 
 json_values = st.recursive(

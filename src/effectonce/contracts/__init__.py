@@ -291,8 +291,8 @@ class Joinable(Protocol):
     complete one."""
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        """The statements that settle ``op``, which is ``done``, for a `Session` of that dialect, in order. The last
-        gives a row where it was applied."""
+        """The statements that settle ``op``, which is ``done``, for a `DriverSession` of that dialect, in order. The
+        last gives a row where it was applied."""
         ...
 
 
@@ -317,10 +317,10 @@ class AsyncpgConnection(Protocol):
     def is_in_transaction(self) -> bool: ...
 
 
-class Session(Protocol):
+class DriverSession(Protocol):
     """A connection that belongs to the caller, and the transaction that is open on it.
 
-    Made for one call by `connections.callers.session_on`, from whatever the caller passed. It holds no state of its
+    Made for one call by `sessions.session_on`, from whatever the caller passed. It holds no state of its
     own, and it never begins, ends or repeats a transaction that the caller opened.
     """
 

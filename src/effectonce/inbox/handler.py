@@ -1,7 +1,7 @@
 """`Inbox.handler`: a handler of messages that owns its transaction.
 
-One message is one `Delivery`. The handler is called between its coroutines, never inside one: its ``StopIteration``
-would become a ``RuntimeError``.
+One message is one `HandlerRun`. The handler is called between the coroutines of the run, never inside one: its
+``StopIteration`` would become a ``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
 from effectonce.guard.once import Outcome
-from effectonce.sessions import knows
+from effectonce.sessions import is_connection
 
-from .delivery import Delivery
+from .handler_run import HandlerRun
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Handled(Protocol[M_contra, R_co]):
-    """A handler under `Inbox.handler`: called with a message it handles it once, and gives the result."""
+    """A handler under `Inbox.handler`: called with a message, it handles that once and returns the result."""
 
     __name__: str
 
@@ -46,12 +46,12 @@ class Handled(Protocol[M_contra, R_co]):
     @overload
     def call(self, message: M_contra, /) -> Outcome[R_co]: ...
     def call(self, message: Any, /) -> Any:
-        """As calling it, but gives an `Outcome` (to be awaited where the handler is ``async def``)."""
+        """Handle ``message`` and return an `Outcome` (to be awaited where the handler is ``async def``)."""
         ...
 
 
-class Handling:
-    """What `Inbox.handler(...)` returns: a decorator, and all that is known before a message comes."""
+class HandlerDecorator:
+    """What `Inbox.handler(...)` returns: the decorator, with its options."""
 
     def __init__(
         self,
@@ -65,14 +65,15 @@ class Handling:
         returns: Any,
         allow_unsafe: bool,
     ) -> None:
-        if not callable(connect) or (knows(connect) and not hasattr(connect, "registry")):  # a scoped_session makes one
+        # A scoped_session is a connection, and makes one when it is called.
+        if not callable(connect) or (is_connection(connect) and not hasattr(connect, "registry")):
             raise ConfigurationError(
                 "connect= takes a function that gives a connection for one message, such as pool.connection or "
                 "lambda: sqlite3.connect('shop.db'), not a connection"
             )
-        for name, value in (("max_attempts", max_attempts), ("retries", retries + 1)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigurationError(f"{name}={value!r} is not a number of attempts")
+        if max_attempts is not None:
+            _require_count("max_attempts", max_attempts, least=1)
+        _require_count("retries", retries, least=0)
         self.inbox = inbox
         self.connect = connect
         self.max_attempts = max_attempts
@@ -84,37 +85,43 @@ class Handling:
 
     def __call__(self, fn: Callable[[Any, M], R]) -> Handled[M, R]:
         signature = _signature(fn)
-        plan = Plan(self, fn)
+        handler = TransactionalHandler(self, fn)
 
         async def handle_async(message: Any) -> Any:
-            return (await plan.run_async(message)).value
+            return (await handler.run_async(message)).value
 
         def handle_sync(message: Any) -> Any:
-            return plan.run_sync(message).value
+            return handler.run_sync(message).value
 
-        handle: Any = handle_async if plan.is_async else handle_sync
-        handle.call = plan.run_async if plan.is_async else plan.run_sync
+        handle: Any = handle_async if handler.is_async else handle_sync
+        handle.call = handler.run_async if handler.is_async else handler.run_sync
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(fn, name):
                 setattr(handle, name, getattr(fn, name))
-        # Without the connection, which is no affair of whoever calls it.
+        # The caller does not pass the connection.
         parameters = list(signature.parameters.values())[1:]
         handle.__signature__ = signature.replace(parameters=parameters)
         hints = getattr(fn, "__annotations__", {})
-        handle.__annotations__ = {
-            name: hints[name] for name in (*(each.name for each in parameters), "return") if name in hints
-        }
+        shown = {*(parameter.name for parameter in parameters), "return"}
+        handle.__annotations__ = {name: hint for name, hint in hints.items() if name in shown}
         handled: Handled[M, R] = handle
         return handled
 
 
+def _require_count(name: str, value: Any, *, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
 def _signature(fn: Any) -> inspect.Signature:
-    """That of a function of a connection and a message; anything else is refused."""
+    """The signature of ``fn``, which must be a function of a connection and a message."""
     name = name_of(fn)
     if not callable(fn) or isinstance(fn, type):
         raise ConfigurationError(f"inbox.handler takes a function of a connection and a message, not {name}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise ConfigurationError(f"{name} is a generator: it has no single end at which it is done")
+        raise ConfigurationError(
+            f"{name} is a generator: it is done at no single point; make it a function that returns"
+        )
     signature = inspect.signature(fn)
     try:
         signature.bind(None, None)
@@ -125,62 +132,63 @@ def _signature(fn: Any) -> inspect.Signature:
     return signature
 
 
-class Plan:
-    """A handler, and how its messages are handled."""
+class TransactionalHandler:
+    """A handler that owns its transaction, and how it is run for one message."""
 
-    def __init__(self, options: Handling, fn: Callable[..., Any]) -> None:
+    def __init__(self, options: HandlerDecorator, fn: Callable[..., Any]) -> None:
         self.options = options
         self.inbox = options.inbox
         self.fn = fn
         self.is_async = is_async(fn)
-        self.unchecked = not options.allow_unsafe
+        self.needs_check = not options.allow_unsafe
         self._codec: Codec | None = None
 
     @property
     def codec(self) -> Codec:
         """Built on first use: the result's type may name things that are defined after the handler."""
         if self._codec is None:
-            self._codec = self.inbox._codec(return_type(self.fn, self.options.returns))
+            self._codec = self.inbox.codec_for(return_type(self.fn, self.options.returns))
         return self._codec
 
-    def pause(self, tries: int) -> float:
-        """Seconds before the next try: random, so that those who collided do not collide again."""
-        return random.uniform(0, min(self.options.max_backoff, self.options.backoff * 2.0 ** min(tries, 30)))
+    def backoff(self, retries: int) -> float:
+        """Seconds before the next try, after ``retries`` before it. Random, so that two that collided do not again."""
+        ceiling = self.options.backoff * 2.0 ** min(retries, 30)  # above that, a float could overflow
+        return random.uniform(0, min(self.options.max_backoff, ceiling))
 
     def run_sync(self, message: Any) -> Outcome[Any]:
-        delivery = Delivery(self, message)
+        run = HandlerRun(self, message)
         while True:
             try:
-                if run_sync(delivery.begin()):
-                    with delivery:
-                        value = self.fn(delivery.session.connection, message)
+                if run_sync(run.begin()):
+                    with run:
+                        value = self.fn(run.session.connection, message)
                         if type(value) in LAZY or hasattr(value, "__await__"):
                             refuse_lazy(self.fn, value)
-                    run_sync(delivery.finish(value))
-                return delivery.outcome
+                    run_sync(run.finish(value))
+                return run.outcome
             except BaseException as error:
-                pause = run_sync(delivery.abort(error))
+                pause = run_sync(run.abort(error))
                 if pause is None:
-                    if delivery.surfaces is not None:
-                        raise delivery.surfaces from error
+                    if run.translated_error is not None:
+                        raise run.translated_error from error
                     raise
             time.sleep(pause)
 
     async def run_async(self, message: Any) -> Outcome[Any]:
-        delivery = Delivery(self, message)
+        run = HandlerRun(self, message)
         while True:
             try:
-                if await delivery.begin():
-                    with delivery:
-                        value = await self.fn(delivery.session.connection, message)
-                    await delivery.finish(value)
-                return delivery.outcome
+                if await run.begin():
+                    with run:
+                        value = await self.fn(run.session.connection, message)
+                    await run.finish(value)
+                return run.outcome
             except GeneratorExit:
                 raise  # nothing can be awaited any more; the connection's end undoes it
             except BaseException as error:
-                pause = await delivery.abort(error)
+                pause = await run.abort(error)
                 if pause is None:
-                    if delivery.surfaces is not None:
-                        raise delivery.surfaces from error
+                    if run.translated_error is not None:
+                        raise run.translated_error from error
                     raise
             await asyncio.sleep(pause)

@@ -10,37 +10,39 @@ that transaction, within retention, with durable commits.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
 from effectonce.backends.common.sql_files import bare, inbox_schema, quoted
-from effectonce.contracts import AsyncConnection, AsyncpgConnection, ConnectionLost, Dialect, SyncConnection
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
 from effectonce.core.run_sync import Pending, run_sync
-from effectonce.errors import (
-    InvalidOption,
-    PayloadMismatch,
-    ResultNotStored,
-    SyncAsyncMismatch,
-    TransactionConflict,
-    show,
-)
+from effectonce.errors import InvalidOption, ResultNotStored, SyncAsyncMismatch, show
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
-from effectonce.sessions import Caller, session_on
+from effectonce.sessions import DriverAdapter, session_on
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT
 from effectonce.values.durations import Duration, micros
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .handler import Handling
-from .rows import MAX_BATCH, MAX_NAME, Arrival, Found, Rows, rows_of
-from .table import Inserted, OnTable
+from .business_table import Inserted, OnTable
+from .handler import HandlerDecorator
+from .recording import (
+    describe,
+    outcome_of,
+    record,
+    record_in_savepoint,
+    record_many,
+    refuse_mismatch,
+    store_result,
+    undo,
+)
+from .table import MAX_BATCH, MAX_TABLE_NAME, ExistingRow, InboxKey, InboxTable, inbox_table
 
 __all__ = ["Inbox", "Inserted", "OnTable"]
 
@@ -62,8 +64,8 @@ class Inbox:
     - ``private``: a secret under which keys are hashed and results sealed.
     - ``max_result``: how large a stored result may be, in bytes; a larger one is left out.
 
-    Every method takes the connection that the transaction is open on, and follows its colour: on an async one it gives
-    something to await. It never begins, ends or repeats that transaction; `handler` is the form that owns one.
+    Every method takes the connection that the transaction is open on. On an async connection it returns something to
+    await. It never begins, ends or repeats that transaction; `handler` is the form that owns one.
     """
 
     def __init__(
@@ -78,19 +80,21 @@ class Inbox:
     ) -> None:
         check_scope(scope)
         quoted(table, "sqlite")
-        if len(table.rpartition(".")[2]) > MAX_NAME:
-            raise InvalidOption(f"table={table!r} is too long for the names that are made from it: up to {MAX_NAME}")
+        if len(table.rpartition(".")[2]) > MAX_TABLE_NAME:
+            raise InvalidOption(
+                f"table={table!r} is too long for the names of its indexes: use up to {MAX_TABLE_NAME} characters"
+            )
         if fingerprint and not callable(fingerprint):
             raise InvalidOption("fingerprint= takes a function of the message, or False")
         self.scope = scope
-        self.table = table
-        self._retention = micros(retention, "retention")
+        self.table_name = table
+        self.retention_us = micros(retention, "retention")
         self._fingerprint = fingerprint
         self._privacy = None if private is None else Privacy(private)
         self._max_result = max_result
 
     def __repr__(self) -> str:
-        return f"<Inbox {show(self.scope)!r} in {self.table}>"
+        return f"<Inbox {show(self.scope)!r} in {self.table_name}>"
 
     # -- in the caller's transaction
 
@@ -110,10 +114,10 @@ class Inbox:
         message's data. On an async connection the answer has to be awaited; testing it without is `NotAwaited`.
         """
         session = session_on(conn)
-        arrival = self._arrival(message, payload)
+        key = self.key_for(message, payload)
         session.require_transaction()
-        answer = self._first(session, arrival)
-        return Pending(answer, "inbox.first(...)") if session.is_async else run_sync(answer)
+        recording = self.record(session, key)
+        return Pending(recording, "inbox.first(...)") if session.is_async else run_sync(recording)
 
     @overload
     def first_many(self, conn: SyncConnection, messages: Iterable[Message[Any] | Key]) -> list[bool]: ...
@@ -128,12 +132,12 @@ class Inbox:
         recorded.
         """
         session = session_on(conn)
-        arrivals = [self._arrival(message, ...) for message in messages]
-        if len(arrivals) > MAX_BATCH:
-            raise InvalidOption(f"first_many takes up to {MAX_BATCH} messages, not {len(arrivals)}; call it for slices")
+        keys = [self.key_for(message) for message in messages]
+        if len(keys) > MAX_BATCH:
+            raise InvalidOption(f"first_many takes up to {MAX_BATCH} messages, not {len(keys)}; call it for slices")
         session.require_transaction()
-        answer = self._first_many(session, arrivals)
-        return Pending(answer, "inbox.first_many(...)") if session.is_async else run_sync(answer)
+        recording = self.record_many(session, keys)
+        return Pending(recording, "inbox.first_many(...)") if session.is_async else run_sync(recording)
 
     @overload
     def call(
@@ -144,36 +148,36 @@ class Inbox:
         self, conn: AC, message: M, fn: Callable[[AC, M], Awaitable[T]], *, payload: Any = ..., returns: Any = ...
     ) -> Pending[Outcome[T]]: ...
     def call(self, conn: Any, message: Any, fn: Callable[..., Any], *, payload: Any = ..., returns: Any = ...) -> Any:
-        """Run ``fn(conn, message)`` if this is the first time, and keep its result; else give the kept one.
+        """Run ``fn(conn, message)`` if this is the first time, and store its result; else return the stored one.
 
         What ``fn`` does on the connection, the row and the result are one: where it raises, all of it is undone to a
-        savepoint, so that you may go on with your transaction and the message is not lost. Errors are not kept. Where
-        the database has ended your whole transaction by that (a deadlock on MySQL), it is `TransactionConflict`: roll
-        back, and run all of it again.
+        savepoint, so that you may continue your transaction and the message is not lost. Errors are not stored. Where
+        the database has ended your whole transaction (a deadlock on MySQL), it is `TransactionConflict`: roll back,
+        and run all of it again.
         """
         session = session_on(conn)
         if is_async(fn) and not session.is_async:
             raise SyncAsyncMismatch(
                 f"{name_of(fn)} is `async def` and the connection is sync; give it an async connection"
             )
-        codec = self._codec(return_type(fn, returns))
-        arrival = self._arrival(message, payload)
+        codec = self.codec_for(return_type(fn, returns))
+        key = self.key_for(message, payload)
         session.require_transaction()
         if session.is_async:
-            return Pending(self._call_async(session, arrival, codec, message, fn), "inbox.call(...)")
-        return self._call_sync(session, arrival, codec, message, fn)
+            return Pending(self._call_async(session, key, codec, message, fn), "inbox.call(...)")
+        return self._call_sync(session, key, codec, message, fn)
 
     @overload
     def purge(self, conn: SyncConnection, *, limit: int = 1000) -> int: ...
     @overload
     def purge(self, conn: AsyncConnection | AsyncpgConnection, *, limit: int = 1000) -> Pending[int]: ...
     def purge(self, conn: Any, *, limit: int = 1000) -> Any:
-        """Delete up to ``limit`` rows of the table that are past their retention, of whatever scope; how many there
-        were. Locked rows are left for the next time. Call it now and then, in a transaction of its own."""
+        """Delete up to ``limit`` rows of the table that are past their retention, of every scope. Returns how many.
+        Locked rows are left for the next time. Call it now and then, in a transaction of its own."""
         session = session_on(conn)
         session.require_transaction()
-        answer = self._rows(session).purge(session, limit)
-        return Pending(answer, "inbox.purge(...)") if session.is_async else run_sync(answer)
+        purging = self.table(session).purge(session, limit)
+        return Pending(purging, "inbox.purge(...)") if session.is_async else run_sync(purging)
 
     @overload
     def check(self, conn: SyncConnection) -> None: ...
@@ -183,26 +187,28 @@ class Inbox:
         """`UnsafeStore` where this database may lose a commit that it has confirmed (the broker would not deliver the
         message again); `SchemaMissing` where the table is missing. It says what to change."""
         session = session_on(conn)
-        answer = self._rows(session).check(session)
-        return Pending(answer, "inbox.check(...)") if session.is_async else run_sync(answer)
+        checking = self.table(session).check(session)
+        return Pending(checking, "inbox.check(...)") if session.is_async else run_sync(checking)
 
     # -- the table
 
     def schema_sql(self, dialect: Dialect) -> str:
-        """The table as a script, for people who run their own migrations."""
+        """The table as a script for your own migrations."""
         if dialect not in ("sqlite", "postgresql", "mysql"):
-            raise InvalidOption(f"{show(dialect)!r} is none of the dialects sqlite, postgresql and mysql (and MariaDB)")
-        return inbox_schema(dialect, self.table)
+            raise InvalidOption(
+                f"{show(dialect)!r} is not a dialect; name sqlite, postgresql or mysql (also for MariaDB)"
+            )
+        return inbox_schema(dialect, self.table_name)
 
     @overload
     def migrate(self, conn: SyncConnection) -> None: ...
     @overload
     def migrate(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
     def migrate(self, conn: Any) -> Any:
-        """Create the table where it is missing. MySQL and MariaDB commit an open transaction by that."""
+        """Create the table where it is missing. On MySQL and MariaDB this commits an open transaction."""
         session = session_on(conn)
-        answer = self._migrate(session)
-        return Pending(answer, "inbox.migrate(...)") if session.is_async else run_sync(answer)
+        migrating = self._migrate(session)
+        return Pending(migrating, "inbox.migrate(...)") if session.is_async else run_sync(migrating)
 
     def on_table(self, table: str, *, column: str) -> OnTable:
         """Recognise duplicates by a unique key on your own business table instead of a row in ours."""
@@ -220,11 +226,11 @@ class Inbox:
         max_backoff: Duration = "1s",
         returns: Any = ...,
         allow_unsafe: bool = False,
-    ) -> Handling:
+    ) -> HandlerDecorator:
         """Make ``fn(conn, message)`` a handler of messages, each in a transaction of its own: the row, what ``fn`` does
         on the connection, and the result are committed together, and a duplicate gets the result.
 
-        - ``connect``: gives a connection for one message, or a context manager that does: ``pool.connection``,
+        - ``connect``: returns a connection for one message, or a context manager around one: ``pool.connection``,
           ``sessionmaker(engine)``, ``lambda: sqlite3.connect("shop.db")``, ``lambda: django.db.connection``. It is
           given back after the message: by leaving the context manager, else by closing it (never Django's).
         - A serialization failure, a deadlock or a lost connection starts the whole of it again on a new transaction,
@@ -237,7 +243,7 @@ class Inbox:
         - ``returns``: the type of the result, where the annotation does not say.
         - On first use it runs `check`, unless ``allow_unsafe``.
         """
-        return Handling(
+        return HandlerDecorator(
             self,
             connect=connect,
             max_attempts=max_attempts,
@@ -248,151 +254,97 @@ class Inbox:
             allow_unsafe=allow_unsafe,
         )
 
-    # -- how
+    # -- the seams for tools that have a session, such as a worker that runs several messages in one transaction
 
-    def _rows(self, session: Caller) -> Rows:
-        return rows_of(session.dialect, self.table)
+    def table(self, session: DriverSession) -> InboxTable:
+        """The inbox's table in the database of ``session``."""
+        return inbox_table(session.dialect, self.table_name)
 
-    def _arrival(self, message: Any, payload: Any) -> Arrival:
-        """How ``message`` stands in the table. All that may be wrong with it is wrong here, before any statement."""
-        carried = isinstance(message, Message)
-        key = encode_key(message.key if carried else message)
-        prints = b""
+    def key_for(self, message: Any, payload: Any = ...) -> InboxKey:
+        """How the row of ``message`` is named. Every error about the message itself is raised here, before any
+        statement is sent."""
+        is_message = isinstance(message, Message)
+        key = encode_key(message.key if is_message else message)
         if payload is not ...:
-            prints = fingerprints(payload)
-        elif self._fingerprint:
-            prints = fingerprints(self._fingerprint(message))
-        elif carried and self._fingerprint is None:
-            prints = fingerprints(message.data)
-        privacy = self._privacy
-        if privacy is None:
-            return Arrival(self.scope, key, key, prints, self._retention)
-        hidden = privacy.hide(self.scope, key)
-        return Arrival(self.scope, hidden, key, privacy.hide_fingerprints(self.scope, prints), self._retention)
+            return self.make_key(key, fingerprints(payload))
+        if self._fingerprint:
+            return self.make_key(key, fingerprints(self._fingerprint(message)))
+        if is_message and self._fingerprint is None:
+            return self.make_key(key, fingerprints(message.data))
+        return self.make_key(key, b"")
 
-    def _codec(self, type_: Any) -> Codec:
+    def make_key(self, key: str, fingerprints: bytes) -> InboxKey:
+        """The `InboxKey` of a key and its fingerprints; a private inbox hashes both."""
+        stored_key = key
+        if self._privacy is not None:
+            stored_key = self._privacy.hide(self.scope, key)
+            fingerprints = self._privacy.hide_fingerprints(self.scope, fingerprints)
+        return InboxKey(self.scope, stored_key, key, fingerprints, self.retention_us)
+
+    async def record(self, session: DriverAdapter, key: InboxKey) -> bool:
+        """`first` for a key that is made already."""
+        return await record(self.table(session), session, key)
+
+    async def record_many(self, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
+        """`first_many` for keys that are made already."""
+        return await record_many(self.table(session), session, keys)
+
+    def codec_for(self, result_type: Any) -> Codec:
         try:
-            return _codec(type_, self._max_result)
-        except TypeError:  # a type that has no hash
-            return Codec(type_, self._max_result)
+            return _cached_codec(result_type, self._max_result)
+        except TypeError:  # a type that cannot be hashed
+            return Codec(result_type, self._max_result)
 
-    def _encoded(self, codec: Codec, arrival: Arrival, value: Any) -> bytes | None:
-        """The result as stored; None where it cannot be: the message is handled all the same."""
+    def encode_result(self, codec: Codec, key: InboxKey, value: Any) -> bytes | None:
+        """The result as it is stored; None where it cannot be: the message is handled all the same."""
         try:
             plain = codec.encode(value)
         except Unstorable:
             return None
-        return plain if self._privacy is None else self._privacy.seal(plain, arrival.scope, arrival.key, 0)
+        return plain if self._privacy is None else self._privacy.seal(plain, key.scope, key.key, 0)
 
-    def _replayed(self, codec: Codec, arrival: Arrival, found: Found) -> Any:
-        """What a duplicate gets: the stored result, or the error that says why there is none."""
-        self._refuse_mismatch(arrival, found)
-        stored = found.result
+    def replay(self, codec: Codec, key: InboxKey, existing: ExistingRow) -> Any:
+        """The stored result for a duplicate. `PayloadMismatch` for another payload, `ResultNotStored` without one."""
+        refuse_mismatch(key, existing)
+        stored = existing.result
         if stored is not None and self._privacy is not None:
-            stored = self._privacy.open(stored, arrival.scope, arrival.key, (0,))
+            stored = self._privacy.open(stored, key.scope, key.key, (0,))
         if stored is not None:
             return codec.decode(stored)
         if codec.discards:
             return None
         raise ResultNotStored(
-            f"{_about(arrival)} is done, but its result was not stored (recorded by first(), too large, or not of the "
+            f"{describe(key)} is done, but its result was not stored (recorded by first(), too large, or not of the "
             "annotated type); the effect happened: ack this delivery"
         )
 
-    def _refuse_mismatch(self, arrival: Arrival, found: Found) -> None:
-        if found.mismatches(arrival):
-            raise PayloadMismatch(
-                f"{_about(arrival)} was used before with another payload; a retry must send the same payload, and a "
-                "new operation must have a new key"
-            )
-
-    async def _first(self, session: Caller, arrival: Arrival) -> bool:
-        _require_still(session)
-        rows = self._rows(session)
-        if session.is_async:
-            found = await self._whole(
-                session,
-                lambda: rows.insert(session, arrival, result=False),
-                lambda found: [arrival] if found is None else [],
-            )
-        else:  # nobody can cancel it
-            found = await rows.insert(session, arrival, result=False)
-        if found is None:
-            return True
-        self._refuse_mismatch(arrival, found)
-        return False
-
-    async def _first_many(self, session: Caller, arrivals: list[Arrival]) -> list[bool]:
-        unique: dict[str, Arrival] = {}
-        for arrival in arrivals:
-            earlier = unique.setdefault(arrival.key, arrival)
-            if earlier is not arrival:
-                self._refuse_mismatch(arrival, Found(earlier.fingerprint, None))
-        if not unique:
-            return []
-        _require_still(session)
-        rows = self._rows(session)
-
-        def new(found: dict[str, Found]) -> list[Arrival]:
-            return [each for key, each in unique.items() if key not in found]
-
-        found = await self._whole(session, lambda: rows.insert_many(session, list(unique.values())), new)
-        try:
-            for key, row in found.items():
-                self._refuse_mismatch(unique[key], row)
-        except PayloadMismatch:
-            # Else a caller who goes on and commits would have the others recorded, and not done.
-            await rows.forget_many(session, new(found))
-            raise
-        return [unique[arrival.key] is arrival and arrival.key not in found for arrival in arrivals]
-
-    async def _whole(self, session: Caller, insert: Callable[[], Awaitable[T]], new: Callable[[T], list[Arrival]]) -> T:
-        """What ``insert`` gives. Where it is cancelled and done all the same, what it has inserted is taken back, or
-        the transaction made to fail: a caller who goes on and commits would have that recorded, and not done."""
-        if not session.outlives_cancel:
-            try:
-                return await insert()
-            except CancelledError:
-                await session.spoil()
-                raise
-        place = await session.savepoint()
-        try:
-            found = await insert()
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._undo(session, place, error)
-            raise
-        try:
-            await session.release(place)
-        except CancelledError:
-            await self._rows(session).forget_many(session, new(found))
-            raise
-        return found
+    # -- how
 
     def _call_sync(
-        self, session: Caller, arrival: Arrival, codec: Codec, message: Any, fn: Callable[..., Any]
+        self, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any, fn: Callable[..., Any]
     ) -> Outcome[Any]:
-        place, found = run_sync(self._enter(session, arrival))
+        table = self.table(session)
+        savepoint, existing = run_sync(record_in_savepoint(table, session, key))
         try:
-            if found is None:
+            if existing is None:
                 value = fn(session.connection, message)  # outside of our coroutines: it may raise StopIteration
                 if type(value) in LAZY or hasattr(value, "__await__"):
                     refuse_lazy(fn, value)
-                run_sync(self._leave(session, arrival, place, self._encoded(codec, arrival, value)))
+                run_sync(store_result(table, session, key, savepoint, self.encode_result(codec, key, value)))
             else:
-                value = self._replayed(codec, arrival, found)
+                value = self.replay(codec, key, existing)
         except BaseException as error:
-            run_sync(self._undo(session, place, error))
+            run_sync(undo(session, savepoint, error))
             raise
-        return _outcome(arrival, message, value, found is not None)
+        return outcome_of(key, message, value, replayed=existing is not None)
 
     async def _call_async(
-        self, session: Caller, arrival: Arrival, codec: Codec, message: Any, fn: Callable[..., Any]
+        self, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any, fn: Callable[..., Any]
     ) -> Outcome[Any]:
-        place, found = await self._enter(session, arrival)
+        table = self.table(session)
+        savepoint, existing = await record_in_savepoint(table, session, key)
         try:
-            if found is None:
+            if existing is None:
                 pending = fn(session.connection, message)
                 if not hasattr(pending, "__await__"):
                     raise SyncAsyncMismatch(
@@ -400,74 +352,24 @@ class Inbox:
                         "awaited; make it `async def`"
                     )
                 value = await pending
-                await self._leave(session, arrival, place, self._encoded(codec, arrival, value))
+                await store_result(table, session, key, savepoint, self.encode_result(codec, key, value))
             else:
-                value = self._replayed(codec, arrival, found)
+                value = self.replay(codec, key, existing)
         except GeneratorExit:
             raise  # nothing can be awaited any more: the transaction is its owner's to end
         except BaseException as error:
-            await self._undo(session, place, error)
+            await undo(session, savepoint, error)
             raise
-        return _outcome(arrival, message, value, found is not None)
+        return outcome_of(key, message, value, replayed=existing is not None)
 
-    async def _enter(self, session: Caller, arrival: Arrival) -> tuple[Any, Found | None]:
-        _require_still(session)
-        place = await session.savepoint()
-        try:
-            found = await self._rows(session).insert(session, arrival, result=True)
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # cancelled, too: the insert may have been done all the same
-            await self._undo(session, place, error)
-            raise
-        if found is not None:
-            await session.release(place)
-            place = None
-        return place, found
-
-    async def _leave(self, session: Caller, arrival: Arrival, place: Any, result: bytes | None) -> None:
-        # Sent even where there is nothing to keep: in a transaction that has failed unnoticed, it fails here.
-        await self._rows(session).store(session, arrival, result)
-        await session.release(place)
-
-    async def _undo(self, session: Caller, place: Any, error: BaseException) -> None:
-        if place is None:
-            return
-        try:
-            await session.roll_back_to(place)
-        except ConnectionLost:  # nobody can go on with that; what it died of is raised
-            pass
-        except Exception as gone:
-            if not isinstance(error, Exception) or isinstance(error, TransactionConflict | ConnectionLost):
-                return
-            raise TransactionConflict(
-                f"your whole transaction is gone with what failed in it, not this call alone ({show(gone, 200)}); roll "
-                "back, and run the whole of it again, the messages before this one too"
-            ) from error
-
-    async def _migrate(self, session: Caller) -> None:
-        if session.dialect == "postgresql":  # two at once would both find no table, and one fail to create it
+    async def _migrate(self, session: DriverAdapter) -> None:
+        if session.dialect == "postgresql":  # of two at once, both would find no table, and one fail to create it
             await session.rows("SELECT pg_advisory_xact_lock(hashtext('effectonce migrate'))")
         for statement in bare(self.schema_sql(session.dialect)).split(";"):
             if statement.strip():
                 await session.rows(statement)
 
 
-def _outcome(arrival: Arrival, message: Any, value: Any, replayed: bool) -> Outcome[Any]:
-    attempt = message.attempt if isinstance(message, Message) else 1
-    return Outcome(value, replayed, arrival.plain_key, arrival.scope, attempt)
-
-
-def _require_still(session: Caller) -> None:
-    """An answer may be awaited long after it was asked for, when the transaction is over."""
-    if session.is_async:
-        session.require_transaction()
-
-
-def _about(arrival: Arrival) -> str:
-    return f"scope {show(arrival.scope)!r}, key {show(arrival.plain_key)!r}"
-
-
 @lru_cache(maxsize=256)
-def _codec(type_: Any, limit: int) -> Codec:
-    return Codec(type_, limit)
+def _cached_codec(result_type: Any, max_size: int) -> Codec:
+    return Codec(result_type, max_size)

@@ -1,16 +1,17 @@
--- What the inbox asks of MySQL and MariaDB, on the caller's own connection. `-- name: x` starts statement x.
+-- The inbox's statements for MySQL and MariaDB, run on the caller's own connection. `-- name: x` starts statement x.
 --
 -- {inbox}, {attempts}    the two tables
--- {now}                  the clock, in microseconds
+-- {now}                  the server's clock, in microseconds since the epoch
 -- {rows}, {ids}          as many groups of placeholders as there are messages
 --
--- Bytes and texts come as hexadecimal, which no character set, quoting mode or driver's escaping can change.
--- Who was first is never read off affected rows: SQLAlchemy and Django have the server count them in another way.
+-- Bytes and texts are sent as hexadecimal, which no character set, quoting mode or driver's escaping can change.
+-- Whether a row is new is never read off affected rows: SQLAlchemy and Django have the server count them differently.
 
 
 -- name: insert
--- The nonce of the first stays. Where another transaction has inserted the same key and is still open, this waits for
--- its end. MariaDB gets RETURNING; MySQL is asked by `find`.
+-- A duplicate changes nothing, so the nonce of the first insert stays and tells who was first. Where another
+-- transaction has inserted the same key and is still open, this waits for its end. On MariaDB RETURNING is appended;
+-- on MySQL `find` follows.
 INSERT INTO {inbox} (id, scope, `key`, nonce, fingerprint, created_at, expires_at)
 VALUES {rows}
 ON DUPLICATE KEY UPDATE id = id;
@@ -23,34 +24,40 @@ SELECT nonce, fingerprint, result FROM {inbox} WHERE id = UNHEX($1) FOR UPDATE;
 SELECT id, nonce, fingerprint FROM {inbox} WHERE id IN ({ids}) FOR UPDATE;
 
 -- name: store
+-- The handler's result, in the transaction that inserted the row.
 UPDATE {inbox} SET result = UNHEX($2) WHERE id = UNHEX($1);
 
 -- name: ours
--- Whether the row is the one that this delivery has inserted, and not a later one's.
+-- Whether the row is the one that this delivery inserted, and not a later delivery's: it has the nonce.
 SELECT 1 FROM {inbox} WHERE id = UNHEX($1) AND nonce = UNHEX($2);
 
 -- name: forget_many
+-- Takes rows back that would be committed without their effect.
 DELETE FROM {inbox} WHERE id IN ({ids});
 
 -- name: count
--- Nothing is counted for a message that is handled already.
+-- Counts the start of an attempt. For a message that is handled already nothing is counted.
 INSERT INTO {attempts} (id, scope, `key`, attempts, expires_at)
 SELECT UNHEX($1), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX($3) USING utf8mb4), 1, {now} + $4 FROM DUAL
 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE id = UNHEX($1))
 ON DUPLICATE KEY UPDATE attempts = attempts + 1, expires_at = {now} + $4;
 
 -- name: counted
--- The counter as this transaction has left it; no row for a message that is handled already.
+-- The counter as `count` has left it; no row for a message that is handled already.
 SELECT attempts FROM {attempts} WHERE id = UNHEX($1)
 AND NOT EXISTS (SELECT 1 FROM {inbox} WHERE {inbox}.id = {attempts}.id) FOR UPDATE;
 
 -- name: refund
+-- Takes back the start of an attempt whose handler did not run.
 UPDATE {attempts} SET attempts = attempts - 1 WHERE id = UNHEX($1) AND attempts > 0;
 
 -- name: uncount
+-- The message is handled: its attempts need no count any more.
 DELETE FROM {attempts} WHERE id = UNHEX($1);
 
 -- name: due
+-- The expired rows, oldest first; locked rows wait for the next purge. `forget_many` deletes them by primary key: a
+-- DELETE over the index would lock the gaps between its entries.
 SELECT id FROM {inbox} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED;
 
 -- name: due_attempts
@@ -60,5 +67,6 @@ SELECT id FROM {attempts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
 DELETE FROM {attempts} WHERE id IN ({ids});
 
 -- name: settings
+-- The settings that decide whether a confirmed commit survives a crash, and whether the table exists.
 SELECT @@innodb_flush_log_at_trx_commit,
        (SELECT engine FROM information_schema.tables WHERE table_schema = COALESCE($1, DATABASE()) AND table_name = $2);

@@ -1,14 +1,14 @@
 -- effectonce's inbox in PostgreSQL (13 or later). Safe to run twice.
 -- Times are microseconds since the epoch, on this server's clock.
 
--- One row is one message that was handled. It is written by the transaction that has the message's effect.
+-- One row per handled message, written by the transaction that has the message's effect.
 CREATE TABLE IF NOT EXISTS {inbox} (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     fingerprint bytea,                       -- of the payload; NULL: not compared
-    result      bytea,                       -- what a duplicate gets; NULL: nothing is kept
+    result      bytea,                       -- what a duplicate gets; NULL: none is stored
     created_at  bigint           NOT NULL,
-    expires_at  bigint           NOT NULL,   -- it stays a duplicate until it is purged, which is not before
+    expires_at  bigint           NOT NULL,   -- the earliest time of its purge; until then it is a duplicate
     PRIMARY KEY (scope, key)
 );
 

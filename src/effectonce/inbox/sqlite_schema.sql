@@ -1,14 +1,14 @@
 -- effectonce's inbox in SQLite (3.35 or later). Safe to run twice.
 -- Times are microseconds since the epoch, on the machine's clock.
 
--- One row is one message that was handled. It is written by the transaction that has the message's effect.
+-- One row per handled message, written by the transaction that has the message's effect.
 CREATE TABLE IF NOT EXISTS {inbox} (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
     fingerprint BLOB,               -- of the payload; NULL: not compared
-    result      BLOB,               -- what a duplicate gets; NULL: nothing is kept
+    result      BLOB,               -- what a duplicate gets; NULL: none is stored
     created_at  INTEGER NOT NULL,
-    expires_at  INTEGER NOT NULL,   -- it stays a duplicate until it is purged, which is not before
+    expires_at  INTEGER NOT NULL,   -- the earliest time of its purge; until then it is a duplicate
     PRIMARY KEY (scope, key)
 );
 

@@ -1,161 +1,382 @@
-"""A unique key on the user's own table: insert a row, or get the one that is there."""
+"""The inbox's table: the statements that read and write its rows, once per dialect, over a sync or async session."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, overload
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import quoted
-from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
-from effectonce.core.run_sync import Pending, run_sync
-from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.sessions import Caller, is_duplicate, is_without_unique_key, session_on
-from effectonce.values.identity import Key, encode_key
+from effectonce.backends.common.sql_files import inbox_words, quoted, statements
+from effectonce.contracts import Dialect, DriverSession
+from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
+from effectonce.values.fingerprint import FINGERPRINT_SIZE, split_fingerprints
+from effectonce.values.identity import digest
 
-_TRIES: Final = 5
-
-
-class Inserted(Struct, frozen=True):
-    """The row under a key, with all its columns. ``was_inserted``: just now; else it is as an earlier one left it."""
-
-    row: dict[str, Any]
-    was_inserted: bool
+MAX_BATCH: Final = 5000  # messages of one `first_many`
+MAX_TABLE_NAME: Final = 47  # characters, so that the names of its indexes stay under PostgreSQL's limit of 63
+MAX_INSERT_ROUNDS: Final = 5  # a row may be there for the insert, and purged before it is read
+_NO_FINGERPRINT: Final = bytes(FINGERPRINT_SIZE)  # in a batch, in place of a fingerprint
 
 
-class OnTable:
-    """What `Inbox.on_table` returns: the unique ``column`` of ``table`` says which inserts are the same operation."""
+class InboxKey(Struct, gc=False):
+    """A message as its row names it."""
 
-    def __init__(self, table: str, column: str) -> None:
-        self.table = table
-        self.column = column
-        self._unique = False
-        quoted(table, "sqlite")
-        _column(column, "sqlite")
+    scope: str
+    key: str  # a keyed hash of `plain_key` where the inbox is private
+    plain_key: str
+    fingerprints: bytes  # of its payload, one per version, the first is stored; b"": not compared
+    retention_us: int
+    row_mark: Any = None  # set by the insert that made its row: a value that no other row of this key has
 
-    def __repr__(self) -> str:
-        return f"<OnTable {self.table}.{self.column}>"
+    @property
+    def fingerprint(self) -> bytes | None:
+        """The fingerprint that is stored."""
+        return self.fingerprints[:FINGERPRINT_SIZE] or None
 
-    @overload
-    def insert(self, conn: SyncConnection, key: Key, values: Mapping[str, Any]) -> Inserted: ...
-    @overload
-    def insert(
-        self, conn: AsyncConnection | AsyncpgConnection, key: Key, values: Mapping[str, Any]
-    ) -> Pending[Inserted]: ...
-    def insert(self, conn: Any, key: Key, values: Mapping[str, Any]) -> Any:
-        """Insert a row with ``key`` in the column and ``values`` in others, unless there is one: that is given instead,
-        untouched, and your transaction goes on (F40).
+    @property
+    def id(self) -> str:
+        return digest(self.scope, self.key).hex()
 
-        One statement; a second for a row that is there. Where another transaction has inserted the key and is still
-        open, it waits for the end of that. Values go to the driver as they are; a violation of another constraint is
-        raised as the driver raises it.
+
+class ExistingRow(Struct, gc=False):
+    """The row that an earlier delivery has left, as a duplicate reads it."""
+
+    fingerprint: bytes | None
+    result: bytes | None
+
+    def mismatches(self, key: InboxKey) -> bool:
+        """Whether the row was written for another payload than the one of ``key``."""
+        if not self.fingerprint or not key.fingerprints:
+            return False
+        return self.fingerprint not in split_fingerprints(key.fingerprints)
+
+
+@lru_cache(maxsize=64)
+def inbox_table(dialect: Dialect, name: str) -> InboxTable:
+    return _TABLES[dialect](dialect, name)
+
+
+class InboxTable(ABC):
+    """One table of handled messages, and the table of attempts beside it.
+
+    Its methods run statements in the transaction that is open on ``session``; none begins, ends or repeats one.
+    """
+
+    sql_file: str
+    now: str  # the server's clock in microseconds, as an expression
+
+    def __init__(self, dialect: Dialect, name: str) -> None:
+        self.name = name
+        self._quoted_name = quoted(name, dialect)
+        self._sql = statements(self.sql_file, now=self.now, **inbox_words(dialect, name))
+
+    @abstractmethod
+    async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
+        """Insert the row of ``key``. None: it is new. Else the row that was there, with its result if ``result``."""
+
+    @abstractmethod
+    async def insert_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> dict[str, ExistingRow]:
+        """Insert the rows of ``keys``, which are all different, and set the ``row_mark`` of those that are new.
+
+        Returns the rows that were there, by key, without their results.
         """
-        session = session_on(conn)
-        text = encode_key(key)
-        if self.column in values:
-            raise ConfigurationError(f"{self.column} is the key's own column; leave it out of the values")
-        columns = {self.column: key if type(key) is int else text, **values}
-        names = ", ".join([_column(name, session.dialect) for name in columns])
-        marks = ", ".join([f"${at}" for at in range(1, len(columns) + 1)])
-        sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({marks})"
-        session.require_transaction()
-        insert = self._insert_mysql if session.dialect == "mysql" else self._insert
-        answer = self._told(session, text, insert(session, sql, list(columns.values())))
-        return Pending(answer, "on_table(...).insert(...)") if session.is_async else run_sync(answer)
 
-    async def _insert(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
-        column = _column(self.column, session.dialect)
-        for _ in range(_TRIES):
-            row = await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
-            if row is not None:
-                return Inserted(row, True)
-            row = await _row(session, self._select(session), params[:1])
-            if row is not None:
-                return Inserted(row, False)
-        raise TransactionConflict(f"the row in {self.table} was deleted each time it was looked at; run it again")
+    @abstractmethod
+    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
+        """Write the result into a row that this transaction has inserted."""
 
-    async def _insert_mysql(self, session: Caller, sql: str, params: Sequence[Any]) -> Inserted:
-        """A refused duplicate undoes that one statement there and no more, so it may be caught."""
-        if not self._unique:
-            await self._require_unique(session)
-        select = f"{self._select(session)} FOR UPDATE"  # a plain one may not see what was committed meanwhile
-        key = (str(params[0]),)  # a number would be compared with texts as a number: 7 is '07x'
-        for _ in range(_TRIES):
-            try:
-                if session.returning:
-                    row = await _row(session, f"{sql} RETURNING *", params)
-                else:
-                    await session.rows(sql, params)
-                    row = await _row(session, select, key)
-                return Inserted(row or {}, True)
-            except Exception as error:
-                if not is_duplicate(error):
-                    raise
-                refused = error
-            row = await _row(session, select, key)
-            if row is not None:
-                return Inserted(row, False)
-        raise refused  # by another key of the table than this column's
+    @abstractmethod
+    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
+        """Whether the row that is there is the one that was inserted for this very ``key`` object."""
 
-    async def _require_unique(self, session: Caller) -> None:
-        """Once for each table: without a unique key MySQL would insert every duplicate, where the others refuse."""
-        schema, _, bare = self.table.rpartition(".")
-        if not await session.rows(_UNIQUE, (schema or None, bare, self.column)):
-            raise self._not_unique()
-        self._unique = True
+    @abstractmethod
+    async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
+        """Delete the rows of ``keys``."""
 
-    def _select(self, session: Caller) -> str:
-        return f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {_column(self.column, session.dialect)} = $1"
+    @abstractmethod
+    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+        """Count one attempt. Returns how many there are now; None if the message is handled already."""
 
-    async def _told(self, session: Caller, key: str, inserting: Coroutine[Any, Any, Inserted]) -> Inserted:
-        """Errors about a table that is not ours to migrate."""
-        try:
-            inserted = await inserting
-        except SchemaMissing as error:
-            raise ConfigurationError(f"{self!r}: {error.__cause__}") from error.__cause__
-        except Exception as error:
-            if is_without_unique_key(error):
-                raise self._not_unique() from error
-            raise
-        self._require_same(session, key, inserted.row)
-        return inserted
+    @abstractmethod
+    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+        """Take one attempt back."""
 
-    def _require_same(self, session: Caller, key: str, row: Mapping[str, Any]) -> None:
-        """The column decides what is equal: under a collation that ignores case or trailing spaces, another key is."""
-        stored = next((row[name] for name in row if name.lower() == self.column.lower()), None)
-        if isinstance(stored, bytes | bytearray | memoryview):
-            stored = bytes(stored).decode(errors="replace")
-        if not isinstance(stored, str | int) or str(stored) == key:
-            return
-        if session.dialect == "postgresql" and str(stored).rstrip(" ") == key:  # char(n), which is filled up
-            return
-        raise ConfigurationError(
-            f"{self!r} keeps the key {show(key)!r} as {show(str(stored))!r}, so that two operations would be one: give "
-            "the column a type that is long enough and a collation that compares bytes (MySQL: COLLATE utf8mb4_bin, or "
-            "VARBINARY; SQLite: BINARY), and roll back"
-        )
+    @abstractmethod
+    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+        """Delete the count of attempts."""
 
-    def _not_unique(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self.table} is missing, or its column {self.column} has no unique key of its own, by which a duplicate "
-            f"would be refused: CREATE UNIQUE INDEX ... ON {self.table} ({self.column})"
+    @abstractmethod
+    async def purge(self, session: DriverSession, limit: int) -> int:
+        """Delete up to ``limit`` expired rows, skipping those that are locked. Returns how many rows of the inbox."""
+
+    @abstractmethod
+    async def check(self, session: DriverSession) -> None:
+        """`UnsafeStore` where the database may lose a confirmed commit; `SchemaMissing` without the table."""
+
+    def _missing(self) -> SchemaMissing:
+        return SchemaMissing(
+            f"the table {self.name} is missing; create it: effectonce migrate URL, or run what "
+            "inbox.schema_sql(dialect) gives in your own migrations"
         )
 
 
-_UNIQUE: Final = (
-    "SELECT index_name FROM information_schema.statistics "
-    "WHERE table_schema = COALESCE($1, DATABASE()) AND table_name = $2 AND non_unique = 0 "
-    "GROUP BY index_name HAVING COUNT(*) = 1 AND MAX(column_name) = $3"
-)
+class TextKeyTable(InboxTable):
+    """A table whose primary key is the two texts, scope and key: PostgreSQL and SQLite."""
+
+    async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
+        params = (key.scope, key.key, key.fingerprint, key.retention_us)
+        for _ in range(MAX_INSERT_ROUNDS):
+            inserted = await session.rows(self._sql["insert"], params)
+            if inserted:
+                ((key.row_mark,),) = inserted
+                return None
+            if not result and not key.fingerprints:  # that the row is there is all that matters
+                return ExistingRow(None, None)
+            for fingerprint, stored in await session.rows(self._sql["find"], (key.scope, key.key)):
+                return ExistingRow(_bytes(fingerprint), _bytes(stored))
+        raise _purged_meanwhile()
+
+    async def insert_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> dict[str, ExistingRow]:
+        existing: dict[str, ExistingRow] = {}
+        for _ in range(MAX_INSERT_ROUNDS):
+            marks = {_text(key): mark for key, mark in await self._insert_many(session, keys)}
+            for key in keys:
+                key.row_mark = marks.get(key.key)
+            if len(marks) == len(keys):
+                return existing
+            keys = [key for key in keys if key.key not in marks]
+            for text, fingerprint in await self._find_many(session, keys):
+                existing[_text(text)] = ExistingRow(_bytes(fingerprint), None)
+            keys = [key for key in keys if key.key not in existing]
+            if not keys:
+                return existing
+        raise _purged_meanwhile()
+
+    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
+        await session.rows(self._sql["store"], (key.scope, key.key, result))
+
+    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
+        return bool(await session.rows(self._sql["ours"], (key.scope, key.key, key.row_mark)))
+
+    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+        counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
+        return counted[0][0] if counted else None
+
+    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+        await session.rows(self._sql["refund"], (key.scope, key.key))
+
+    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+        await session.rows(self._sql["uncount"], (key.scope, key.key))
+
+    async def purge(self, session: DriverSession, limit: int) -> int:
+        await session.rows(self._sql["purge_attempts"], (limit,))
+        return len(await session.rows(self._sql["purge"], (limit,)))
+
+    async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
+        if keys:
+            await session.rows(self._sql["forget_many"], (keys[0].scope, self._key_list(keys)))
+
+    async def _insert_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> Sequence[Any]:
+        fingerprints = b"".join([key.fingerprint or _NO_FINGERPRINT for key in keys])
+        first = keys[0]
+        params = (first.scope, self._key_list(keys), fingerprints, first.retention_us)
+        return await session.rows(self._sql["insert_many"], params)
+
+    async def _find_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> Sequence[Any]:
+        return await session.rows(self._sql["find_many"], (keys[0].scope, self._key_list(keys)))
+
+    @abstractmethod
+    def _key_list(self, keys: Sequence[InboxKey]) -> str:
+        """The keys as one parameter, so that the statement is the same for any number of them."""
 
 
-async def _row(session: Caller, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
-    names, rows = await session.described(sql, params)
-    return dict(zip(names, rows[0], strict=True)) if rows else None
+class PostgresInboxTable(TextKeyTable):
+    sql_file = "inbox/postgres.sql"
+    now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+
+    def _key_list(self, keys: Sequence[InboxKey]) -> str:
+        """An array literal. (psycopg's own adaptation of a list takes three times as long.)"""
+        text = '","'.join([key.key for key in keys])
+        if "\\" in text or text.count('"') != 2 * (len(keys) - 1):  # a key has a quote or a backslash itself
+            escaped = [key.key.replace("\\", "\\\\").replace('"', '\\"') for key in keys]
+            text = '","'.join(escaped)
+        return f'{{"{text}"}}'
+
+    async def check(self, session: DriverSession) -> None:
+        ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], (self._quoted_name,))
+        if persistence is None:
+            raise self._missing()
+        if fsync == "off":
+            raise UnsafeStore("this server runs with fsync=off: a power cut loses or corrupts commits; set fsync=on")
+        if synchronous_commit == "off":
+            raise UnsafeStore(
+                "this connection has synchronous_commit=off: a crash loses commits that were confirmed, and the broker "
+                "does not deliver them again; ALTER ROLE ... SET synchronous_commit = on"
+            )
+        if persistence == "u":
+            raise UnsafeStore(f"a crash empties {self.name}: ALTER TABLE {self.name} SET LOGGED")
 
 
-def _column(name: str, dialect: str) -> str:
-    if isinstance(name, str) and "." in name:
-        raise InvalidOption(f"a column is named without its table, not {show(name)!r}")
-    return quoted(name, dialect, "column")
+class SQLiteInboxTable(TextKeyTable):
+    sql_file = "inbox/sqlite.sql"
+    now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
+
+    def _key_list(self, keys: Sequence[InboxKey]) -> str:
+        return msgspec.json.encode([key.key for key in keys]).decode()
+
+    async def check(self, session: DriverSession) -> None:
+        unqualified_name = self.name.rpartition(".")[2]
+        ((journal, synchronous, exists),) = await session.rows(self._sql["settings"], (unqualified_name,))
+        if exists is None:
+            raise self._missing()
+        if journal in ("off", "memory"):
+            raise UnsafeStore(
+                f"this connection has journal_mode={journal}: a crash can leave half a transaction; PRAGMA "
+                "journal_mode = WAL (a database in memory loses all of it)"
+            )
+        if synchronous < (2 if journal == "wal" else 1):  # FULL, NORMAL
+            raise UnsafeStore(
+                f"this connection has journal_mode={journal} and synchronous={synchronous}: a power cut loses commits "
+                "that were confirmed; PRAGMA synchronous = FULL"
+            )
+
+
+class MySQLInboxTable(InboxTable):
+    """A table whose primary key is a hash. A row is new if it holds the nonce that its own insert has sent."""
+
+    sql_file = "inbox/mysql.sql"
+    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+    async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
+        nonce = key.row_mark = os.urandom(16)
+        insert, params = self._insert([key], nonce)
+        for _ in range(MAX_INSERT_ROUNDS):
+            if session.returning:
+                columns = "nonce, fingerprint, result" if result else "nonce, fingerprint, NULL"
+                rows = await session.rows(f"{insert} RETURNING {columns}", params)
+            else:
+                await session.rows(insert, params)
+                rows = await session.rows(self._sql["find"], (key.id,))
+            for stored_nonce, fingerprint, stored in rows:
+                if bytes(stored_nonce) == nonce:
+                    return None
+                return ExistingRow(_bytes(fingerprint), _bytes(stored))
+        raise _purged_meanwhile()
+
+    async def insert_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> dict[str, ExistingRow]:
+        nonce = os.urandom(16)
+        for key in keys:
+            key.row_mark = nonce
+        # In the order of their ids, so that two batches lock in one order and never wait for each other.
+        by_id = dict(sorted((digest(key.scope, key.key), key) for key in keys))
+        insert, params = self._insert(list(by_id.values()), nonce)
+        if session.returning:
+            rows = await session.rows(f"{insert} RETURNING id, nonce, fingerprint", params)
+        else:
+            await session.rows(insert, params)
+            rows = await session.rows(*self._with_ids("find_many", [row_id.hex() for row_id in by_id]))
+        return {
+            by_id[bytes(row_id)].key: ExistingRow(_bytes(fingerprint), None)
+            for row_id, stored_nonce, fingerprint in rows
+            if bytes(stored_nonce) != nonce
+        }
+
+    def _insert(self, keys: list[InboxKey], nonce: bytes) -> tuple[str, list[Any]]:
+        first = keys[0]
+        params: list[Any] = [nonce.hex(), first.scope.encode().hex(), first.retention_us]
+        for key in keys:
+            params += (key.id, key.key.encode().hex(), None if key.fingerprint is None else key.fingerprint.hex())
+        return self._insert_statement(len(keys)), params
+
+    def _insert_statement(self, count: int) -> str:
+        """Three parameters are shared by all rows, and each row has three more: id, key, fingerprint."""
+        rows = ",".join(
+            [
+                f"(UNHEX(${at}), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX(${at + 1}) USING utf8mb4), UNHEX($1), "
+                f"UNHEX(${at + 2}), {self.now}, {self.now} + $3)"
+                for at in range(4, 4 + 3 * count, 3)
+            ]
+        )
+        return self._sql["insert"].replace("{rows}", rows)
+
+    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
+        await session.rows(self._sql["store"], (key.id, None if result is None else result.hex()))
+
+    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
+        return bool(await session.rows(self._sql["ours"], (key.id, key.row_mark.hex())))
+
+    async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
+        if keys:
+            await session.rows(*self._with_ids("forget_many", [key.id for key in keys]))
+
+    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+        params = (key.id, key.scope.encode().hex(), key.key.encode().hex(), key.retention_us)
+        await session.rows(self._sql["count"], params)
+        counted = await session.rows(self._sql["counted"], (key.id,))
+        return int(counted[0][0]) if counted else None
+
+    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+        await session.rows(self._sql["refund"], (key.id,))
+
+    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+        await session.rows(self._sql["uncount"], (key.id,))
+
+    async def purge(self, session: DriverSession, limit: int) -> int:
+        await self._purge(session, "due_attempts", "forget_attempts", limit)
+        return await self._purge(session, "due", "forget_many", limit)
+
+    async def _purge(self, session: DriverSession, select: str, delete: str, limit: int) -> int:
+        ids = [bytes(row[0]).hex() for row in await session.rows(self._sql[select], (limit,))]
+        if ids:
+            await session.rows(*self._with_ids(delete, ids))
+        return len(ids)
+
+    async def check(self, session: DriverSession) -> None:
+        schema, _, unqualified_name = self.name.rpartition(".")
+        ((flush, engine),) = await session.rows(self._sql["settings"], (schema or None, unqualified_name))
+        if engine is None:
+            raise self._missing()
+        if int(flush) != 1:
+            raise UnsafeStore(
+                f"this server runs with innodb_flush_log_at_trx_commit={flush}: a crash loses commits that were "
+                "confirmed; SET GLOBAL innodb_flush_log_at_trx_commit = 1"
+            )
+        if _text(engine).lower() != "innodb":
+            raise UnsafeStore(
+                f"{self.name} is a table of {show(engine)}, which has no transactions: ALTER TABLE {self.name} "
+                "ENGINE = InnoDB (the tables of your effects, too)"
+            )
+
+    def _with_ids(self, name: str, ids: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """The statement ``name`` with a placeholder for each of ``ids``, and its parameters."""
+        placeholders = ",".join([f"UNHEX(${at})" for at in range(1, len(ids) + 1)])
+        return self._sql[name].replace("{ids}", placeholders), ids
+
+
+_TABLES: dict[Dialect, type[InboxTable]] = {
+    "postgresql": PostgresInboxTable,
+    "sqlite": SQLiteInboxTable,
+    "mysql": MySQLInboxTable,
+}
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Some drivers give memoryview or bytearray."""
+    return None if value is None else bytes(value)
+
+
+def _text(value: Any) -> str:
+    """Some connections are set up to give texts as bytes."""
+    return value if isinstance(value, str) else bytes(value).decode()
+
+
+def _purged_meanwhile() -> TransactionConflict:
+    return TransactionConflict(
+        f"the record of this key was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; roll "
+        "back, and run the whole transaction again"
+    )

@@ -135,7 +135,7 @@ def _exchange(
     except _RolledBack as rolled_back:
         return rolled_back.response
     if outcome.replayed:
-        return http_response(protocol.replay(outcome.value, inbox._retention))
-    for name, value in protocol.published(inbox._retention):
+        return http_response(protocol.replay(outcome.value, inbox.retention_us))
+    for name, value in protocol.published(inbox.retention_us):
         made[0].headers[name] = value
     return made[0]

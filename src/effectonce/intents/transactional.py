@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from effectonce.contracts import Joinable, Session
+from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.run_sync import Pending, run_sync
@@ -65,7 +65,7 @@ class Sent(Generic[Res]):
         done = self._complete(session, self._result if result is ... else result)
         return Pending(done, "complete(…)") if session.is_async else run_sync(done)
 
-    async def _complete(self, session: Session, result: Any) -> None:
+    async def _complete(self, session: DriverSession, result: Any) -> None:
         run = self._run
         if run.replayed:
             return

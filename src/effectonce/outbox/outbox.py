@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, overload
 import msgspec
 
 from effectonce.backends.common.sql_files import outbox_schema, outbox_words, quoted
-from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection, Tracer
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import Outgoing, channel_of, line_of
 from effectonce.core.codec import to_json
 from effectonce.core.hints import notify
@@ -28,10 +28,11 @@ from effectonce.message import Message
 from effectonce.sessions import session_on
 from effectonce.values.queue_names import require_name
 
-MAX_SIZE: Final = 256 * 1024
-MAX_TEXT: Final = 4096  # characters of an id, a key, an ordering key and the like
-_MAX_ROWS: Final = 500  # in one statement, which also keeps it under every server's limits ...
-_MAX_BYTES: Final = 2 * 1024 * 1024  # ... for a packet
+MAX_MESSAGE_BYTES: Final = 256 * 1024
+MAX_TEXT_CHARS: Final = 4096  # of an id, a key, an ordering key and the like
+# Limits of one INSERT. Every server takes so many placeholders, and a packet of this size.
+_MAX_STATEMENT_ROWS: Final = 500
+_MAX_STATEMENT_BYTES: Final = 2 * 1024 * 1024
 
 
 class Outbox:
@@ -39,16 +40,16 @@ class Outbox:
 
     - ``table``: its name, which may name a schema (``shop.outbox``). `migrate` and `schema_sql` create it.
     - ``max_size``: the most bytes of a message's data and headers, as they are stored.
-    - ``notify``: on PostgreSQL, wake the relay at the commit instead of at its next look, at most a second later. Such
-      commits wait for each other: for few messages that are urgent, not for many.
+    - ``notify``: on PostgreSQL, wake the relay at the commit instead of at its next poll, at most a second later. Such
+      commits wait for each other: use it for few urgent messages, not for many.
 
-    `send` takes the connection that the transaction is open on, and follows its colour: on an async one it gives
-    something to await. It never begins or ends that transaction. A message that cannot be stored is refused before any
-    statement is sent, and the transaction goes on; of many, all are sent or none.
+    `send` takes the connection that the transaction is open on. On an async connection it returns something to await.
+    It never begins or ends that transaction. A message that cannot be stored is refused before any statement is sent,
+    so that the transaction stays usable; of many, all are sent or none.
     """
 
     def __init__(
-        self, *, to: str, table: str = "effectonce_outbox", max_size: int = MAX_SIZE, notify: bool = False
+        self, *, to: str, table: str = "effectonce_outbox", max_size: int = MAX_MESSAGE_BYTES, notify: bool = False
     ) -> None:
         if type(max_size) is not int or max_size < 1:
             raise InvalidOption(f"max_size={max_size!r} must be a number of bytes, more than zero")
@@ -77,51 +78,52 @@ class Outbox:
         self, conn: AsyncConnection | AsyncpgConnection, messages: Iterable[Message[Any]]
     ) -> Pending[None]: ...
     def send_many(self, conn: Any, messages: Iterable[Message[Any]]) -> Any:
-        """`send` for several, in their order: one statement for every 500 messages, or 2 MB."""
+        """`send` for several messages, in their order, with one statement for every 500 messages or 2 MB."""
         return self._send(conn, messages, "outbox.send_many(...)")
 
     def schema_sql(self, dialect: Dialect) -> str:
-        """The table as a script for your own migrations: ``sqlite``, ``postgresql`` or ``mysql``. The relay needs the
-        tables of its store as well: ``effectonce migrate URL --sql`` has them all."""
+        """The table as a script for your own migrations, for ``sqlite``, ``postgresql`` or ``mysql``. The relay needs
+        the tables of its store as well: ``effectonce migrate URL --sql`` prints them all."""
         if dialect not in _NOW:
             raise InvalidOption(f"an outbox can be in {', '.join(_NOW)}, not in {show(dialect)!r}")
         return outbox_schema(dialect, self.table)
 
-    def _send(self, conn: Any, messages: Iterable[Message[Any]], what: str) -> Any:
+    def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
         session = session_on(conn)
         if self.tracer is not None:
             messages = [self.tracer.created(self.to, message) for message in messages]
-        rows = [self._row(message) for message in messages]
+        rows = [self.row_for(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
-        return Pending(sending, what) if session.is_async else run_sync(sending)
+        return Pending(sending, call) if session.is_async else run_sync(sending)
 
-    async def _insert(self, session: Session, rows: Sequence[Row]) -> None:
-        if session.is_async:  # it may be awaited long after it was asked for, when the transaction is over
+    async def _insert(self, session: DriverSession, rows: Sequence[NewOutboxRow]) -> None:
+        if session.is_async:  # this may be awaited long after `send`, when the transaction is over
             session.require_transaction()
-        parts = list(_parts(rows))
-        place = await session.savepoint() if len(parts) > 1 else None
+        batches = list(_statement_batches(rows))
+        savepoint = await session.savepoint() if len(batches) > 1 else None
         try:
-            for part in parts:
-                sql = _statement(session.dialect, self.table, len(part), self._notify)
-                await session.rows(sql, _params(session.dialect, part))
+            for batch in batches:
+                sql = _statement(session.dialect, self.table, len(batch), self._notify)
+                await session.rows(sql, _params(session.dialect, batch))
         except GeneratorExit:
             raise
-        except BaseException:  # a caller who goes on and commits would have sent some of them
-            if place is not None:
+        except BaseException:  # a caller who goes on and commits would send only some of them
+            if savepoint is not None:
                 with suppress(Exception):
-                    await session.roll_back_to(place)
+                    await session.roll_back_to(savepoint)
             raise
-        if place is not None:
-            await session.release(place)
+        if savepoint is not None:
+            await session.release(savepoint)
         notify(self.table)
 
-    def _row(self, message: Message[Any]) -> Row:
+    def row_for(self, message: Message[Any]) -> NewOutboxRow:
+        """The row of ``message``; refuses one that cannot be stored."""
         if not isinstance(message, Message):
             raise ConfigurationError(
                 f"an outbox sends a Message, not {type(message).__name__}; write eo.Message(type=…, data=…)"
             )
-        headers, payload, content = _encoded(message)
+        headers, payload, content = _encode(message)
         if len(payload) + len(headers) > self.max_size:
             raise PayloadTooLarge(
                 f"message {show(message.id)} has {len(payload) + len(headers)} bytes of data and headers, over the cap "
@@ -129,39 +131,39 @@ class Outbox:
             )
         if message.time is not None and message.time.tzinfo is None:
             raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
-        row = Row(
-            message.key,
-            message.id,
-            self.to,
-            message.ordering_key,
-            line_of(self.to, message.ordering_key),
-            message.type,
-            headers,
-            payload,
-            content,
-            message.trace_id,
-            message.source,
-            None if message.time is None else msgspec.to_builtins(message.time),
+        row = NewOutboxRow(
+            id=message.key,
+            message_id=message.id,
+            destination=self.to,
+            ordering_key=message.ordering_key,
+            line=line_of(self.to, message.ordering_key),
+            type=message.type,
+            headers=headers,
+            payload=payload,
+            content=content,
+            trace_id=message.trace_id,
+            source=message.source,
+            time=None if message.time is None else msgspec.to_builtins(message.time),
         )
         _require_texts(row)
         return row
 
 
-class Row(NamedTuple):
-    """What a message becomes, by column. `message_of` is the way back."""
+class NewOutboxRow(NamedTuple):
+    """The columns that a message is stored in. `message_of` reads them back."""
 
-    id: str
+    id: str  # the message's key
     message_id: str
     destination: str
     ordering_key: str | None
-    line: int | None
+    line: int | None  # a hash of the ordering key: rows of one line leave in their order
     type: str
     headers: str
     payload: bytes
-    content: str
+    content: str  # json, or bytes: what the payload is
     trace_id: str | None
     source: str
-    time: str | None
+    time: str | None  # RFC 3339
 
 
 def message_of(row: Outgoing) -> Message[Any]:
@@ -179,11 +181,13 @@ def message_of(row: Outgoing) -> Message[Any]:
     )
 
 
-def _encoded(message: Message[Any]) -> tuple[str, bytes, str]:
-    """Headers, payload, and what the payload is."""
+def _encode(message: Message[Any]) -> tuple[str, bytes, str]:
+    """The headers, the payload, and what the payload is."""
     headers, data = message.headers, message.data
     if not all(type(name) is str and type(value) is str for name, value in headers.items()):
-        raise ConfigurationError(f"message {show(message.id)} has headers that are no strings")
+        raise ConfigurationError(
+            f"message {show(message.id)} has headers that are not strings: give names and values as str"
+        )
     try:
         header_text = to_json(headers).decode() if headers else "{}"
         if isinstance(data, bytes | bytearray | memoryview):
@@ -195,8 +199,8 @@ def _encoded(message: Message[Any]) -> tuple[str, bytes, str]:
         ) from error
 
 
-def _require_texts(row: Row) -> None:
-    """Refuse what some database would refuse, or cut, in the middle of the transaction."""
+def _require_texts(row: NewOutboxRow) -> None:
+    """Refuse texts that some database would refuse, or truncate, in the middle of the transaction."""
     texts = {
         "id": row.message_id,
         "key": row.id,
@@ -210,8 +214,10 @@ def _require_texts(row: Row) -> None:
             continue
         if type(text) is not str or "\0" in text or not (text.isascii() or _is_unicode(text)):
             raise InvalidKey(f"the {name} of a message must be valid Unicode without a zero character")
-        if len(text) > MAX_TEXT:
-            raise KeyTooLong(f"the {name} of a message has {len(text)} characters; {MAX_TEXT} are the most")
+        if len(text) > MAX_TEXT_CHARS:
+            raise KeyTooLong(
+                f"the {name} of a message has {len(text)} characters; at most {MAX_TEXT_CHARS} can be stored"
+            )
     if not row.message_id:
         raise InvalidKey("a message needs an id")
 
@@ -226,57 +232,60 @@ def _is_unicode(text: str) -> bool:
 
 # -- the statement
 
-#: The database's clock, without a time zone. SQLite's is the machine's.
+#: The database's clock in microseconds since the epoch. SQLite's is the machine's.
 _NOW: dict[Dialect, str] = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
     "postgresql": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
 }
-_TYPES = {"line": "bigint", "payload": "bytea"}
+_POSTGRES_TYPES = {"line": "bigint", "payload": "bytea"}  # the other columns are text
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    part: list[Row] = []
-    size = 0
+def _statement_batches(rows: Sequence[NewOutboxRow]) -> Iterator[Sequence[NewOutboxRow]]:
+    """The rows in their order, as many together as one statement takes."""
+    batch: list[NewOutboxRow] = []
+    batch_size = 0
     for row in rows:
-        weight = len(row.payload) + len(row.headers)
-        if part and (len(part) == _MAX_ROWS or size + weight > _MAX_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += weight
-    if part:
-        yield part
+        size = len(row.payload) + len(row.headers)
+        if batch and (len(batch) == _MAX_STATEMENT_ROWS or batch_size + size > _MAX_STATEMENT_BYTES):
+            yield batch
+            batch, batch_size = [], 0
+        batch.append(row)
+        batch_size += size
+    if batch:
+        yield batch
 
 
 @lru_cache(256)
 def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
-    width = len(Row._fields)
+    """The INSERT of ``count`` rows."""
+    width = len(NewOutboxRow._fields)
     rows = []
     for start in range(1, count * width, width):
-        values = [_value(dialect, name, f"${start + n}") for n, name in enumerate(Row._fields)]
+        values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
         rows.append(f"({', '.join(values)}, {_NOW[dialect]})")
-    columns = ", ".join((*Row._fields, "created_at"))
+    columns = ", ".join((*NewOutboxRow._fields, "created_at"))
     insert = f"INSERT INTO {quoted(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
         return f"WITH sent AS ({insert}) SELECT pg_notify('{channel_of(table)}', '')"
     return insert
 
 
-def _value(dialect: Dialect, column: str, mark: str) -> str:
+def _value(dialect: Dialect, column: str, placeholder: str) -> str:
     if dialect == "postgresql":
-        return f"{mark}::{_TYPES.get(column, 'text')}"
+        return f"{placeholder}::{_POSTGRES_TYPES.get(column, 'text')}"
     if dialect == "mysql" and column != "line":
-        return f"UNHEX({mark})" if column == "payload" else f"CONVERT(UNHEX({mark}) USING utf8mb4)"
-    return mark
+        return f"UNHEX({placeholder})" if column == "payload" else f"CONVERT(UNHEX({placeholder}) USING utf8mb4)"
+    return placeholder
 
 
-def _params(dialect: Dialect, rows: Sequence[Row]) -> list[Any]:
-    """On MySQL in hexadecimal: immune to the quoting mode and the character set of the caller's connection."""
+def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
     values = [value for row in rows for value in row]
-    if dialect != "mysql":
-        return values
-    return [
-        value.encode().hex() if type(value) is str else value.hex() if type(value) is bytes else value
-        for value in values
-    ]
+    return [_hex(value) for value in values] if dialect == "mysql" else values
+
+
+def _hex(value: Any) -> Any:
+    """In hexadecimal: immune to the quoting mode and the character set of the caller's connection."""
+    if isinstance(value, str):
+        return value.encode().hex()
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,7 +1,7 @@
-"""The caller's own connection, whatever driver made it, as a `Session`.
+"""The caller's own connection, whatever driver made it, as a `contracts.DriverSession`.
 
-`session_on` looks at the type of what it was given and loads the one module that knows it. No driver is imported for
-that: an object of a driver that is not installed cannot have been given.
+`session_on` looks at the type of the connection and loads the one module that adapts it. No driver is imported for
+that: a connection exists only where its driver is imported already.
 """
 
 from __future__ import annotations
@@ -11,113 +11,130 @@ from typing import Any
 
 from effectonce.errors import ConfigurationError, show
 
-from .base import Caller
-from .sql_errors import cannot_connect, is_duplicate, is_without_unique_key
+from .base import DriverAdapter
+from .sql_errors import connect_error, is_duplicate_key, is_without_unique_key
 
-__all__ = ["Caller", "cannot_connect", "is_duplicate", "is_without_unique_key", "knows", "session_on"]
+__all__ = [
+    "DriverAdapter",
+    "connect_error",
+    "is_connection",
+    "is_duplicate_key",
+    "is_without_unique_key",
+    "register_adapter",
+    "session_on",
+]
 
-WORKS = (
+SUPPORTED_CONNECTIONS = (
     "sqlite3.Connection, aiosqlite.Connection, psycopg.Connection and AsyncConnection, asyncpg.Connection, "
     "pymysql.Connection, aiomysql.Connection, SQLAlchemy's Session, Connection, AsyncSession and AsyncConnection, and "
     "django.db.connection"
 )
 
-Adapter = Callable[[Any], Caller]
+AdapterFactory = Callable[[Any], DriverAdapter]
 
-_known: dict[type, Adapter] = {}
+_factories: dict[type, AdapterFactory] = {}
 
 
-def session_on(connection: Any) -> Caller:
-    """The session on ``connection``: the transaction that is open there, and stays its owner's.
+def session_on(connection: Any) -> DriverAdapter:
+    """The session on ``connection``, in the transaction that is open there, which stays its owner's to end.
 
-    `ConfigurationError` for an object of no driver that effectonce knows. Nothing is sent.
+    `ConfigurationError` for an object of a driver that effectonce does not support. Nothing is sent.
     """
     kind = type(connection)
-    adapter = _known.get(kind)
-    if adapter is None:
-        adapter = _known[kind] = _adapter(kind)
-    return adapter(connection)
+    factory = _factories.get(kind)
+    if factory is None:
+        factory = _factories[kind] = _load_factory(kind)
+    return factory(connection)
 
 
-def knows(connection: Any) -> bool:
-    """Whether `session_on` would take it."""
+def is_connection(connection: Any) -> bool:
+    """Whether `session_on` supports it."""
     kind = type(connection)
-    return kind in _known or any(f"{each.__module__}.{each.__qualname__}" in _ADAPTERS for each in kind.__mro__)
+    return kind in _factories or any(_qualified_name(base) in _LOADERS for base in kind.__mro__)
 
 
-def _adapter(kind: type) -> Adapter:
-    for each in kind.__mro__:
-        load = _ADAPTERS.get(f"{each.__module__}.{each.__qualname__}")
+def register_adapter(kind: type, factory: AdapterFactory) -> None:
+    """Have `session_on` adapt connections of exactly this class with ``factory``."""
+    _factories[kind] = factory
+
+
+def _qualified_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _load_factory(kind: type) -> AdapterFactory:
+    for base in kind.__mro__:
+        load = _LOADERS.get(_qualified_name(base))
         if load is not None:
             return load()
     raise ConfigurationError(
-        f"{show(kind.__module__)}.{show(kind.__qualname__)} is no connection that effectonce can join; pass one of "
-        f"{WORKS} (the connection itself: no cursor, engine or pool)"
+        f"{show(kind.__module__)}.{show(kind.__qualname__)} is not a connection that effectonce can join; pass one of "
+        f"{SUPPORTED_CONNECTIONS} (the connection itself: not a cursor, engine or pool)"
     )
 
 
-def _sqlite() -> Adapter:
+def _sqlite() -> AdapterFactory:
     from .sqlite import SQLiteSession
 
     return SQLiteSession
 
 
-def _aiosqlite() -> Adapter:
+def _aiosqlite() -> AdapterFactory:
     from .sqlite import AsyncSQLiteSession
 
     return AsyncSQLiteSession
 
 
-def _psycopg() -> Adapter:
+def _psycopg() -> AdapterFactory:
     from .psycopg import PsycopgSession
 
     return PsycopgSession
 
 
-def _async_psycopg() -> Adapter:
+def _async_psycopg() -> AdapterFactory:
     from .psycopg import AsyncPsycopgSession
 
     return AsyncPsycopgSession
 
 
-def _asyncpg() -> Adapter:
+def _asyncpg() -> AdapterFactory:
     from .asyncpg import AsyncpgSession
 
     return AsyncpgSession
 
 
-def _pymysql() -> Adapter:
+def _pymysql() -> AdapterFactory:
     from .mysql import MySQLSession
 
     return MySQLSession
 
 
-def _aiomysql() -> Adapter:
+def _aiomysql() -> AdapterFactory:
     from .mysql import AsyncMySQLSession
 
     return AsyncMySQLSession
 
 
-def _sqlalchemy() -> Adapter:
+def _sqlalchemy() -> AdapterFactory:
     from .sqlalchemy import sqlalchemy_session
 
     return sqlalchemy_session
 
 
-def _async_sqlalchemy() -> Adapter:
+def _async_sqlalchemy() -> AdapterFactory:
     from .sqlalchemy import async_sqlalchemy_session
 
     return async_sqlalchemy_session
 
 
-def _django() -> Adapter:
+def _django() -> AdapterFactory:
     from .django import DjangoSession
 
     return DjangoSession
 
 
-#: The class of a connection, by the name that its driver gives it: which adapter knows it and its subclasses.
-_ADAPTERS: dict[str, Callable[[], Adapter]] = {
+#: By the qualified name of a connection's class: what loads the adapter of that class and its subclasses.
+_LOADERS: dict[str, Callable[[], AdapterFactory]] = {
     "sqlite3.Connection": _sqlite,
     "aiosqlite.core.Connection": _aiosqlite,
     "psycopg.Connection": _psycopg,

@@ -7,10 +7,12 @@ from typing import Any
 
 from asyncpg import InterfaceError, Record  # type: ignore[import-untyped, unused-ignore]
 
-from .base import Caller, Named, closed, not_in_transaction
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
 
 
-class AsyncpgSession(Caller):
+class AsyncpgSession(DriverAdapter):
+    """One statement is one `fetch`; transactions that effectonce begins are asyncpg's own objects."""
+
     __slots__ = ("_transaction",)
     dialect = "postgresql"
     is_async = True
@@ -19,31 +21,32 @@ class AsyncpgSession(Caller):
     def require_transaction(self) -> None:
         try:
             if self.connection.is_closed():
-                raise closed()
+                raise connection_closed()
             if not self.connection.is_in_transaction():
                 raise not_in_transaction("`async with conn.transaction():`")
         except InterfaceError as error:  # the proxy of a connection that went back to its pool
-            raise closed(error) from error
+            raise connection_closed(error) from error
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         if not params and not sql.startswith("SELECT"):
-            await self.connection.execute(sql)  # in one round trip; what is prepared first takes two
+            await self.connection.execute(sql)  # one round trip; `fetch` prepares the statement first and takes two
             return (), ()
-        # Its own class of records, whatever class the connection was opened with.
-        found = await self.connection.fetch(sql, *params, record_class=Record)
-        return list(found[0].keys()) if named and found else (), [tuple(record.values()) for record in found]
+        # The plain record class, whatever class the connection was opened with.
+        records = await self.connection.fetch(sql, *params, record_class=Record)
+        names = list(records[0].keys()) if named and records else ()
+        return names, [tuple(record.values()) for record in records]
 
     def _is_lost(self) -> bool:
         try:
             return bool(self.connection.is_closed())
-        except InterfaceError:  # the proxy of one that went back to its pool
+        except InterfaceError:  # the proxy of a connection that went back to its pool
             return True
 
     async def _in_transaction(self) -> bool:
         return bool(self.connection.is_in_transaction())
 
     async def _begin(self) -> None:
-        # Its own object: in a transaction begun in SQL, it refuses the handler's `conn.transaction()`.
+        # Not BEGIN in SQL: asyncpg would then refuse the handler's own `conn.transaction()`.
         self._transaction = self.connection.transaction()
         await self._transaction.start()
 

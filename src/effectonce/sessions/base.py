@@ -1,11 +1,11 @@
-"""What the sessions of all drivers share: placeholders, savepoints, and errors in our words."""
+"""What the adapters of all drivers share: placeholders, savepoints, the ends of a transaction, translated errors."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -13,27 +13,33 @@ from typing import Any, Final, Literal
 from effectonce.contracts import ConnectionLost, Dialect
 from effectonce.errors import ConfigurationError, InProgress, NotInTransaction, StoreUnavailable, TransactionConflict
 
-from .sql_errors import broken, translate
+from .sql_errors import connection_lost, translate
 
-Row = tuple[Any, ...]
-Named = tuple[Sequence[str], Sequence[Row]]
+#: The names of the columns (empty where they were not asked for), and the rows.
+NamedRows = tuple[Sequence[str], Sequence[tuple[Any, ...]]]
 
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
-_MARK: Final = "effectonce_mark"
-_SPOIL: Final = "DO $$ BEGIN RAISE 'effectonce: what was cancelled may have been done; roll this back'; END $$"
-_savepoints = itertools.count(1)
+_MARK_SAVEPOINT: Final = "effectonce_mark"
+_RAISE_IN_TRANSACTION: Final = (
+    "DO $$ BEGIN RAISE 'effectonce: a cancelled statement may have been executed; roll this transaction back'; END $$"
+)
+_savepoint_numbers = itertools.count(1)
 
 
-class Caller(ABC):
-    """A `contracts.Session`, and the few words more that are needed where the transaction is ours to end."""
+class DriverAdapter(ABC):
+    """One driver's connection as a `contracts.DriverSession`.
+
+    It adds what is needed where effectonce opened the connection itself: to begin, commit and roll back, and to find
+    out whether a handler has ended the transaction behind our back.
+    """
 
     __slots__ = ("connection",)
 
     dialect: Dialect
     is_async: bool
-    #: INSERT … RETURNING is there.
+    #: The server has INSERT … RETURNING.
     returning: bool = True
-    #: A statement whose awaiting was cancelled is run all the same, and the connection stays usable.
+    #: The driver executes a statement even if its awaiting was cancelled, and the connection stays usable.
     outlives_cancel: bool = False
 
     def __init__(self, connection: Any) -> None:
@@ -43,43 +49,42 @@ class Caller(ABC):
     def require_transaction(self) -> None: ...
 
     @abstractmethod
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
-        """Run one statement: the names of its columns (only where ``named``) and its rows, as plain tuples."""
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+        """Run one statement. Returns the names of its columns (only where ``named``) and its rows as plain tuples."""
 
-    async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[Row]:
+    async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
+        return (await self._send_translated(sql, params, False))[1]
+
+    async def described(self, sql: str, params: Sequence[Any] = ()) -> NamedRows:
+        return await self._send_translated(sql, params, True)
+
+    async def _send_translated(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         try:
-            return (await self._send(sql, params, False))[1]
+            return await self._send(sql, params, named)
         except Exception as error:
-            known = self._known(error)
-            if known is None:
+            translated = self._translate(error)
+            if translated is None:
                 raise
-            raise known from error
+            raise translated from error
 
-    async def described(self, sql: str, params: Sequence[Any] = ()) -> Named:
-        try:
-            return await self._send(sql, params, True)
-        except Exception as error:
-            known = self._known(error)
-            if known is None:
-                raise
-            raise known from error
-
-    def _known(self, error: Exception) -> Exception | None:
-        return broken(error) if isinstance(error, OSError) else translate(self.dialect, error, lost=self._is_lost())
+    def _translate(self, error: Exception) -> Exception | None:
+        if isinstance(error, OSError):
+            return connection_lost(error)
+        return translate(self.dialect, error, lost=self._is_lost())
 
     def _is_lost(self) -> bool:
-        """Whether the driver has found its connection to be gone. Asked after an error that has no code of its own."""
+        """Whether the driver knows that its connection is gone. Asked after an error that has no code of its own."""
         return False
 
-    async def spoil(self) -> None:
-        """A statement whose awaiting was cancelled may have been done all the same: see to it that this transaction can
-        only be rolled back. Nothing to do where the driver closes the connection."""
+    async def fail_transaction(self) -> None:
+        """Make sure that this transaction can only be rolled back: a statement whose awaiting was cancelled may have
+        been executed all the same. Nothing to do where the driver closes the connection on cancellation."""
         if self.dialect == "postgresql":
             with suppress(Exception):
-                await self.rows(_SPOIL)
+                await self.rows(_RAISE_IN_TRANSACTION)
 
     async def savepoint(self) -> Any:
-        name = f"effectonce_{next(_savepoints)}"
+        name = f"effectonce_{next(_savepoint_numbers)}"
         await self.rows(f"SAVEPOINT {name}")
         return name
 
@@ -90,24 +95,27 @@ class Caller(ABC):
         await self.rows(f"ROLLBACK TO SAVEPOINT {savepoint}")
         await self.rows(f"RELEASE SAVEPOINT {savepoint}")
 
-    # -- of a connection that was asked for by effectonce itself
+    # -- on a connection that effectonce opened itself
 
     async def begin(self) -> None:
-        """Begin a transaction. `ConfigurationError` where one is open: that is somebody else's."""
+        """Begin a transaction. `ConfigurationError` where one is open: it belongs to other code."""
         if await self._in_transaction():
-            raise somebody_elses()
+            raise foreign_transaction()
         await self._begin()
 
-    # A savepoint by which a transaction is known again: the driver's own word, whatever an ORM makes of savepoints.
+    # The mark is a savepoint by which a transaction is recognised: always the database's own, not an ORM's.
 
     async def mark(self) -> None:
-        await self.rows(f"SAVEPOINT {_MARK}")
+        await self.rows(f"SAVEPOINT {_MARK_SAVEPOINT}")
 
     async def is_marked(self, *, release: bool) -> bool:
-        """Whether the transaction is still the one that was marked. Where ``release``, its mark is gone by that; else
-        all that was done since. On PostgreSQL a transaction without the mark has failed by the question."""
+        """Whether the transaction is still the one that was marked.
+
+        Asking changes it: with ``release`` the mark is removed, without it everything since the mark is undone. On
+        PostgreSQL a transaction without the mark fails by the question.
+        """
         try:
-            await self.rows(f"{'RELEASE' if release else 'ROLLBACK TO'} SAVEPOINT {_MARK}")
+            await self.rows(f"{'RELEASE' if release else 'ROLLBACK TO'} SAVEPOINT {_MARK_SAVEPOINT}")
         except ConnectionLost:
             raise
         except Exception:
@@ -115,7 +123,7 @@ class Caller(ABC):
         return True
 
     async def has_ended(self) -> bool:
-        """Whether no transaction is open any more, as far as the driver knows."""
+        """Whether the transaction has ended, as far as the driver knows."""
         return not await self._in_transaction()
 
     @abstractmethod
@@ -126,44 +134,49 @@ class Caller(ABC):
     async def _begin(self) -> None: ...
 
     async def commit(self) -> None:
-        """Commit. A conflict, a lock or a lost connection is told in our words; what an ORM writes only now, and what
-        is wrong with that, in its own."""
+        """Commit. A conflict, a lock timeout or a lost connection is raised as our error; what an ORM flushes only
+        now, and finds wrong, is raised as the ORM's."""
         try:
             if self.dialect == "postgresql" and await self._has_failed():
-                raise has_failed()
+                raise hidden_failure()
             await self._commit()
         except Exception as error:
-            known = self._known(error)
-            if isinstance(known, TransactionConflict | InProgress | ConnectionLost):
-                raise known from error
+            translated = self._translate(error)
+            if isinstance(translated, TransactionConflict | InProgress | ConnectionLost):
+                raise translated from error
             raise
 
     async def _has_failed(self) -> bool:
-        """Of PostgreSQL: whether nothing but a rollback is possible any more."""
-        await self.rows("SELECT 1")  # which would be refused
+        """Whether a PostgreSQL transaction can only be rolled back: the server then refuses every statement."""
+        await self.rows("SELECT 1")
         return False
 
     async def _commit(self) -> None:
-        await _done(self.connection.commit())
+        await _call(self.connection.commit)
 
     async def roll_back(self) -> None:
-        await _done(self.connection.rollback())
+        await _call(self.connection.rollback)
 
     async def close(self) -> None:
-        """Be done with the connection: close it, or leave that to a framework that keeps its own."""
-        await _done(self.connection.close())
+        """Close the connection, or leave that to a framework that manages its own."""
+        await _call(self.connection.close)
 
-    def known(self, error: BaseException) -> Exception | None:
-        """A conflict or a lost connection, where that is what ``error``, which got out of a handler, means: of the
-        driver's errors, these say nothing about the handler. None: it is the handler's own."""
-        known = translate(self.dialect, error, lost=self._is_lost()) if isinstance(error, Exception) else None
-        return known if known is error or isinstance(known, TransactionConflict | ConnectionLost) else None
+    def database_failure(self, error: BaseException) -> Exception | None:
+        """The conflict or the lost connection that ``error``, raised by a handler, stands for; None where it is the
+        handler's own error. Other errors of the driver say something about the handler, so they stay its own."""
+        if not isinstance(error, Exception):
+            return None
+        translated = translate(self.dialect, error, lost=self._is_lost())
+        if translated is error or isinstance(translated, TransactionConflict | ConnectionLost):
+            return translated
+        return None
 
 
-async def _done(answer: Any) -> None:
-    """What a method of a driver of either colour gave."""
-    if hasattr(answer, "__await__"):
-        await answer
+async def _call(method: Callable[[], Awaitable[None] | None]) -> None:
+    """Call a method of a sync or an async driver."""
+    pending = method()
+    if pending is not None and hasattr(pending, "__await__"):
+        await pending
 
 
 def not_in_transaction(how: str) -> NotInTransaction:
@@ -173,36 +186,37 @@ def not_in_transaction(how: str) -> NotInTransaction:
     )
 
 
-def somebody_elses() -> ConfigurationError:
+def foreign_transaction() -> ConfigurationError:
     return ConfigurationError(
         "this connection has a transaction open, and the handler begins its own; give connections without one "
         "(SQLAlchemy: engine.connect, not engine.begin)"
     )
 
 
-def has_failed() -> ConfigurationError:
+def hidden_failure() -> ConfigurationError:
     return ConfigurationError(
         "a statement has failed in this transaction, and its error was hidden: PostgreSQL answers the COMMIT with a "
         "rollback; let the error out, or put the statement into a savepoint of its own"
     )
 
 
-def closed(error: BaseException | None = None) -> StoreUnavailable:
-    said = f" ({error})" if error is not None else ""
-    return StoreUnavailable(f"this connection is closed{said}; open a new one, and run the whole transaction again")
+def connection_closed(error: BaseException | None = None) -> StoreUnavailable:
+    detail = f" ({error})" if error is not None else ""
+    return StoreUnavailable(f"this connection is closed{detail}; open a new one, and run the whole transaction again")
 
 
 @lru_cache(maxsize=512)
-def _rendered(sql: str, mark: Literal["?", "%s"]) -> tuple[str, tuple[int, ...] | None]:
+def _rendered(sql: str, placeholder: Literal["?", "%s"]) -> tuple[str, tuple[int, ...] | None]:
+    """The text with the driver's placeholders, and the order of the parameters; None: as they are."""
     order = tuple(int(number) - 1 for number in _PLACEHOLDER.findall(sql))
-    if mark == "%s":
+    if placeholder == "%s":
         sql = sql.replace("%", "%%")
-    return _PLACEHOLDER.sub(mark, sql), None if order == tuple(range(len(order))) else order
+    return _PLACEHOLDER.sub(placeholder, sql), None if order == tuple(range(len(order))) else order
 
 
-def render(sql: str, params: Sequence[Any], mark: Literal["?", "%s"]) -> tuple[str, Sequence[Any]]:
-    """A statement with ``$1``, ``$2``, … for a driver that counts its placeholders by itself."""
+def render(sql: str, params: Sequence[Any], placeholder: Literal["?", "%s"]) -> tuple[str, Sequence[Any]]:
+    """A statement with ``$1``, ``$2``, … for a driver whose placeholders have no numbers."""
     if not params:
         return sql, params
-    text, order = _rendered(sql, mark)
-    return text, params if order is None else [params[at] for at in order]
+    text, order = _rendered(sql, placeholder)
+    return text, params if order is None else [params[index] for index in order]

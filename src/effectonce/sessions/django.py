@@ -10,28 +10,28 @@ from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
 from effectonce.contracts import Dialect
 from effectonce.errors import ConfigurationError, show
 
-from .base import Caller, Named, closed, not_in_transaction, render
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
 _DIALECTS: dict[str, Dialect] = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 
 
-class DjangoSession(Caller):
+class DjangoSession(DriverAdapter):
     """Savepoints and transactions are Django's own `atomic`: its hooks and its flag for broken blocks depend on it."""
 
-    __slots__ = ("_atomic", "_raw", "dialect")
+    __slots__ = ("_atomic", "_driver_connection", "dialect")
     is_async = False
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        known = _DIALECTS.get(connection.vendor)
-        if known is None:
+        dialect = _DIALECTS.get(connection.vendor)
+        if dialect is None:
             raise ConfigurationError(
                 f"this Django connection speaks {show(connection.vendor)}; effectonce joins transactions on "
                 "PostgreSQL, MySQL, MariaDB and SQLite"
             )
-        self.dialect = known
+        self.dialect = dialect
         self._atomic: Any = None
-        self._raw: Any = None
+        self._driver_connection: Any = None
 
     @property
     def returning(self) -> bool:  # type: ignore[override]
@@ -41,27 +41,27 @@ class DjangoSession(Caller):
         connection = self.connection
         if connection.in_atomic_block:
             if connection.closed_in_transaction or connection.connection is None:
-                raise closed()
+                raise connection_closed()
         elif connection.get_autocommit():
             raise not_in_transaction("`with transaction.atomic():`")
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         with self.connection.cursor() as cursor:
             sql, params = render(sql, params, "%s")
             cursor.execute(sql, params or None)
-            found = cursor.description
-            if not found:
+            if not cursor.description:
                 return (), ()
-            return [column[0] for column in found] if named else (), cursor.fetchall()
+            names = [column[0] for column in cursor.description] if named else ()
+            return names, cursor.fetchall()
 
     def _is_lost(self) -> bool:
-        raw = self._raw or self.connection.connection
-        return bool(getattr(raw, "closed", False))
+        driver_connection = self._driver_connection or self.connection.connection
+        return bool(getattr(driver_connection, "closed", False))
 
     async def savepoint(self) -> Any:
         connection = self.connection
         if self.dialect == "sqlite" and not connection.in_atomic_block:
-            # Autocommit is off, and outside of a transaction a savepoint would be one, and its release the commit.
+            # Autocommit is off. Outside of a transaction a savepoint would begin one, and its release would commit it.
             connection.ensure_connection()
             if not connection.connection.in_transaction:
                 await self.rows("BEGIN")
@@ -73,10 +73,11 @@ class DjangoSession(Caller):
         savepoint.__exit__(None, None, None)
 
     async def roll_back_to(self, savepoint: Any) -> None:
-        savepoint.__exit__(_Undone, _Undone(), None)
+        savepoint.__exit__(_RolledBack, _RolledBack(), None)
 
     async def _in_transaction(self) -> bool:
-        return False  # `durable` asks, and knows about the transactions that Django's own test cases are in
+        # `durable` in `_begin` asks, and knows about the transactions that Django's own test cases run in.
+        return False
 
     async def has_ended(self) -> bool:
         return not self.connection.in_atomic_block
@@ -98,19 +99,20 @@ class DjangoSession(Caller):
 
     async def _commit(self) -> None:
         atomic, self._atomic = self._atomic, None
-        self._raw = self.connection.connection  # a commit that fails opens another in its place
+        # Kept for `_is_lost`: after a commit that failed, Django opens another connection in its place.
+        self._driver_connection = self.connection.connection
         atomic.__exit__(None, None, None)
 
     async def roll_back(self) -> None:
         atomic, self._atomic = self._atomic, None
-        if atomic is not None:  # a commit that failed has left it already
-            atomic.__exit__(_Undone, _Undone(), None)
+        if atomic is not None:  # a failed commit has already left it
+            atomic.__exit__(_RolledBack, _RolledBack(), None)
 
     async def close(self) -> None:
-        # Django keeps its connection, and opens another in its place where that is closed.
+        # The connection stays Django's, which replaces it where an error has made it unusable.
         if self.connection.errors_occurred and not self.connection.in_atomic_block:
             self.connection.close_if_unusable_or_obsolete()
 
 
-class _Undone(Exception):
-    """Tells Django's `atomic` that its block failed."""
+class _RolledBack(Exception):
+    """Makes Django's `atomic` roll its block back."""

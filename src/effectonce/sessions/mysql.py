@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .base import Caller, Named, closed, not_in_transaction, render
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
-_IN_TRANSACTION: Final = 1  # a bit of the status that the server sends with every answer
-_ASK: Final = "DO 0"  # its answer has the status
-_HOW = "conn.begin(), or connect with autocommit=False"
+_STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
+_REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status
+_HOW_TO_BEGIN = "conn.begin(), or connect with autocommit=False"
 
 
-class MySQLSession(Caller):
-    """After a deadlock the transaction is gone, and the driver does not know: an error carries no status. Where the
-    connection would commit each statement by itself, the server is asked once before the first."""
+class MySQLSession(DriverAdapter):
+    """A connection of PyMySQL.
 
-    __slots__ = ("_unsure",)
-    _unsure: bool
+    An error carries no status, so after a deadlock the driver still believes in a transaction that is gone. Where the
+    connection is in autocommit, the server is therefore asked once before the first statement.
+    """
+
+    __slots__ = ("_status_is_stale",)
+    _status_is_stale: bool
     dialect = "mysql"
     is_async = False
 
@@ -28,62 +31,64 @@ class MySQLSession(Caller):
     def require_transaction(self) -> None:
         connection = self.connection
         if not connection.open:
-            raise closed()
+            raise connection_closed()
         self._require_open()
 
     def _require_open(self) -> None:
-        self._unsure = bool(self.connection.get_autocommit())
-        if self._unsure and not self._is_open():
-            raise not_in_transaction(_HOW)
+        self._status_is_stale = bool(self.connection.get_autocommit())
+        if self._status_is_stale and not self._has_transaction():
+            raise not_in_transaction(_HOW_TO_BEGIN)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         from pymysql.cursors import Cursor
 
         with self.connection.cursor(Cursor) as cursor:
-            if getattr(self, "_unsure", False):
-                cursor.execute(_ASK)
+            if getattr(self, "_status_is_stale", False):
+                cursor.execute(_REFRESH_STATUS)
                 self._require_open()
-                self._unsure = False
+                self._status_is_stale = False
             cursor.execute(*render(sql, params, "%s"))
             return _names(cursor) if named else (), cursor.fetchall()
 
-    def _is_open(self) -> bool:
-        return bool(self.connection.server_status & _IN_TRANSACTION)
+    def _has_transaction(self) -> bool:
+        return bool(self.connection.server_status & _STATUS_IN_TRANSACTION)
 
     async def _in_transaction(self) -> bool:
-        return self._is_open()
+        return self._has_transaction()
 
     async def _begin(self) -> None:
         await self.rows("BEGIN")
 
 
 class AsyncMySQLSession(MySQLSession):
+    """A connection of aiomysql."""
+
     __slots__ = ()
     is_async = True
 
     def require_transaction(self) -> None:
         connection = self.connection
         if connection.closed:
-            raise closed()
+            raise connection_closed()
         self._require_open()
 
-    def _is_open(self) -> bool:
+    def _has_transaction(self) -> bool:
         return bool(self.connection.get_transaction_status())
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         from aiomysql.cursors import Cursor  # type: ignore[import-untyped, unused-ignore]
 
         async with self.connection.cursor(Cursor) as cursor:
-            if getattr(self, "_unsure", False):
-                await cursor.execute(_ASK)
+            if getattr(self, "_status_is_stale", False):
+                await cursor.execute(_REFRESH_STATUS)
                 self._require_open()
-                self._unsure = False
+                self._status_is_stale = False
             await cursor.execute(*render(sql, params, "%s"))
             return _names(cursor) if named else (), await cursor.fetchall()
 
 
 def is_mariadb(connection: Any) -> bool:
-    """From the greeting of the server, which the driver has kept."""
+    """Read off the version in the server's greeting, which the driver keeps."""
     return "mariadb" in str(connection.server_version).lower()
 
 

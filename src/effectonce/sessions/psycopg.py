@@ -9,15 +9,15 @@ from psycopg import AsyncRawCursor, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .base import Caller, Named, closed, not_in_transaction
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
-_HOW = "`with conn.transaction():`, or connect with autocommit=False"
+_HOW_TO_BEGIN = "`with conn.transaction():`, or connect with autocommit=False"
 
 
-class PsycopgSession(Caller):
-    """A raw cursor takes ``$1`` as it is, and rows as tuples whatever row and cursor factory the connection has."""
+class PsycopgSession(DriverAdapter):
+    """A raw cursor takes ``$1`` as it is; its rows are tuples, whatever factories the connection was opened with."""
 
     __slots__ = ()
     dialect = "postgresql"
@@ -26,17 +26,17 @@ class PsycopgSession(Caller):
     def require_transaction(self) -> None:
         connection = self.connection
         if connection.closed:
-            raise closed()
+            raise connection_closed()
         if connection.autocommit:
             status = connection.pgconn.transaction_status
             # In a pipeline the BEGIN of `conn.transaction()` may still be on its way.
             if status == _IDLE and not (connection._pipeline and connection._num_transactions):
-                raise not_in_transaction(_HOW)
+                raise not_in_transaction(_HOW_TO_BEGIN)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         cursor: Any = RawCursor(self.connection, row_factory=tuple_row)
         cursor.execute(sql, params)
-        if cursor.pgresult is None:  # in a pipeline: ask for it now
+        if cursor.pgresult is None:  # in a pipeline: fetch the result now
             await self._sync()
         if not cursor.pgresult.nfields:
             return (), ()
@@ -53,7 +53,7 @@ class PsycopgSession(Caller):
         return bool(self.connection.pgconn.transaction_status != _IDLE)
 
     async def _has_failed(self) -> bool:
-        if self.connection._pipeline:  # of a statement that has failed, the end may still be on its way
+        if self.connection._pipeline:  # the result of a failed statement may still be on its way
             await self._sync()
         return bool(self.connection.pgconn.transaction_status == _INERROR)
 
@@ -63,10 +63,12 @@ class PsycopgSession(Caller):
 
 
 class AsyncPsycopgSession(PsycopgSession):
+    """The same over psycopg's `AsyncConnection`."""
+
     __slots__ = ()
     is_async = True
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         cursor: Any = AsyncRawCursor(self.connection, row_factory=tuple_row)
         await cursor.execute(sql, params)
         if cursor.pgresult is None:

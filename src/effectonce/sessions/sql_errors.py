@@ -1,6 +1,6 @@
-"""What a database's refusal means, read off its codes: SQLSTATE, MySQL's number, SQLite's extended code.
+"""What a database's refusal means to the caller, read off its codes: SQLSTATE, MySQL's number, SQLite's extended code.
 
-No driver is imported for it. SQLAlchemy's and Django's errors are looked through to the driver's own.
+No driver is imported for it. The errors of SQLAlchemy and Django are unwrapped to the driver's own.
 """
 
 from __future__ import annotations
@@ -18,83 +18,104 @@ from effectonce.errors import (
     TransactionConflict,
     show,
 )
+from effectonce.values.sql_error_codes import (
+    MYSQL_COLUMN_DENIED,
+    MYSQL_COLUMN_MISSING,
+    MYSQL_CONFLICT,
+    MYSQL_CONNECTION_LOST,
+    MYSQL_DUPLICATE_KEY,
+    MYSQL_LOCK_TIMEOUT,
+    MYSQL_READ_ONLY,
+    MYSQL_TABLE_DENIED,
+    MYSQL_TABLE_MISSING,
+    POSTGRES_COLUMN_MISSING,
+    POSTGRES_CONFLICT,
+    POSTGRES_LOCK_TIMEOUT,
+    POSTGRES_NO_UNIQUE_KEY,
+    POSTGRES_PERMISSION_DENIED,
+    POSTGRES_QUERY_CANCELED,
+    POSTGRES_READ_ONLY,
+    POSTGRES_TABLE_MISSING,
+    is_postgres_connection_lost,
+)
 
-_DRIVERS = frozenset(
+_DRIVER_PACKAGES: Final = frozenset(
     ("sqlite3", "psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pymysql", "aiomysql", "MySQLdb", "sqlalchemy")
 )
-_GRANTS = "grant SELECT, INSERT, UPDATE and DELETE on effectonce's tables to this user"
-_MIGRATE = "create the tables: effectonce migrate URL, or run what schema_sql(dialect) gives in your own migrations"
-_PRIMARY = "this connection may only read, and records are written on the primary: connect to that one"
+_MAX_SHOWN: Final = 200  # characters of a database's message in ours
 
 
 def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exception | None:
-    """``error`` in our words; None where it has none, or where it is not the driver's. ``lost``: the driver says that
-    its connection is gone, which tells what an error without a code means."""
+    """``error`` as one of ours; None where we have none for it, or where it is not the driver's.
+
+    ``lost``: the driver says that its connection is gone, which explains an error that has no code.
+    """
     if isinstance(error, EffectOnceError):
         return error
-    if not _of_a_driver(error):
+    if not _is_driver_error(error):
         return None
-    inner = _innermost(error)
-    said = show(_first_line(inner), 200)
-    if getattr(error, "connection_invalidated", False):  # SQLAlchemy has seen to that
-        return broken(inner)
-    known = _DIALECTS[dialect](inner, said)
-    if known is None and not _state(inner) and type(inner).__name__ in ("OperationalError", "InterfaceError"):
-        return broken(inner) if lost or _not_opened(inner) else None
-    return known
-
-
-def _not_opened(error: Any) -> bool:
-    """Whether a connection could not be opened: SQLAlchemy and Django do that when they need one. psycopg's error has
-    what there was of it; psycopg2 has no other errors without a code."""
-    return getattr(error, "pgconn", None) is not None or type(error).__module__.partition(".")[0] == "psycopg2"
-
-
-def cannot_connect(error: BaseException) -> ConnectionLost | None:
-    """What an error of opening a connection means; None: it is no driver's, and no socket's."""
-    if isinstance(error, OSError) or (isinstance(error, Exception) and _of_a_driver(error)):
-        return ConnectionLost(f"no connection could be opened: {show(_first_line(_innermost(error)), 200)}")
+    driver_error = _unwrap(error)
+    if getattr(error, "connection_invalidated", False):  # SQLAlchemy has found out
+        return connection_lost(driver_error)
+    translated = _TRANSLATORS[dialect](driver_error, show(_first_line(driver_error), _MAX_SHOWN))
+    if translated is not None or _sqlstate(driver_error):
+        return translated
+    if type(driver_error).__name__ in ("OperationalError", "InterfaceError") and (lost or _not_opened(driver_error)):
+        return connection_lost(driver_error)
     return None
 
 
-def broken(error: BaseException) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke: {show(_first_line(error), 200) or type(error).__name__}")
+def _not_opened(error: Any) -> bool:
+    """Whether a connection could not be opened, which SQLAlchemy and Django do when they need one. psycopg's error then
+    carries the half-open connection; psycopg2 has no other errors without a code."""
+    return getattr(error, "pgconn", None) is not None or type(error).__module__.partition(".")[0] == "psycopg2"
 
 
-def is_duplicate(error: Exception) -> bool:
+def connect_error(error: BaseException) -> ConnectionLost | None:
+    """``error`` of opening a connection as one of ours; None where it is neither a driver's nor a socket's."""
+    if isinstance(error, OSError) or (isinstance(error, Exception) and _is_driver_error(error)):
+        return ConnectionLost(f"no connection could be opened: {show(_first_line(_unwrap(error)), _MAX_SHOWN)}")
+    return None
+
+
+def connection_lost(error: BaseException) -> ConnectionLost:
+    return ConnectionLost(f"the connection broke: {show(_first_line(error), _MAX_SHOWN) or type(error).__name__}")
+
+
+def is_duplicate_key(error: Exception) -> bool:
     """Whether MySQL has refused a row for its unique key."""
-    return _number(_innermost(error)) == 1062
+    return _mysql_number(_unwrap(error)) == MYSQL_DUPLICATE_KEY
 
 
 def is_without_unique_key(error: Exception) -> bool:
     """Whether an ON CONFLICT names a column that has no unique key of its own."""
-    inner = _innermost(error)
-    return _state(inner) == "42P10" or "ON CONFLICT clause does not match" in str(inner)
+    driver_error = _unwrap(error)
+    return _sqlstate(driver_error) == POSTGRES_NO_UNIQUE_KEY or "ON CONFLICT clause does not match" in str(driver_error)
 
 
-def _state(error: Any) -> str:
+def _sqlstate(error: Any) -> str:
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
 
 
-def _number(error: Any) -> int | None:
+def _mysql_number(error: Any) -> int | None:
     return error.args[0] if error.args and isinstance(error.args[0], int) else None
 
 
-def _of_a_driver(error: Exception) -> bool:
+def _is_driver_error(error: Exception) -> bool:
     for kind in type(error).__mro__:
         module = kind.__module__
-        if module.partition(".")[0] in _DRIVERS or module == "django.db.utils":
+        if module.partition(".")[0] in _DRIVER_PACKAGES or module == "django.db.utils":
             return True
     return False
 
 
-def _innermost(error: Any) -> Any:
+def _unwrap(error: Any) -> Any:
     """The driver's own error: SQLAlchemy has it in ``orig``, Django and SQLAlchemy's async adapters as the cause."""
     inner = getattr(error, "orig", None) or error
     cause = inner.__cause__
     module = type(inner).__module__
-    wrapped = module.startswith("sqlalchemy.") or module == "django.db.utils"
-    return cause if wrapped and cause is not None else inner
+    is_wrapper = module.startswith("sqlalchemy.") or module == "django.db.utils"
+    return cause if is_wrapper and cause is not None else inner
 
 
 def _first_line(error: Any) -> str:
@@ -103,87 +124,114 @@ def _first_line(error: Any) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _conflict(said: str) -> TransactionConflict:
+# -- our errors, with their remedies; ``message`` is the database's own
+
+
+def _conflict(message: str) -> TransactionConflict:
     return TransactionConflict(
-        f"the database ended this transaction in favour of another: {said}; roll back, and run the whole of it again"
+        f"the database ended this transaction in favour of another: {message}; roll back, and run the whole of it again"
     )
 
 
-def _held(said: str) -> InProgress:
+def _lock_timeout(message: str) -> InProgress:
     return InProgress(
-        f"another transaction holds what this one needs, perhaps one that is handling the same key: {said}; roll back, "
-        "do not ack this delivery, and run it again later"
+        f"another transaction holds what this one needs, perhaps one that is handling the same key: {message}; roll "
+        "back, do not ack this delivery, and run it again later"
     )
 
 
-def _postgresql(error: Any, said: str) -> Exception | None:
-    state = _state(error)
-    if state in ("40001", "40P01"):
-        return _conflict(said)
-    if state in ("55P03", "57014"):  # lock_timeout; statement_timeout of a statement that does nothing but wait
-        return _held(said)
-    if state in ("42P01", "3F000"):
-        return SchemaMissing(f"{said}; {_MIGRATE}")
-    if state == "42703":
-        return SchemaMismatch(f"{said}; the tables are of another version: effectonce migrate URL")
-    if state == "25006":
-        return StoreUnavailable(f"{said}: {_PRIMARY}")
-    if state == "42501":
-        return ConfigurationError(f"{said}; {_GRANTS}")
-    if state[:2] == "08" or state in ("57P01", "57P02", "57P03", "57P05", "25P03"):
-        return broken(error)
+def _table_missing(message: str) -> SchemaMissing:
+    return SchemaMissing(
+        f"{message}; create the tables: effectonce migrate URL, or run what schema_sql(dialect) gives in your own "
+        "migrations"
+    )
+
+
+def _column_missing(message: str) -> SchemaMismatch:
+    return SchemaMismatch(f"{message}; the tables are of another version: effectonce migrate URL")
+
+
+def _read_only(message: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{message}: this connection may only read, and records are written on the primary: connect to that one"
+    )
+
+
+def _permission_denied(message: str) -> ConfigurationError:
+    return ConfigurationError(f"{message}; grant SELECT, INSERT, UPDATE and DELETE on effectonce's tables to this user")
+
+
+# -- the codes of each dialect
+
+
+def _translate_postgres(error: Any, message: str) -> Exception | None:
+    state = _sqlstate(error)
+    if state in POSTGRES_CONFLICT:
+        return _conflict(message)
+    if state in (POSTGRES_LOCK_TIMEOUT, POSTGRES_QUERY_CANCELED):  # our statements take long only by waiting for a lock
+        return _lock_timeout(message)
+    if state in POSTGRES_TABLE_MISSING:
+        return _table_missing(message)
+    if state == POSTGRES_COLUMN_MISSING:
+        return _column_missing(message)
+    if state == POSTGRES_READ_ONLY:
+        return _read_only(message)
+    if state == POSTGRES_PERMISSION_DENIED:
+        return _permission_denied(message)
+    if is_postgres_connection_lost(state):
+        return connection_lost(error)
     return None
 
 
-_LOST = frozenset((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055, 4031))
-
-
-def _mysql(error: Any, said: str) -> Exception | None:
-    number = _number(error)
-    if number in (1213, 1020):  # deadlock; the record has changed since it was read
-        return _conflict(f"{said} ({number})")
-    if number == 1205:
-        return _held(f"{said} ({number})")
-    if number == 1146:
-        return SchemaMissing(f"{said}; {_MIGRATE}")
-    if number == 1054:
-        return SchemaMismatch(f"{said}; the tables are of another version: effectonce migrate URL")
-    if number in (1290, 1792, 1836):
-        return StoreUnavailable(f"{said}: {_PRIMARY}")
-    if number in (1142, 1143):
-        return ConfigurationError(f"{said}; {_GRANTS}")
-    if number in _LOST or (number is None and type(error).__name__ in ("InterfaceError", "OperationalError")):
-        return broken(error)
+def _translate_mysql(error: Any, message: str) -> Exception | None:
+    number = _mysql_number(error)
+    if number in MYSQL_CONFLICT:
+        return _conflict(f"{message} ({number})")
+    if number == MYSQL_LOCK_TIMEOUT:
+        return _lock_timeout(f"{message} ({number})")
+    if number == MYSQL_TABLE_MISSING:
+        return _table_missing(message)
+    if number == MYSQL_COLUMN_MISSING:
+        return _column_missing(message)
+    if number in MYSQL_READ_ONLY:
+        return _read_only(message)
+    if number in (MYSQL_TABLE_DENIED, MYSQL_COLUMN_DENIED):
+        return _permission_denied(message)
+    if number in MYSQL_CONNECTION_LOST:
+        return connection_lost(error)
+    if number is None and type(error).__name__ in ("InterfaceError", "OperationalError"):
+        return connection_lost(error)
     return None
 
 
-# Of the module `sqlite3`, which is not imported here: who has an error of it has imported it.
-_BUSY: Final = 5
-_LOCKED: Final = 6
-_READONLY: Final = 8
-_IOERR: Final = 10
-_FULL: Final = 13
-_BUSY_SNAPSHOT: Final = 517
+# SQLite's codes, as `sqlite3` has them, which is not imported here: `import effectonce` must not load it.
+_SQLITE_BUSY: Final = 5
+_SQLITE_LOCKED: Final = 6
+_SQLITE_READONLY: Final = 8
+_SQLITE_IOERR: Final = 10
+_SQLITE_FULL: Final = 13
+_SQLITE_BUSY_SNAPSHOT: Final = 517
+_SQLITE_PRIMARY_CODE_MASK: Final = 0xFF  # an extended code has the primary one in its lowest byte
 
 
-def _sqlite(error: Any, said: str) -> Exception | None:
-    extended: int = getattr(error, "sqlite_errorcode", 0)
-    code = extended & 0xFF
-    if extended == _BUSY_SNAPSHOT:
-        return _conflict(f"{said}, another transaction has written since this one first read")
-    if code in (_BUSY, _LOCKED):
-        return _held(said)
-    if "no such table" in said:
-        return SchemaMissing(f"{said}; {_MIGRATE}")
-    if "no such column" in said or "has no column" in said:
-        return SchemaMismatch(f"{said}; the tables are of another version: effectonce migrate URL")
-    if code == _FULL:
-        return StoreUnavailable(f"{said}: make room on its disk")
-    if code == _READONLY:
-        return ConfigurationError(f"{said}; give this user write access to the file and to its folder")
-    if code == _IOERR or "closed database" in said:
-        return broken(error)
+def _translate_sqlite(error: Any, message: str) -> Exception | None:
+    extended_code: int = getattr(error, "sqlite_errorcode", 0)
+    code = extended_code & _SQLITE_PRIMARY_CODE_MASK
+    if extended_code == _SQLITE_BUSY_SNAPSHOT:
+        return _conflict(f"{message}, another transaction has written since this one first read")
+    if code in (_SQLITE_BUSY, _SQLITE_LOCKED):
+        return _lock_timeout(message)
+    if "no such table" in message:
+        return _table_missing(message)
+    if "no such column" in message or "has no column" in message:
+        return _column_missing(message)
+    if code == _SQLITE_FULL:
+        return StoreUnavailable(f"{message}: make room on its disk")
+    if code == _SQLITE_READONLY:
+        return ConfigurationError(f"{message}; give this user write access to the file and to its folder")
+    if code == _SQLITE_IOERR or "closed database" in message:
+        return connection_lost(error)
     return None
 
 
-_DIALECTS = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}
+_TRANSLATORS: Final = {"postgresql": _translate_postgres, "mysql": _translate_mysql, "sqlite": _translate_sqlite}

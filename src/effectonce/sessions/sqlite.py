@@ -1,6 +1,6 @@
 """`sqlite3` of the standard library, and `aiosqlite`, which runs it on a thread.
 
-All is written for the sync connection; `_on` runs it where that may be used.
+Everything is written for the sync connection; `_run` calls it on the thread that may use that connection.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from .base import Caller, Named, closed, not_in_transaction, render
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
 T = TypeVar("T")
 
-_HOW = "conn.execute('BEGIN IMMEDIATE'), or connect without isolation_level=None and autocommit=True"
+_HOW_TO_BEGIN = "conn.execute('BEGIN IMMEDIATE'), or connect without isolation_level=None and autocommit=True"
 
 
-class SQLiteSession(Caller):
+class SQLiteSession(DriverAdapter):
+    """A connection of the standard library."""
+
     __slots__ = ()
     dialect = "sqlite"
     is_async = False
@@ -24,93 +26,94 @@ class SQLiteSession(Caller):
     def require_transaction(self) -> None:
         require_transaction(self.connection)
 
-    async def _on(self, do: Callable[..., T], *args: Any) -> T:
-        return do(self.connection, *args)
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        return function(self.connection, *args)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
-        return await self._on(execute, sql, params, named)
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+        return await self._run(execute, sql, params, named)
 
     async def savepoint(self) -> Any:
-        # Outside of a transaction a savepoint would be one, and its release the commit: begin the one that the module
-        # begins before every INSERT.
+        # Outside of a transaction a savepoint would begin one, and its release would commit it. So begin as the module
+        # itself does before an INSERT.
         if not self.connection.in_transaction:
             await self.rows(f"BEGIN {self.connection.isolation_level or ''}")
         return await super().savepoint()
 
     async def _in_transaction(self) -> bool:
-        return await self._on(lambda raw: raw.in_transaction and mode(raw) is not False)
+        return await self._run(lambda conn: conn.in_transaction and autocommit_mode(conn) is not False)
 
     async def has_ended(self) -> bool:
-        return not await self._on(lambda raw: raw.in_transaction)
+        return not await self._run(lambda conn: conn.in_transaction)
 
     async def _begin(self) -> None:
-        if await self._on(mode) is not False:
+        if await self._run(autocommit_mode) is not False:
             await self.rows("BEGIN IMMEDIATE")
 
     async def _commit(self) -> None:
-        await self._on(end, "COMMIT")
+        await self._run(end_transaction, "COMMIT")
 
     async def roll_back(self) -> None:
-        await self._on(end, "ROLLBACK")
+        await self._run(end_transaction, "ROLLBACK")
 
 
 class AsyncSQLiteSession(SQLiteSession):
-    """One hop to aiosqlite's thread a statement; its own cursors would take four."""
+    """A connection of aiosqlite. A statement is one hop to its thread; through its own cursors it would be four."""
 
-    __slots__ = ("_required",)
+    __slots__ = ("_check_first",)
     is_async = True
     outlives_cancel = True
 
     def require_transaction(self) -> None:
         try:
-            self._required = not self.connection._conn.in_transaction  # more may be asked on its own thread only
+            # Whether it is in autocommit may be read on its own thread only: `_run` checks before its first call.
+            self._check_first = not self.connection._conn.in_transaction
         except (ValueError, sqlite3.ProgrammingError) as error:
-            raise closed(error) from error
+            raise connection_closed(error) from error
 
-    async def _on(self, do: Callable[..., T], *args: Any) -> T:
-        if getattr(self, "_required", False):
-            self._required = False
-            do = required(do)
-        done: T = await self.connection._execute(do, self.connection._conn, *args)
-        return done
-
-
-def mode(connection: sqlite3.Connection) -> bool | Literal[-1]:
-    """`autocommit` of Python 3.12. True: there is no transaction but with BEGIN; False: there always is one; -1: as
-    before, by ``isolation_level``."""
-    found: bool | Literal[-1] = getattr(connection, "autocommit", -1)
-    return found
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        if getattr(self, "_check_first", False):
+            self._check_first = False
+            function = with_transaction_check(function)
+        result: T = await self.connection._execute(function, self.connection._conn, *args)
+        return result
 
 
-def commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Whether a statement outside of a transaction is one."""
-    found = mode(connection)
-    return connection.isolation_level is None if found == -1 else found
+def autocommit_mode(connection: sqlite3.Connection) -> bool | Literal[-1]:
+    """The attribute `autocommit` of Python 3.12. True: a transaction is there only after BEGIN; False: one is always
+    open; -1, and before 3.12: ``isolation_level`` decides."""
+    mode: bool | Literal[-1] = getattr(connection, "autocommit", -1)
+    return mode
+
+
+def is_autocommit(connection: sqlite3.Connection) -> bool:
+    """Whether a statement outside of a transaction commits by itself."""
+    mode = autocommit_mode(connection)
+    return connection.isolation_level is None if mode == -1 else mode
 
 
 def require_transaction(connection: sqlite3.Connection) -> None:
     try:
-        alone = not connection.in_transaction and commits_by_itself(connection)
+        would_commit = not connection.in_transaction and is_autocommit(connection)
     except sqlite3.ProgrammingError as error:
         if "closed" not in str(error):
             raise
-        raise closed(error) from error
-    if alone:
-        raise not_in_transaction(_HOW)
+        raise connection_closed(error) from error
+    if would_commit:
+        raise not_in_transaction(_HOW_TO_BEGIN)
 
 
-def required(do: Callable[..., T]) -> Callable[..., T]:
-    """``do``, once it is known that the connection has a transaction, or will have one by its first statement."""
+def with_transaction_check(function: Callable[..., T]) -> Callable[..., T]:
+    """``function``, preceded by `require_transaction` on the same thread."""
 
     def checked(connection: sqlite3.Connection, *args: Any) -> T:
         require_transaction(connection)
-        return do(connection, *args)
+        return function(connection, *args)
 
     return checked
 
 
-def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any], named: bool) -> Named:
-    # A cursor of our own making has no row factory; one from the connection would have the connection's.
+def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    # Not `connection.cursor()`, which would use the connection's row factory.
     cursor = sqlite3.Cursor(connection)
     try:
         cursor.execute(*render(sql, params, "?"))
@@ -119,9 +122,13 @@ def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any], nam
         cursor.close()
 
 
-def end(connection: sqlite3.Connection, how: Literal["COMMIT", "ROLLBACK"]) -> None:
-    """In SQL: where `autocommit` is True, the methods do nothing. Where it is False, they begin the next one, too."""
-    if mode(connection) is False:
-        connection.commit() if how == "COMMIT" else connection.rollback()
-    elif connection.in_transaction:
-        execute(connection, how, (), False)
+def end_transaction(connection: sqlite3.Connection, statement: Literal["COMMIT", "ROLLBACK"]) -> None:
+    """Commit or roll back. Where `autocommit` is False, only the methods begin the next transaction; where it is True,
+    they do nothing, so the statement is executed."""
+    if autocommit_mode(connection) is not False:
+        if connection.in_transaction:
+            execute(connection, statement, (), False)
+    elif statement == "COMMIT":
+        connection.commit()
+    else:
+        connection.rollback()

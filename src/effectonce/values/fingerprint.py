@@ -27,9 +27,9 @@ import msgspec
 
 from effectonce.errors import InvalidKey, show
 
-__all__ = ["SIZE", "canonical", "fingerprint", "fingerprints"]
+__all__ = ["FINGERPRINT_SIZE", "canonical", "fingerprint", "fingerprints", "split_fingerprints"]
 
-SIZE: Final = 33
+FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
 _V1: Final = b"\x01"
@@ -45,11 +45,11 @@ def fingerprint(value: object) -> bytes:
     A payload that is itself bytes is hashed as it stands, apart from all JSON: ``b"{}"`` is not ``{}``.
     Raises `InvalidKey` where `canonical` does.
     """
-    return fingerprints(value)[:SIZE]
+    return fingerprints(value)[:FINGERPRINT_SIZE]
 
 
 def fingerprints(value: object) -> bytes:
-    """One fingerprint per supported version, `SIZE` bytes each, joined; the first is the one to store.
+    """One fingerprint per supported version, `FINGERPRINT_SIZE` bytes each, joined; the first is the one to store.
 
     A stored fingerprint matches if it is any of these.
     """
@@ -59,6 +59,11 @@ def fingerprints(value: object) -> bytes:
     else:
         state.update(canonical(value))
     return _V1 + state.digest()
+
+
+def split_fingerprints(joined: bytes) -> list[bytes]:
+    """The single fingerprints of what `fingerprints` has joined."""
+    return [joined[start : start + FINGERPRINT_SIZE] for start in range(0, len(joined), FINGERPRINT_SIZE)]
 
 
 def canonical(value: object) -> bytes:

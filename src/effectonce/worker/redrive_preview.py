@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol, TypeVar
 from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InProgress, PayloadMismatch
-from effectonce.inbox.delivery import Transaction
+from effectonce.inbox.transaction import InboxTransaction
 from effectonce.record import Look
-from effectonce.sessions import Caller
+from effectonce.sessions import DriverAdapter
 from effectonce.store import Store
 
 from .jobs import Job
@@ -91,9 +91,9 @@ class InboxRedrivePreview:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
-        async def look(transaction: Transaction, session: Caller) -> Fate:
-            inbox = transaction.plan.inbox
-            first = await inbox._first(session, inbox._arrival(job, ...))
+        async def look(transaction: InboxTransaction, session: DriverAdapter) -> Fate:
+            inbox = transaction.handler.inbox
+            first = await inbox.record(session, inbox.key_for(job))
             await session.roll_back()
             return "execute" if first else "no-op"
 
@@ -105,11 +105,11 @@ class InboxRedrivePreview:
             return "in-progress", 0
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        async def forget(transaction: Transaction, session: Caller) -> bool:
-            inbox = transaction.plan.inbox
-            arrival, rows = inbox._arrival(job, ...), inbox._rows(session)
-            await rows.forget_many(session, [arrival])
-            await rows.uncount(session, arrival)
+        async def forget(transaction: InboxTransaction, session: DriverAdapter) -> bool:
+            inbox = transaction.handler.inbox
+            key, table = inbox.key_for(job), inbox.table(session)
+            await table.forget_many(session, [key])
+            await table.uncount(session, key)
             await session.commit()
             return True
 
@@ -118,24 +118,24 @@ class InboxRedrivePreview:
     async def forgive(self, job: Job) -> None:
         """Forget the starts that ended without a word, so that a redrive of poison runs."""
 
-        async def uncount(transaction: Transaction, session: Caller) -> None:
-            inbox = transaction.plan.inbox
-            await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
+        async def uncount(transaction: InboxTransaction, session: DriverAdapter) -> None:
+            inbox = transaction.handler.inbox
+            await inbox.table(session).uncount(session, inbox.key_for(job))
             await session.commit()
 
         await self._within(job, uncount)
 
-    async def _within(self, job: Job, work: Callable[[Transaction, Caller], Coroutine[Any, Any, T]]) -> T:
+    async def _within(self, job: Job, work: Callable[[InboxTransaction, DriverAdapter], Coroutine[Any, Any, T]]) -> T:
         runner = self._runners[job.route]
 
         async def run() -> T:
-            transaction = Transaction(runner.plain)
+            transaction = InboxTransaction(runner.plain)
             try:
                 answer = await work(transaction, await transaction.open())
             except Exception as error:
                 await transaction.abort(error)
-                if transaction.surfaces is not None:
-                    raise transaction.surfaces from error
+                if transaction.translated_error is not None:
+                    raise transaction.translated_error from error
                 raise
             await transaction.give_back()
             return answer

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from effectonce.inbox.inbox import Inbox
-from effectonce.inbox.rows import Arrival
+from effectonce.inbox.table import InboxKey
 
 from .jobs import Job
 
@@ -16,11 +14,7 @@ class RouteInbox(Inbox):
     def __init__(self, inbox: Inbox, scope: str, retention: int) -> None:
         self.__dict__.update(inbox.__dict__)
         self.scope = scope
-        self._retention = retention
+        self.retention_us = retention
 
-    def _arrival(self, message: Job, payload: Any) -> Arrival:
-        key, prints, privacy = message.key, message.fingerprints, self._privacy
-        if privacy is None:
-            return Arrival(self.scope, key, key, prints, self._retention)
-        hidden = privacy.hide(self.scope, key)
-        return Arrival(self.scope, hidden, key, privacy.hide_fingerprints(self.scope, prints), self._retention)
+    def key_for(self, message: Job, payload: object = ...) -> InboxKey:
+        return self.make_key(message.key, message.fingerprints)

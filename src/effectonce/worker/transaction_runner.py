@@ -23,10 +23,10 @@ from effectonce.errors import (
     show,
 )
 from effectonce.guard.introspection import LAZY, refuse_lazy
-from effectonce.inbox.delivery import Transaction
-from effectonce.inbox.handler import Handling, Plan
-from effectonce.inbox.rows import Arrival
-from effectonce.sessions import Caller
+from effectonce.inbox.handler import HandlerDecorator, TransactionalHandler
+from effectonce.inbox.table import InboxKey
+from effectonce.inbox.transaction import InboxTransaction
+from effectonce.sessions import DriverAdapter
 
 from .handler_pool import is_failure
 from .jobs import Job
@@ -61,22 +61,22 @@ class TransactionRunner:
     def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
         handle = _run_async_handler if route.is_async else _run_handler
-        self.plain = Plan(_handling(inbox, connect, None), handle)
+        self.plain = TransactionalHandler(_handling(inbox, connect, None), handle)
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         crashes = route.retry.max_crashes
-        self._maybe_tried = Plan(_handling(inbox, connect, max(1, crashes)), handle)
-        self._surely_tried = Plan(_handling(inbox, connect, max(1, crashes - 1)), handle)
+        self._maybe_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes)), handle)
+        self._surely_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes - 1)), handle)
         self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended in good order
 
     async def check(self) -> None:
         """Whether the database can keep its promise; in a thread where its driver is sync."""
-        transaction = Transaction(self.plain)
+        transaction = InboxTransaction(self.plain)
         if self.route.is_async:
             await _empty(transaction)
         else:
             await asyncio.to_thread(lambda: run_sync(_empty(transaction)))
 
-    def _plan(self, job: Job) -> Plan:
+    def _plan(self, job: Job) -> TransactionalHandler:
         if not job.suspect:
             return self.plain
         return self._surely_tried if job.delivery.attempt > 1 else self._maybe_tried
@@ -151,12 +151,12 @@ class TransactionRunner:
     async def _uncount(self, job: Job) -> bool:
         """Take the counted start of ``job`` back: it ended in good order, or the database failed, so it did not end
         without a word. Returns False where the database could not be told yet."""
-        transaction = Transaction(self.plain)
+        transaction = InboxTransaction(self.plain)
         self._to_uncount.add(job.key)
         try:
             session = await transaction.open()
-            inbox = transaction.plan.inbox
-            await inbox._rows(session).uncount(session, inbox._arrival(job, ...))
+            inbox = transaction.handler.inbox
+            await inbox.table(session).uncount(session, inbox.key_for(job))
             await transaction.commit()
             self._to_uncount.discard(job.key)
             return True
@@ -166,30 +166,30 @@ class TransactionRunner:
             return False
 
 
-class Batch(Transaction):
+class Batch(InboxTransaction):
     """The transaction of several jobs. Their rows are inserted first, so it is seen to that they are committed with the
     effects of all of them, or not at all: by a handler that ends the transaction itself, too."""
 
-    _arrivals: dict[Job, Arrival]  # of those that run, and have not been seen to run to their end
+    _keys: dict[Job, InboxKey]  # of those that run, and have not been seen to run to their end
 
     async def begin(self, jobs: Sequence[Job]) -> list[Job]:
         """Begin, insert the rows of ``jobs``, each key once, in the order of keys that all batches lock in; the jobs
         that are to run, in their own order."""
         session = await self.open()
-        inbox = cast(RouteInbox, self.plan.inbox)
+        inbox = cast(RouteInbox, self.handler.inbox)
         by_key = sorted(jobs, key=lambda job: job.key)
-        arrivals = [inbox._arrival(job, ...) for job in by_key]
-        answers = await inbox._first_many(session, arrivals)
-        firsts = {job: arrival for job, arrival, first in zip(by_key, arrivals, answers, strict=True) if first}
-        self._arrivals = {job: firsts[job] for job in jobs if job in firsts}
+        keys = [inbox.key_for(job) for job in by_key]
+        answers = await inbox.record_many(session, keys)
+        firsts = {job: key for job, key, first in zip(by_key, keys, answers, strict=True) if first}
+        self._keys = {job: firsts[job] for job in jobs if job in firsts}
         await self.mark()
-        return list(self._arrivals)
+        return list(self._keys)
 
     async def ran(self, job: Job) -> None:
         """Its handler has returned."""
         if await self.session.has_ended():
-            for each in list(self._arrivals):  # what is committed of these is all of it
-                del self._arrivals[each]
+            for each in list(self._keys):  # what is committed of these is all of it
+                del self._keys[each]
                 if each is job:
                     break
             raise self._ended(job)
@@ -197,8 +197,8 @@ class Batch(Transaction):
     async def finish(self) -> None:
         session = self.session
         if not await session.is_marked(release=True):
-            raise self._ended(*list(self._arrivals)[:1])
-        self._marked = False
+            raise self._ended(*list(self._keys)[:1])
+        self._is_marked = False
         await self.commit()
 
     async def roll_back(self) -> None:
@@ -207,24 +207,24 @@ class Batch(Transaction):
         if foreign:
             await self._renounce(self.session)
 
-    async def _renounce(self, session: Caller) -> None:
+    async def _renounce(self, session: DriverAdapter) -> None:
         """A handler has ended the transaction. Of the rows that it has committed, those whose effects are not surely
         committed, too, go: else their messages would be lost."""
-        rows = self.plan.inbox._rows(session)
+        table = self.handler.inbox.table(session)
         await session.begin()
-        committed = [each for each in self._arrivals.values() if await rows.ours(session, each)]
-        await rows.forget_many(session, committed)
+        committed = [key for key in self._keys.values() if await table.ours(session, key)]
+        await table.forget_many(session, committed)
         await session.commit()
 
     def _ended(self, *jobs: Job) -> ConfigurationError:
-        name = jobs[0].route.name if jobs else self.plan.inbox.scope
+        name = jobs[0].route.name if jobs else self.handler.inbox.scope
         return ConfigurationError(
             f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "
             "statement that commits), which is the worker's to commit: leave that out, or use a savepoint"
         )
 
 
-def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int | None) -> Handling:
+def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int | None) -> HandlerDecorator:
     return inbox.handler(connect=connect, max_attempts=max_attempts, returns=None)
 
 
@@ -250,7 +250,7 @@ def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
     """A batch has failed. Returns True where the database is why: then all of its jobs have, and none is redone."""
     if not is_failure(error):
         raise error
-    known = batch.surfaces or error
+    known = batch.translated_error or error
     if isinstance(known, (ConnectionLost, *FATAL)):
         unit.errors[:] = [known] * len(unit.jobs)
         return True
@@ -259,12 +259,12 @@ def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
     return False
 
 
-async def _empty(transaction: Transaction) -> None:
+async def _empty(transaction: InboxTransaction) -> None:
     try:
         await transaction.open()
         await transaction.commit()
     except Exception as error:
         await transaction.abort(error)
-        if transaction.surfaces is not None:
-            raise transaction.surfaces from error
+        if transaction.translated_error is not None:
+            raise transaction.translated_error from error
         raise

@@ -355,7 +355,7 @@ class Worker:
 
     @property
     def _retention(self) -> Duration:
-        return DEFAULT_RETENTION if self.inbox is None else self.inbox._retention / 1e6
+        return DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
 
     # -- how
 

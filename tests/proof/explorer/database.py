@@ -16,19 +16,19 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from effectonce import sessions as callers
 from effectonce.contracts import ConnectionLost
-from effectonce.inbox.rows import rows_of
-from effectonce.outbox.outbox import Row
+from effectonce.inbox.table import inbox_table
+from effectonce.outbox.outbox import NewOutboxRow
 from effectonce.record import Settlement
-from effectonce.sessions.base import Caller, Named
+from effectonce.sessions import register_adapter
+from effectonce.sessions.base import DriverAdapter, NamedRows
 
 from .simulation import Process, Simulation
 from .transport import JOIN, Transport
 
 TABLE: Final = "effectonce_inbox"
 _SAVEPOINT: Final = re.compile(r"(SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT) (\w+)")
-_NAMES: Final = {text: name for name, text in getattr(rows_of("sqlite", TABLE), "_sql").items()}  # noqa: B009
+_NAMES: Final = {text: name for name, text in getattr(inbox_table("sqlite", TABLE), "_sql").items()}  # noqa: B009
 
 Write = tuple[str, Any]
 
@@ -55,7 +55,7 @@ class SimulatedDatabase:
         self.inserts: dict[str, int] = {}  # of each key, committed or not
         self.starts: dict[str, int] = {}
         self.effects: list[str] = []
-        self.on_send: Callable[[int, Row], None] | None = None
+        self.on_send: Callable[[int, NewOutboxRow], None] | None = None
         self.on_settle: Callable[[Settlement], None] | None = None
         self.transactions: list[SimulatedTransaction] = []
         self.connections: list[SimulatedConnection] = []
@@ -218,7 +218,7 @@ class NoSavepoint(Exception):
     """What the database says of a savepoint that is not there."""
 
 
-class SimulatedSession(Caller):
+class SimulatedSession(DriverAdapter):
     """The connection as the inbox and the outbox see it."""
 
     __slots__ = ()
@@ -261,7 +261,7 @@ class SimulatedSession(Caller):
     async def close(self) -> None:
         self.connection.cut()
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> Named:
+    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         connection: SimulatedConnection = self.connection
         savepoint = _SAVEPOINT.fullmatch(sql)
         if savepoint is not None:
@@ -330,10 +330,10 @@ class SimulatedSession(Caller):
 
     def _write_outbox(self, params: Sequence[Any]) -> list[Any]:
         connection: SimulatedConnection = self.connection
-        width = len(Row._fields)
+        width = len(NewOutboxRow._fields)
         for start in range(0, len(params), width):
             connection.database.sequence += 1  # the numbers are given out before the commit (F41)
-            connection.write("send", (connection.database.sequence, Row(*params[start : start + width])))
+            connection.write("send", (connection.database.sequence, NewOutboxRow(*params[start : start + width])))
         return []
 
 
@@ -381,4 +381,4 @@ _STATEMENTS: Final = {
     "refund": _refund,
 }
 
-callers._known[SimulatedConnection] = SimulatedSession
+register_adapter(SimulatedConnection, SimulatedSession)

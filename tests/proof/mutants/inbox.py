@@ -6,33 +6,33 @@ from typing import Any
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import AttemptsExhausted
-from effectonce.inbox import delivery, rows
+from effectonce.inbox import table, transaction
 from tests.proof.explorer.database import SimulatedSession
 from tests.proof.explorer.tools.inbox import InboxSystem
 
 from .base import mutant
 
-_insert, _commit, _send = rows._Keyed.insert, delivery.Transaction.commit, SimulatedSession._send
+_insert, _commit, _send = table.TextKeyTable.insert, transaction.InboxTransaction.commit, SimulatedSession._send
 _work = InboxSystem.work
 
 
-@mutant("F33", rows._Keyed, "insert", "inbox-T+raise/1")
-async def record_kept_on_rollback(self: Any, session: Any, arrival: Any, *, result: bool) -> Any:
+@mutant("F33", table.TextKeyTable, "insert", "inbox-T+raise/1")
+async def record_kept_on_rollback(self: Any, session: Any, key: Any, *, result: bool) -> Any:
     """The row is committed before the handler runs, so one failure loses the message (sagaz)."""
-    found = await _insert(self, session, arrival, result=result)
+    found = await _insert(self, session, key, result=result)
     if found is None:
         await session.commit()
         await session.begin()
     return found
 
 
-@mutant("F14", rows._Keyed, "insert", "inbox-T/0")
-async def inbox_duplicate_is_first(self: Any, session: Any, arrival: Any, *, result: bool) -> Any:
+@mutant("F14", table.TextKeyTable, "insert", "inbox-T/0")
+async def inbox_duplicate_is_first(self: Any, session: Any, key: Any, *, result: bool) -> Any:
     """A key that is there is taken for a new one."""
-    await _insert(self, session, arrival, result=result)
+    await _insert(self, session, key, result=result)
 
 
-@mutant("F30", delivery.Transaction, "commit", "inbox-T+lose/1")
+@mutant("F30", transaction.InboxTransaction, "commit", "inbox-T+lose/1")
 async def lost_commit_is_success(self: Any) -> None:
     """A COMMIT without a reply is taken for a success: acked, and rolled back."""
     try:
@@ -41,11 +41,11 @@ async def lost_commit_is_success(self: Any) -> None:
         await self.give_back()
 
 
-@mutant("F30", delivery.Transaction, "abort", "inbox-T+lose/1")
+@mutant("F30", transaction.InboxTransaction, "abort", "inbox-T+lose/1")
 async def broken_transaction_is_success(self: Any, error: BaseException) -> float | None:
     """A transaction that broke is not begun anew, and its end not told."""
     await self.give_back(error)
-    self.surfaces = AttemptsExhausted("it broke", "attempts-exhausted")
+    self.translated_error = AttemptsExhausted("it broke", "attempts-exhausted")
     return None
 
 

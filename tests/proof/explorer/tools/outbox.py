@@ -19,7 +19,7 @@ from effectonce.core.retry import Retry
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
-from effectonce.outbox.outbox import Outbox, Row
+from effectonce.outbox.outbox import NewOutboxRow, Outbox
 from effectonce.relay.pump import Lane, Settings, Signals, Totals
 from tests.proof.explorer.database import SimulatedConnection
 from tests.proof.explorer.queue_model import SimulatedQueue
@@ -36,7 +36,7 @@ TO = "orders"
 class SimulatedOutboxRow:
     """One row of the outbox, as the database has it."""
 
-    def __init__(self, seq: int, row: Row) -> None:
+    def __init__(self, seq: int, row: NewOutboxRow) -> None:
         self.seq = seq
         self.row = row
         self.state = "pending"
@@ -71,7 +71,7 @@ class SimulatedOutboxTable:
         self._simulation = simulation
         self.all: list[SimulatedOutboxRow] = []
 
-    def add(self, seq: int, row: Row) -> None:
+    def add(self, seq: int, row: NewOutboxRow) -> None:
         self.all.append(SimulatedOutboxRow(seq, row))
         self.all.sort(key=lambda line: line.seq)
 
@@ -216,7 +216,7 @@ class OutboxSystem(InboxSystem):
                 for number in range(scenario.copies):
                     self.database.sequence += 1
                     message = _message(f"k{key}", number)
-                    self.rows.add(self.database.sequence, self.outbox._row(message))
+                    self.rows.add(self.database.sequence, self.outbox.row_for(message))
         else:
             for key in range(scenario.keys):
                 for _ in range(scenario.copies):

@@ -1,0 +1,167 @@
+"""The user's own business table as the record: insert a row under a unique key, or get the one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, overload
+
+from msgspec import Struct
+
+from effectonce.backends.common.sql_files import quoted
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
+from effectonce.core.run_sync import Pending, run_sync
+from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
+from effectonce.sessions import DriverAdapter, is_duplicate_key, is_without_unique_key, session_on
+from effectonce.values.identity import Key, encode_key
+
+MAX_INSERT_ROUNDS: Final = 5  # a row may be there for the insert, and deleted before it is read
+
+
+class Inserted(Struct, frozen=True):
+    """The row under a key, with all its columns. ``was_inserted``: by this call; else by an earlier one."""
+
+    row: dict[str, Any]
+    was_inserted: bool
+
+
+class OnTable:
+    """What `Inbox.on_table` returns: the unique ``column`` of ``table`` says which inserts are the same operation."""
+
+    def __init__(self, table: str, column: str) -> None:
+        self.table = table
+        self.column = column
+        self._is_unique = False  # seen in MySQL's catalogue
+        quoted(table, "sqlite")
+        _column(column, "sqlite")
+
+    def __repr__(self) -> str:
+        return f"<OnTable {self.table}.{self.column}>"
+
+    @overload
+    def insert(self, conn: SyncConnection, key: Key, values: Mapping[str, Any]) -> Inserted: ...
+    @overload
+    def insert(
+        self, conn: AsyncConnection | AsyncpgConnection, key: Key, values: Mapping[str, Any]
+    ) -> Pending[Inserted]: ...
+    def insert(self, conn: Any, key: Key, values: Mapping[str, Any]) -> Any:
+        """Insert a row with ``key`` in the column and ``values`` in others. Where there is one, it is returned instead,
+        untouched, and your transaction stays usable (F40: on PostgreSQL a refused duplicate would abort it).
+
+        One statement; a second for a row that is there. Where another transaction has inserted the key and is still
+        open, it waits for the end of that. Values go to the driver as they are; a violation of another constraint is
+        raised as the driver raises it.
+        """
+        session = session_on(conn)
+        text = encode_key(key)
+        if self.column in values:
+            raise ConfigurationError(f"{self.column} is the key's own column; leave it out of the values")
+        columns = {self.column: key if type(key) is int else text, **values}
+        names = ", ".join([_column(name, session.dialect) for name in columns])
+        placeholders = ", ".join([f"${at}" for at in range(1, len(columns) + 1)])
+        sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({placeholders})"
+        session.require_transaction()
+        insert = self._insert_mysql if session.dialect == "mysql" else self._insert
+        inserting = self._insert_translated(session, text, insert(session, sql, list(columns.values())))
+        return Pending(inserting, "on_table(...).insert(...)") if session.is_async else run_sync(inserting)
+
+    async def _insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> Inserted:
+        column = _column(self.column, session.dialect)
+        for _ in range(MAX_INSERT_ROUNDS):
+            row = await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
+            if row is not None:
+                return Inserted(row, True)
+            row = await _row(session, self._select(session), params[:1])
+            if row is not None:
+                return Inserted(row, False)
+        raise TransactionConflict(
+            f"the row in {self.table} was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; "
+            "roll back, and run the whole transaction again"
+        )
+
+    async def _insert_mysql(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> Inserted:
+        """On MySQL a refused duplicate undoes only its own statement, so the error may be caught."""
+        if not self._is_unique:
+            await self._require_unique(session)
+        select = f"{self._select(session)} FOR UPDATE"  # a plain SELECT may not see what was committed meanwhile
+        key = (str(params[0]),)  # MySQL compares a number with texts as numbers: 7 equals '07x'
+        for _ in range(MAX_INSERT_ROUNDS):
+            try:
+                if session.returning:
+                    row = await _row(session, f"{sql} RETURNING *", params)
+                else:
+                    await session.rows(sql, params)
+                    row = await _row(session, select, key)
+                return Inserted(row or {}, True)
+            except Exception as error:
+                if not is_duplicate_key(error):
+                    raise
+                refused = error
+            row = await _row(session, select, key)
+            if row is not None:
+                return Inserted(row, False)
+        raise refused  # another unique key of the table was violated, not this column's
+
+    async def _require_unique(self, session: DriverAdapter) -> None:
+        """Ask once: without a unique key MySQL would insert every duplicate, where the other databases refuse."""
+        schema, _, unqualified_name = self.table.rpartition(".")
+        if not await session.rows(_UNIQUE_INDEXES, (schema or None, unqualified_name, self.column)):
+            raise self._not_unique()
+        self._is_unique = True
+
+    def _select(self, session: DriverAdapter) -> str:
+        return f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {_column(self.column, session.dialect)} = $1"
+
+    async def _insert_translated(
+        self, session: DriverAdapter, key: str, inserting: Coroutine[Any, Any, Inserted]
+    ) -> Inserted:
+        """Await ``inserting``, with errors that fit a table which is not ours to migrate."""
+        try:
+            inserted = await inserting
+        except SchemaMissing as error:
+            raise ConfigurationError(f"{self!r}: {error.__cause__}") from error.__cause__
+        except Exception as error:
+            if is_without_unique_key(error):
+                raise self._not_unique() from error
+            raise
+        self._require_same(session, key, inserted.row)
+        return inserted
+
+    def _require_same(self, session: DriverAdapter, key: str, row: Mapping[str, Any]) -> None:
+        """Refuse a column that has stored, or found, another text than ``key``: a collation that ignores case or
+        trailing spaces would make two operations one."""
+        stored = next((row[name] for name in row if name.lower() == self.column.lower()), None)
+        if isinstance(stored, bytes | bytearray | memoryview):
+            stored = bytes(stored).decode(errors="replace")
+        if not isinstance(stored, str | int) or str(stored) == key:
+            return
+        if session.dialect == "postgresql" and str(stored).rstrip(" ") == key:  # char(n) is padded with spaces
+            return
+        raise ConfigurationError(
+            f"{self!r} keeps the key {show(key)!r} as {show(str(stored))!r}, so that two operations would be one: give "
+            "the column a type that is long enough and a collation that compares bytes (MySQL: COLLATE utf8mb4_bin, or "
+            "VARBINARY; SQLite: BINARY), and roll back"
+        )
+
+    def _not_unique(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.table} is missing, or its column {self.column} has no unique key of its own, by which a duplicate "
+            f"would be refused: CREATE UNIQUE INDEX ... ON {self.table} ({self.column})"
+        )
+
+
+_UNIQUE_INDEXES: Final = (
+    "SELECT index_name FROM information_schema.statistics "
+    "WHERE table_schema = COALESCE($1, DATABASE()) AND table_name = $2 AND non_unique = 0 "
+    "GROUP BY index_name HAVING COUNT(*) = 1 AND MAX(column_name) = $3"
+)
+
+
+async def _row(session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
+    names, rows = await session.described(sql, params)
+    return dict(zip(names, rows[0], strict=True)) if rows else None
+
+
+def _column(name: str, dialect: str) -> str:
+    if isinstance(name, str) and "." in name:
+        raise InvalidOption(f"a column is named without its table, not {show(name)!r}")
+    return quoted(name, dialect, "column")

@@ -1,0 +1,174 @@
+"""One message on its way through a handler that owns its transaction.
+
+A run opens a connection, begins, inserts the row, lets the handler work, stores the result and commits. Where the
+database, and not the handler, is why that failed, it starts again from the very beginning.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from effectonce.errors import AttemptsExhausted, ConfigurationError, InProgress, Reentered, TransactionConflict, show
+from effectonce.guard.introspection import name_of
+from effectonce.guard.once import Outcome
+
+from .recording import describe, outcome_of
+from .table import InboxTable
+from .transaction import InboxTransaction, log
+
+if TYPE_CHECKING:
+    from .handler import TransactionalHandler
+
+#: Table, scope and key of what this task or thread is handling: a handler that handles its own message again would
+#: wait for itself.
+_handling: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("effectonce_handling", default=())
+
+
+class HandlerRun(InboxTransaction):
+    """The handling of one message, over as many transactions as it takes. A context manager around the handler."""
+
+    def __init__(self, handler: TransactionalHandler, message: Any) -> None:
+        super().__init__(handler)
+        self.message = message
+        self.codec = handler.codec
+        self.key = handler.inbox.key_for(message)
+        self.identity = (handler.inbox.table_name, self.key.scope, self.key.key)
+        if self.identity in _handling.get():
+            raise Reentered(
+                f"scope {show(self.key.scope)!r} is already handling key {show(self.key.plain_key)!r} in this "
+                "call: a handler that calls itself with its own message would wait for itself"
+            )
+        self.outcome: Outcome[Any]
+        self._attempts: int | None = None  # counted in the database, this one included; None: not counted yet
+
+    # -- while the handler runs
+
+    def __enter__(self) -> None:
+        self._handling_before = _handling.set((*_handling.get(), self.identity))
+
+    def __exit__(self, *_: object) -> None:
+        _handling.reset(self._handling_before)
+
+    # -- before and after it
+
+    async def begin(self) -> bool:
+        """Open a connection, begin, insert the row. True: the handler is to run now. False: it is a duplicate, and
+        ``outcome`` is set."""
+        key, inbox = self.key, self.handler.inbox
+        session = await self.open()
+        table = inbox.table(session)
+        max_attempts = self.handler.options.max_attempts
+        if max_attempts is not None and self._attempts is None:
+            # Committed before the handler runs: the inbox row is rolled back with an attempt that fails, and a message
+            # that kills the process must be counted too (F20).
+            self._attempts = await table.count(session, key) or 0
+            await session.commit()
+            await session.begin()
+        try:
+            existing = await table.insert(session, key, result=True)
+        except InProgress:
+            await self._refund_attempt(table)
+            raise
+        if existing is not None:
+            await self._conclude(inbox.replay(self.codec, key, existing), replayed=True)
+            return False
+        # Only now: the insert has waited for another delivery, which may have been the last one needed.
+        if max_attempts is not None and (self._attempts or 0) > max_attempts:
+            raise AttemptsExhausted(
+                f"{describe(key)} used all of its {max_attempts} attempts; mend the cause, then delete its row in "
+                f"{inbox.table_name}_attempts to let it run again",
+                "attempts-exhausted",
+            )
+        await self.mark()
+        return True
+
+    async def _refund_attempt(self, table: InboxTable) -> None:
+        """Uncount an attempt whose handler did not run. Where that cannot be written, it stays counted."""
+        if not self._attempts:
+            return
+        session = self.session
+        try:
+            await session.roll_back()
+            await session.begin()
+            await table.refund(session, self.key)
+            await session.commit()
+            self._is_open = False
+        except Exception as error:
+            log.debug("could not uncount an attempt that did not run: %s", error)
+
+    async def finish(self, value: Any) -> None:
+        """Store the result and commit."""
+        inbox, session, key = self.handler.inbox, self.session, self.key
+        table, result = inbox.table(session), inbox.encode_result(self.codec, key, value)
+        if await session.has_ended():
+            await self._refuse_ended(table, result)
+        # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
+        await table.store(session, key, result)
+        if not await session.is_marked(release=True):
+            self._is_marked = False
+            await self._renounce(table)
+            raise _rolled_back()
+        self._is_marked = False
+        await self._conclude(value, replayed=False)
+
+    async def _refuse_ended(self, table: InboxTable, result: bytes | None) -> None:
+        """Raise, since the handler has ended the transaction and done nothing after that.
+
+        Where it committed, the row and the whole effect are committed, so the row stays and gets its result.
+        """
+        session, self._is_marked = self.session, False
+        await session.roll_back()  # for the driver, which may not know that the transaction has ended
+        await session.begin()
+        if not await table.ours(session, self.key):
+            raise _rolled_back()
+        await table.store(session, self.key, result)
+        await session.commit()
+        self._is_open = False
+        raise ConfigurationError(
+            f"{self._ended_transaction()} The message is recorded as handled, since all of it was committed; a crash "
+            "before the handler's end would have lost the rest"
+        )
+
+    async def roll_back(self) -> None:
+        if await self.is_foreign():
+            await self._renounce(self.handler.inbox.table(self.session))
+        else:
+            await self.session.roll_back()
+
+    async def _renounce(self, table: InboxTable) -> None:
+        """Undo what is open after the handler has ended our transaction, and delete the row if the handler committed
+        it: else the message would count as handled, and be lost."""
+        session = self.session
+        await session.roll_back()
+        await session.begin()
+        if await table.ours(session, self.key):
+            await table.forget_many(session, [self.key])
+            await session.commit()
+            self._is_open = False
+            raise ConfigurationError(
+                f"{self._ended_transaction()} What it committed stays, what it did after that is undone, and the "
+                "message is not recorded: it will run again from the beginning"
+            )
+        await session.roll_back()
+        self._is_open = False
+
+    def _ended_transaction(self) -> str:
+        return (
+            f"{name_of(self.handler.fn)} has ended the transaction it runs in (commit, rollback, begin, `with conn:`, "
+            "executescript, or a statement that commits), which is the inbox's to commit: leave that out, or use a "
+            "savepoint."
+        )
+
+    async def _conclude(self, value: Any, *, replayed: bool) -> None:
+        if self._attempts:
+            await self.handler.inbox.table(self.session).uncount(self.session, self.key)
+        self.outcome = outcome_of(self.key, self.message, value, replayed=replayed, attempt=self._attempts)
+        await self.commit()
+
+
+def _rolled_back() -> TransactionConflict:
+    return TransactionConflict(
+        "the transaction was rolled back while the handler ran, and the handler went on: by the database (a deadlock "
+        "whose error was caught: let it out), or by the handler (use a savepoint instead); all of it is undone"
+    )

@@ -1,0 +1,155 @@
+"""A transaction that the inbox begins and ends itself, on a connection that it opens for the purpose."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from effectonce.contracts import ConnectionLost
+from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
+from effectonce.guard.introspection import name_of
+from effectonce.sessions import DriverAdapter, connect_error, is_connection, session_on
+
+if TYPE_CHECKING:
+    from .handler import TransactionalHandler
+
+log: Final = logging.getLogger("effectonce")
+
+
+class InboxTransaction:
+    """At most one open connection, and one transaction on it. It may be opened again after `abort`."""
+
+    def __init__(self, handler: TransactionalHandler) -> None:
+        self.handler = handler
+        #: After `abort`: our error to raise in place of the driver's; None: raise the driver's.
+        self.translated_error: Exception | None = None
+        self._session: DriverAdapter | None = None
+        self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= gave
+        self._is_open = False  # a transaction was begun and has not been ended
+        self._is_marked = False
+        self._retries = 0
+
+    @property
+    def session(self) -> DriverAdapter:
+        assert self._session is not None
+        return self._session
+
+    async def open(self) -> DriverAdapter:
+        """Open a connection and begin. The handler's first transaction also checks that the database is safe."""
+        handler = self.handler
+        session = self._session = await self._connect()
+        try:
+            await session.begin()
+        except ConfigurationError:
+            self._session = None  # other code has a transaction open there: we neither end it nor close the connection
+            raise
+        self._is_open = True
+        if handler.needs_check:
+            await handler.inbox.table(session).check(session)
+            handler.needs_check = False
+        return session
+
+    async def mark(self) -> None:
+        """Mark the transaction, after its rows were inserted and before a handler runs: see `is_foreign`."""
+        await self.session.mark()
+        self._is_marked = True
+
+    async def is_foreign(self) -> bool:
+        """Whether a handler has ended the transaction that was marked. If not, everything since the mark is undone."""
+        session, was_marked, self._is_marked = self.session, self._is_marked, False
+        try:
+            return was_marked and (await session.has_ended() or not await session.is_marked(release=False))
+        except Exception:  # the connection answers no question any more
+            return False
+
+    async def commit(self) -> None:
+        """Commit, and give the connection back."""
+        await self.session.commit()
+        await self.give_back()
+
+    async def abort(self, error: BaseException) -> float | None:
+        """Roll back because of ``error``, and give the connection back.
+
+        Returns the seconds after which to start again, where the database and not the handler is the cause. None: raise
+        `translated_error`, or ``error`` where there is none.
+        """
+        session = self._session
+        cause = connect_error(error) if session is None else session.database_failure(error)
+        try:
+            if session is not None and self._is_open:
+                self._is_open = False
+                try:
+                    await self.roll_back()
+                except ConfigurationError as ended_by_handler:
+                    cause = ended_by_handler
+                except Exception:  # the connection is broken, and the database rolls back for it
+                    pass
+        finally:  # also where a second cancellation interrupts the rollback
+            await self.give_back(error)
+        if isinstance(cause, TransactionConflict | ConnectionLost) and self._retries < self.handler.options.retries:
+            pause = self.handler.backoff(self._retries)
+            self._retries += 1
+            return pause
+        if cause is not error:
+            self.translated_error = cause
+        return None
+
+    async def roll_back(self) -> None:
+        await self.session.roll_back()
+
+    async def _connect(self) -> DriverAdapter:
+        """Call connect=, which gives a connection, an awaitable of one, or a context manager around one."""
+        is_async = self.handler.is_async
+        connection = self.handler.options.connect()
+        kind = type(connection)
+        if not is_connection(connection):
+            manager = connection
+            if is_async and hasattr(kind, "__aenter__"):
+                connection = await manager.__aenter__()
+                self._leave_manager = manager.__aexit__
+            elif hasattr(kind, "__enter__"):
+                connection = manager.__enter__()
+                self._leave_manager = manager.__exit__
+        if self._leave_manager is None and hasattr(kind, "__await__"):
+            if not is_async:
+                if inspect.iscoroutine(connection):
+                    connection.close()
+                raise self._mismatch("async")
+            connection = await connection
+        if not is_connection(connection) and hasattr(type(connection), "__aenter__"):
+            raise self._mismatch("async")
+        session = self._session = session_on(connection)
+        if session.is_async != is_async:
+            raise self._mismatch("async" if session.is_async else "sync")
+        return session
+
+    def _mismatch(self, connections: Literal["sync", "async"]) -> SyncAsyncMismatch:
+        declared = "`async def`" if self.handler.is_async else "a plain `def`"
+        return SyncAsyncMismatch(
+            f"{name_of(self.handler.fn)} is {declared}, and connect= gives {connections} connections; make both sync, "
+            "or both async"
+        )
+
+    async def give_back(self, error: BaseException | None = None) -> None:
+        """Leave the context manager, or close the connection. A failure to do so is logged: the transaction has ended.
+
+        The manager gets ``error``, so that one which commits on a clean exit does not.
+        """
+        session, self._session = self._session, None
+        leave, self._leave_manager = self._leave_manager, None
+        try:
+            if leave is None:
+                if session is not None:
+                    await session.close()
+                return
+            pending = leave(None if error is None else type(error), error, error and error.__traceback__)
+            if hasattr(pending, "__await__"):
+                await pending
+        except BaseException as raised:
+            if raised is error:
+                return
+            if not isinstance(raised, Exception):
+                raise
+            log.warning("%s could not give a connection back: %s", self.handler.inbox, show(raised))
