@@ -740,7 +740,7 @@ def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
 
     with psycopg.connect(postgres_place.url) as conn, conn.pipeline():
         session = session_on(conn)
-        run_sync(session.rows("SELECT 1"))
+        run_coroutine(session.rows("SELECT 1"))
         monkeypatch.setattr(PsycopgSession, "_sync", sync)
         assert not run_coroutine(session._has_failed())
     assert waited
