@@ -1,19 +1,15 @@
-"""What watching costs a guard: switched off, beside a copy of effectonce without any of it; and switched on."""
+"""What watching costs a guard."""
 
 from __future__ import annotations
 
-import ast
 import functools
-import importlib
 import io
 import json
 import logging
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -23,19 +19,15 @@ from effectonce.telemetry.logging import EventLogger
 from effectonce.telemetry.prometheus import Metrics
 from tests.harness import servers
 
-from .guard import blocks_of, charge, fresh, guard
+from .guard import blocks_of, charge, guard
 from .measure import Case, Table, in_turn
 
 Open = Callable[[], Any]
 
-BARE = "effectonce_without_telemetry"
-FIELDS = ("took", "trace")  # of a `Run`
-
 
 def telemetry(scale: float) -> Iterator[Table]:
     targets = {
-        "effectonce without any telemetry in it": {},
-        "telemetry off": {"effectonce without any telemetry in it": 1 / 1.02},
+        "telemetry off": {},
         "Prometheus and logging": {"telemetry off": 1 / 1.15},
         "the same, and a line for each event": {},
     }
@@ -83,99 +75,21 @@ def one_process(url: str, count: int) -> dict[str, float]:
         EventLogger(logger, level=level).watch(store)
         return store
 
-    with tempfile.TemporaryDirectory() as folder:
-        bare = without_telemetry(Path(folder))
-        stores: dict[str, tuple[Any, Open]] = {
-            "effectonce without any telemetry in it": (bare, lambda: bare.connect(url, sweep_every=None)),
-            "telemetry off": (eo, connect),
-            "Prometheus and logging": (eo, lambda: watched(logging.INFO)),
-            "the same, and a line for each event": (eo, lambda: watched(logging.DEBUG)),
-        }
-        in_memory = url == "memory://"
-        size, clock = (500, time.process_time_ns) if in_memory else (100, time.perf_counter_ns)
-        measures = in_turn({each: blocks_of(guarded(*made), size, clock) for each, made in stores.items()}, count)
-        return {each: measure(0) for each, measure in measures.items()}
+    stores: dict[str, Open] = {
+        "telemetry off": connect,
+        "Prometheus and logging": lambda: watched(logging.INFO),
+        "the same, and a line for each event": lambda: watched(logging.DEBUG),
+    }
+    size, clock = (500, time.process_time_ns) if url == "memory://" else (100, time.perf_counter_ns)
+    cases = {
+        name: blocks_of(functools.partial(guarded, open_store), size, clock) for name, open_store in stores.items()
+    }
+    return {name: measure(0) for name, measure in in_turn(cases, count).items()}
 
 
-def guarded(module: Any, connect: Open) -> Callable[[], Callable[..., Any]]:
-    """Makes a guarded function on a new store."""
-    if module is eo:
-        return lambda: guard(connect(), charge)
-    return lambda: module.once(connect(), scope=fresh(1)[0], key="payment_id")(charge)
-
-
-def without_telemetry(folder: Path) -> Any:
-    """effectonce once more, under another name, with every look at its hooks taken out of the source."""
-    source = Path(eo.__file__).parent
-    for path in source.rglob("*"):
-        target = folder / BARE / path.relative_to(source)
-        if path.suffix in (".sql", ".lua", ".py"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            text = path.read_text()
-            if path.suffix == ".py":
-                fields = FIELDS if path.parent.name == "core" else ()
-                text = ast.unparse(_Bare(fields).visit(ast.parse(text)))
-            target.write_text(text)
-    sys.path.insert(0, str(folder))
-    try:
-        return importlib.import_module(BARE)
-    finally:
-        sys.path.remove(str(folder))
-
-
-class _Bare(ast.NodeTransformer):
-    """Takes out ``if watched: …``, ``if engine.hooks: …``, ``if engine.tracer …``, ``run.emit(…)`` and their fields;
-    renames imports."""
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self._fields = fields
-
-    def visit_Import(self, node: ast.Import) -> ast.AST:
-        for each in node.names:
-            each.name = _renamed(each.name)
-        return node
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        if not node.level:
-            node.module = _renamed(node.module or "")
-        return node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str) and node.value.startswith("effectonce."):  # what is loaded by its name
-            node.value = _renamed(node.value)
-        return node
-
-    def visit_If(self, node: ast.If) -> Any:
-        self.generic_visit(node)
-        test = node.test.values[0] if isinstance(node.test, ast.BoolOp) else node.test
-        test = test.left if isinstance(test, ast.Compare) else test
-        if isinstance(test, ast.Attribute) and test.attr in ("watched", "hooks", "tracer", *self._fields):
-            return node.orelse or ast.Pass()
-        if isinstance(test, ast.Name) and test.id == "watched":
-            return node.orelse or ast.Pass()
-        return node
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "tell":
-            return ast.Pass()
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        self.generic_visit(node)
-        target = node.targets[0]
-        if isinstance(target, ast.Name) and target.id in ("watched", "took"):
-            return ast.Pass()
-        return ast.Pass() if isinstance(target, ast.Attribute) and target.attr in self._fields else node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        self.generic_visit(node)
-        is_field = isinstance(node.target, ast.Name) and node.target.id in self._fields
-        return ast.Pass() if is_field and isinstance(node.value, ast.Constant) else node
-
-
-def _renamed(module: str) -> str:
-    return BARE + module.removeprefix("effectonce") if module.partition(".")[0] == "effectonce" else module
+def guarded(open_store: Open) -> Callable[..., Any]:
+    """A guarded function on a new store."""
+    return guard(open_store(), charge)
 
 
 PARTS = {"watched": telemetry}

@@ -228,7 +228,7 @@ def first_fingerprint(fingerprints: bytes) -> bytes:
     return fingerprints[:FINGERPRINT_SIZE]
 
 
-class StoredClaim(Struct):
+class StoredClaim(Struct, gc=False):
     """The fields of a stored record that decide what a claim is answered. SQL stores select them in this order."""
 
     state: str

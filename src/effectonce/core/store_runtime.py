@@ -79,17 +79,13 @@ class LocalClient:
         self._port = port
         self.loop = loop
 
-    async def claim(self, op: Claim | Look) -> Any:
-        return await self._run(op)
-
-    async def settle(self, op: Settlement | Note | Remember) -> Any:
-        return await self._run(op)
-
-    async def _run(self, op: Batchable) -> Reply:
+    async def claim(self, op: Batchable) -> Any:
         (reply,) = await self._port.run((op,))
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    settle = claim
 
     def claim_block(self, ops: Sequence[Any]) -> Replies:
         return [_reply_of(self.claim(op)) for op in ops]

@@ -40,7 +40,7 @@ from effectonce.values.urls import Address
 COUNT_CAP = 100_000  # `stats` counts the records of one state up to here
 
 
-class MemoryRow(StoredClaim, kw_only=True):
+class MemoryRow(StoredClaim, kw_only=True, gc=False):
     """What is stored under one scope and key."""
 
     state: State
