@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -249,6 +250,75 @@ def test_an_operation_goes_by_what_a_rival_has_left(
 async def renewing(port: Port, renewal: Renewal) -> None:
     for _ in range(3):
         await port.run([renewal])
+
+
+@pytest.mark.chaos
+def test_overlapping_batches_of_all_kinds_whose_replies_get_lost(
+    proxied: tuple[FaultProxy, str], postgres_url: str, unique_name: str
+) -> None:
+    """F68, F70: claims, notes, renewals and settlements on the same keys, alone and together, beside a sweeper.
+
+    Every operation is answered, no token has two owners, and only a settlement that was sent twice may be refused.
+    """
+    proxy, url = proxied
+    deadlocks = "SELECT sum(deadlocks) FROM pg_stat_database"
+    before = sql(postgres_url, deadlocks)
+    names = [f"k{n:02}" for n in range(40)]
+    owners: dict[tuple[str, int], bytes] = {}
+    end = time.monotonic() + 4
+
+    def work(backend: PostgresBackend, seed: int) -> int:
+        random = Random(seed)
+        port = backend.sync_port()
+        lost = 0
+
+        def send(batch: Sequence[Any]) -> Sequence[Any]:
+            nonlocal lost
+            for _ in range(100):
+                try:
+                    return drive(port.run(batch))
+                except (StoreUnavailable, Contention):
+                    lost += 1
+            raise AssertionError("never answered")
+
+        while time.monotonic() < end:
+            keys = sorted(random.sample(names, random.choice((1, 1, 2, 5, 20))))
+            claims = [claim(key, waiting=random.random() < 0.2, note=random.choice((None, b"n"))) for key in keys]
+            answers = send(claims)
+            assert {answer.kind for answer in answers} <= {"claimed", "in_progress", "done"}
+            mine = [(op, answer.token) for op, answer in zip(claims, answers, strict=True) if answer.kind == "claimed"]
+            for op, token in mine:
+                assert owners.setdefault((op.key, token), op.owner) == op.owner
+            if mine and random.random() < 0.5:
+                kind = random.choice((Note, Renewal))
+                rest = (b"n",) if kind is Note else (60 * SECOND, DAY)
+                assert all(send([kind(op.scope, op.key, op.owner, token, *rest) for op, token in mine]))
+            if mine:
+                known = lost
+                spans = [random.choice((1, DAY)) for _ in mine]
+                ends = [
+                    Settlement(op.scope, op.key, op.owner, t, "free", s) for (op, t), s in zip(mine, spans, strict=True)
+                ]
+                assert all(send(ends)) or lost > known
+        drive(port.close())
+        return lost
+
+    def disturb(backend: PostgresBackend) -> int:
+        random, port = Random(0), backend.sync_port()
+        while time.monotonic() < end:
+            proxy.drop_reply(random.randint(1, 20))
+            drive(port.sweep(50))
+            time.sleep(0.02)
+        proxy.heal()
+        drive(port.close())
+        return 0
+
+    direct, through = at(postgres_url, unique_name, timeout="20s"), at(url, unique_name, timeout="20s")
+    with ports(direct):
+        bodies = [partial(work, through if n % 2 else direct, n) for n in range(6)]
+        assert sum(at_once([partial(disturb, direct), *bodies])) > 0, "no reply was lost"
+    assert len(owners) > 100
+    assert sql(postgres_url, deadlocks) == before
 
 
 def test_a_batchs_answers_belong_to_their_operations(postgres_url: str, unique_name: str) -> None:

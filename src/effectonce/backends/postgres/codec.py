@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct as Layout
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -113,10 +113,6 @@ def longs(values: Sequence[int]) -> bytes:
     return _fixed(_INT8, 8, "iq", values)
 
 
-def optional_longs(values: Sequence[int | None]) -> bytes:
-    return _array(_INT8, [None if value is None else int8.pack(value) for value in values])
-
-
 def integers(values: Sequence[int]) -> bytes:
     return _fixed(_INT4, 4, "ii", values)
 
@@ -194,60 +190,51 @@ def looks(ops: Sequence[Look]) -> list[Param]:
     return [*_identities(ops), blobs([op.fingerprints for op in ops])]
 
 
-class Ending(NamedTuple):
-    """What `settle` and its kin make of a claimed record, as settlements, notes and renewals need it."""
-
-    state: str
-    retention: int = 0
-    result: bytes | None = None
-    error: bytes | None = None
-    refund: bool = False
-    note: bytes | None = None
-    lease: int | None = None
-
-
 def settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
     """What `settle` and `settle_locked` take."""
-    ends = [_ending(op) for op in ops]
+    ends = [op if type(op) is Settlement else _as_settlement(op) for op in ops]
     return [
-        *_identities(ops),
-        blobs([op.owner for op in ops]),
-        longs([op.token for op in ops]),
-        texts([end.state for end in ends]),
-        longs([end.retention for end in ends]),
-        blobs([end.result for end in ends]),
-        blobs([end.error for end in ends]),
-        flags([end.refund for end in ends]),
-        blobs([end.note for end in ends]),
-        optional_longs([end.lease for end in ends]),
+        *_identities(ends),
+        blobs([op.owner for op in ends]),
+        longs([op.token for op in ends]),
+        texts([op.state for op in ends]),
+        longs([op.retention for op in ends]),
+        blobs([op.result for op in ends]),
+        blobs([op.error for op in ends]),
+        flags([op.refund for op in ends]),
+        blobs([op.note for op in ends]),
+        _array(_INT8, [_lease(op) for op in ops]),
     ]
 
 
 def settlement(op: Settlement | Note | Renewal) -> list[Param]:
     """What `settle_one` takes, outside of a caller's transaction."""
-    end = _ending(op)
+    end = op if type(op) is Settlement else _as_settlement(op)
     return [
-        utf8(op.scope),
-        utf8(op.key),
-        op.owner,
-        int8.pack(op.token),
+        utf8(end.scope),
+        utf8(end.key),
+        end.owner,
+        int8.pack(end.token),
         end.state.encode(),
         int8.pack(end.retention),
         end.result,
         end.error,
         boolean.pack(end.refund),
         end.note,
-        None if end.lease is None else int8.pack(end.lease),
+        _lease(op),
         boolean.pack(False),
     ]
 
 
-def _ending(op: Settlement | Note | Renewal) -> Ending:
-    if type(op) is Settlement:
-        return Ending(op.state, op.retention, op.result, op.error, op.refund, op.note)
-    if type(op) is Renewal:
-        return Ending("claimed", op.retention, lease=op.lease)
-    return Ending("claimed", note=op.note)  # type: ignore[union-attr]
+def _as_settlement(op: Settlement | Note | Renewal) -> Settlement:
+    """A note and a renewal end nothing: to the statements they are settlements that leave the record claimed."""
+    retention = op.retention if type(op) is Renewal else 0
+    note = op.note if type(op) is Note else None
+    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", retention, note=note)  # type: ignore[arg-type]
+
+
+def _lease(op: Settlement | Note | Renewal) -> Param:
+    return int8.pack(op.lease) if type(op) is Renewal else None
 
 
 def memories(ops: Sequence[Remember]) -> list[Param]:

@@ -75,9 +75,9 @@ def take_batch(queue: deque[E], limit: int) -> list[E]:
 
 
 def _payload_bytes(op: Batchable) -> int:
-    if isinstance(op, Settlement):
+    if type(op) is Settlement:
         return len(op.result or b"")
-    if isinstance(op, Claim | Note):
+    if type(op) is Claim or type(op) is Note:
         return len(op.note or b"")
     return 0
 
