@@ -14,7 +14,8 @@ from .core.flow import (
     current as current,
 )
 from .core.retry import Retry as Retry
-from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue, bypass_external_effects as bypass_external_effects
+from .dead_letters.bypass import bypass_external_effects as bypass_external_effects
+from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue
 from .errors import (
     AttemptsExhausted as AttemptsExhausted,
     BrokerUnavailable as BrokerUnavailable,
