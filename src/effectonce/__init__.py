@@ -81,7 +81,7 @@ _HOMES = {
     "UnsafeStore": "errors",
     "Worker": "worker.worker",
     "block": "guard.block",
-    "bypass_external_effects": "dead_letters.queue",
+    "bypass_external_effects": "dead_letters.bypass",
     "connect": "store",
     "connect_broker": "broker",
     "current": "core.guarded_call.run",

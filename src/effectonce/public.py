@@ -11,7 +11,8 @@ from .broker import (
 from .contracts import Event as Event
 from .core.guarded_call.run import Run as Run, current as current
 from .core.retry import Retry as Retry
-from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue, bypass_external_effects as bypass_external_effects
+from .dead_letters.bypass import bypass_external_effects as bypass_external_effects
+from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue
 from .errors import (
     AttemptsExhausted as AttemptsExhausted,
     BrokerUnavailable as BrokerUnavailable,

@@ -10,7 +10,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Delivery
-from effectonce.dead_letters.queue import Dead
+from effectonce.dead_letters.queue import DeadLetterDetails
 from effectonce.envelopes import CloudEvents, Signed
 
 from .bench import Bench, Watched, paid, serving, until
@@ -20,7 +20,7 @@ class Paid(msgspec.Struct):
     order: int
 
 
-async def buried(bench: Bench, worker: eo.Worker, number: int = 1) -> list[Dead]:
+async def buried(bench: Bench, worker: eo.Worker, number: int = 1) -> list[DeadLetterDetails]:
     async with serving(worker):
         await until(lambda: bench.count("dead") == number)
     assert bench.count("ack") == 0
@@ -64,12 +64,12 @@ async def test_a_body_that_is_no_message_is_a_dead_letter_with_its_exact_bytes(b
     assert dead.cause.last >= dead.cause.first > 0
 
 
-async def test_a_body_over_the_cap_is_not_even_looked_into() -> None:
+async def test_a_body_over_the_limit_is_not_even_looked_into() -> None:
     bench = Bench()
     worker = ready(bench, envelope=CloudEvents(max_body=100))
     await bench.send_raw("orders", b'{"specversion":"1.0"' + b" " * 100 + b"}")
     (dead,) = await buried(bench, worker)
-    assert "over the cap" in dead.cause.text
+    assert "over the limit" in dead.cause.text
 
 
 async def test_f67_a_forged_message_is_not_decoded_and_not_run() -> None:

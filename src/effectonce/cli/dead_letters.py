@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import json
 
-from effectonce.dead_letters.queue import Dead, DeadLetterQueue, Redrive, Select
+from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
 from effectonce.errors import InvalidOption, show
 
 from .options import (
@@ -198,9 +198,11 @@ def purge(
             patience.leave()
 
 
-def _removed(letters: DeadLetterQueue, doomed: Sequence[Dead], patience: Patience) -> Sequence[Dead]:
+def _removed(
+    letters: DeadLetterQueue, doomed: Sequence[DeadLetterDetails], patience: Patience
+) -> Sequence[DeadLetterDetails]:
     """What was removed: those that were shown, and none that came since. In batches, each of which is whole."""
-    removed: list[Dead] = []
+    removed: list[DeadLetterDetails] = []
     with bar("removing", len(doomed)) as advance:
         for start in range(0, len(doomed), _BATCH):
             ids = {dead.id for dead in doomed[start : start + _BATCH]}
@@ -211,7 +213,7 @@ def _removed(letters: DeadLetterQueue, doomed: Sequence[Dead], patience: Patienc
     return removed
 
 
-def _tell_removed(queue: str, doomed: Sequence[Dead], dry_run: bool, as_json: bool) -> None:
+def _tell_removed(queue: str, doomed: Sequence[DeadLetterDetails], dry_run: bool, as_json: bool) -> None:
     text = f"{len(doomed)} {'would be' if dry_run else 'were'} removed"
     report(as_json, text, queue=queue, removed=[dead.id for dead in doomed], dry_run=dry_run)
 
@@ -236,7 +238,7 @@ def _select(why: str, type: str, key: str, ids: Sequence[str] | None) -> Select 
     if not (why or type or key or ids):
         return None
 
-    def select(dead: Dead) -> bool:
+    def select(dead: DeadLetterDetails) -> bool:
         return (
             (not why or dead.cause.why == why)
             and (not type or (dead.message is not None and dead.message.type == type))
@@ -256,11 +258,11 @@ def _words(
     return f"{which}, as new generations" if new_generation else which
 
 
-def _key(dead: Dead) -> str:
+def _key(dead: DeadLetterDetails) -> str:
     return dead.cause.key or (dead.message.key if dead.message is not None else "")
 
 
-def _facts(dead: Dead, whole: bool = False) -> dict[str, Any]:
+def _facts(dead: DeadLetterDetails, whole: bool = False) -> dict[str, Any]:
     cause = dead.cause
     since = round(cause.last * 1e6) if cause.last else None
     facts: dict[str, Any] = {"id": dead.id, "queue": dead.queue, **json.decode(json.encode(cause))}

@@ -1,3 +1,3 @@
-"""Dead letters: list, show, redrive and remove what a worker gave up."""
+"""Dead letters: list, show, redrive and purge the messages that a worker gave up."""
 
 from .queue import DeadLetterQueue as DeadLetterQueue

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from effectonce.broker import Broker
-from effectonce.dead_letters.queue import Dead, DeadLetterQueue
+from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_there
@@ -88,7 +88,7 @@ def _queue(
         yield refusal(error, about)
 
 
-def _dead_letters(oldest: Dead, count: int, about: str, kept: float, limits: Limits) -> Finding:
+def _dead_letters(oldest: DeadLetterDetails, count: int, about: str, kept: float, limits: Limits) -> Finding:
     age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
     outlived = age > kept
     since = f", the oldest for {span(age)}" if age else ""

@@ -276,7 +276,7 @@ def test_overlapping_batches_of_all_kinds_whose_replies_get_lost(
             nonlocal lost
             for _ in range(100):
                 try:
-                    return drive(port.run(batch))
+                    return run_sync(port.run(batch))
                 except (StoreUnavailable, Contention):
                     lost += 1
             raise AssertionError("never answered")
@@ -300,17 +300,17 @@ def test_overlapping_batches_of_all_kinds_whose_replies_get_lost(
                     Settlement(op.scope, op.key, op.owner, t, "free", s) for (op, t), s in zip(mine, spans, strict=True)
                 ]
                 assert all(send(ends)) or lost > known
-        drive(port.close())
+        run_sync(port.close())
         return lost
 
     def disturb(backend: PostgresBackend) -> int:
         random, port = Random(0), backend.sync_port()
         while time.monotonic() < end:
             proxy.drop_reply(random.randint(1, 20))
-            drive(port.sweep(50))
+            run_sync(port.sweep(50))
             time.sleep(0.02)
         proxy.heal()
-        drive(port.close())
+        run_sync(port.close())
         return 0
 
     direct, through = at(postgres_url, unique_name, timeout="20s"), at(url, unique_name, timeout="20s")

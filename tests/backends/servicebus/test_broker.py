@@ -186,7 +186,7 @@ packets = st.builds(
 
 @given(packets, st.integers(0, 3), st.integers(0, 3))
 def test_a_packet_survives_the_journey(packet: Packet, deliveries: int, before: int) -> None:
-    message = message_of(packet, before=before)
+    message = message_of(packet, attempts=before)
     assert 0 < len(message.message_id) <= 128
     assert packet_of(received(message, deliveries=deliveries)) == (packet, before + deliveries + 1)
 
@@ -399,5 +399,5 @@ def test_f66_the_key_is_in_nothing_that_is_printed() -> None:
     ],
 )
 def test_each_failure_has_its_error(error: Exception, kind: type[Exception]) -> None:
-    namespace = servicebus_client.parse(Address(AZURE))
+    namespace = servicebus_client.parse_namespace(Address(AZURE))
     assert isinstance(translate(error, namespace, "q"), kind)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from effectonce.dashboard import formatting as reading
 from effectonce.dashboard.context import Ask, link
-from effectonce.dead_letters.queue import Dead, DeadLetterQueue, Redrive
+from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive
 from effectonce.errors import InvalidOption
 
 SHOWN: Final = 100
@@ -95,5 +95,5 @@ def _chosen(ask: Ask) -> frozenset[str]:
     return ids
 
 
-def key_of(dead: Dead) -> str:
+def key_of(dead: DeadLetterDetails) -> str:
     return dead.cause.key or (dead.message.key if dead.message is not None else "")
