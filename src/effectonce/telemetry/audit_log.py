@@ -23,7 +23,7 @@ _KEPT = 1000
 _BLOCK = 64 * 1024
 
 
-class Entry(Struct, frozen=True):
+class AuditEntry(Struct, frozen=True):
     """One line of the audit log. ``target`` names records, messages or sagas, never what is in them."""
 
     at: int  # µs since the epoch, on this machine's clock
@@ -45,15 +45,15 @@ class Audit:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else os.fspath(path)
-        self._here: deque[Entry] = deque(maxlen=_KEPT)
+        self._here: deque[AuditEntry] = deque(maxlen=_KEPT)
 
     def record(
         self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
-    ) -> Entry:
+    ) -> AuditEntry:
         """Write down one entry. Long texts are cut; control characters never get out as such."""
         texts = (show(by, 200), show(action, 100), show(target, 1000), show(outcome, 500), show(detail, 8000))
         where = show(place, 500)
-        entry = Entry(time.time_ns() // 1000, *texts, where)
+        entry = AuditEntry(time.time_ns() // 1000, *texts, where)
         if self.path is None:
             self._here.append(entry)
         else:
@@ -84,17 +84,17 @@ class Audit:
         except ConfigurationError as error:
             log.error("%s %s: %s, which could not be written down: %s", action, show(target), outcome, error)
 
-    def recent(self, limit: int = 100) -> list[Entry]:
+    def recent(self, limit: int = 100) -> list[AuditEntry]:
         """The newest entries, newest first: of the file, or of this process where there is none. Lines that cannot be
         read are passed over; a file that cannot be is `ConfigurationError`."""
         if self.path is None:
             return list(self._here)[: -limit - 1 : -1]
-        entries: list[Entry] = []
+        entries: list[AuditEntry] = []
         for line in _last_lines(self.path):
             if len(entries) >= limit:
                 break
             try:
-                entries.append(msgspec.json.decode(line, type=Entry))
+                entries.append(msgspec.json.decode(line, type=AuditEntry))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
         return entries
