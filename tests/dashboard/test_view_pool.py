@@ -23,13 +23,13 @@ from tests.harness.proxy import FaultProxy
 
 @contextmanager
 def dashboard(redis_url: str, name: str) -> Iterator[tuple[Starlette, FaultProxy]]:
-    """Over a network that may hang; a page is given up after a moment."""
+    """A dashboard over a network that may hang, with two slots for views."""
     with FaultProxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
         store = eo.connect(f"{proxy.through(redis_url)}?namespace={name}&timeout=2", sweep_every=None)
         with eo.block(store, scope="charge", key="a", on_error="doubt") as block:
             block.result = 1
         app = make_app(Sources(store), Access(operator=OPERATOR, hosts=["testserver"]))
-        app.state.dashboard.view_pool = ViewPool(0.4, max_running=2)
+        app.state.dashboard.view_pool = ViewPool(20, max_running=2)
         yield app, proxy
         proxy.heal()
         app.state.dashboard.sources.close()
@@ -49,6 +49,7 @@ def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique
                 app.state.dashboard.access.session_of(next(iter(ada.cookies.values())))
             )
             proxy.blackhole = True
+            app.state.dashboard.view_pool.timeout = 0.4
             form = {"csrf": csrf, "scope": "charge", "key": "a", "outcome": "retry"}
             async with asyncio.timeout(25):  # one after the other they would take a minute
                 answers = await asyncio.gather(
