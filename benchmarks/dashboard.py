@@ -1,4 +1,4 @@
-"""The dashboard on a million records: how long the server takes to answer, while its watcher counts."""
+"""The dashboard on a million records: how long the server takes to answer, while its poller counts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def pages(make: Callable[[int], Any], name: str) -> Callable[[float], Iterator[T
             app = make_app(Sources(store), Access(operator=TOKEN, hosts=["testserver"]))
             with TestClient(app) as visitor:
                 visitor.post("/login", data={"who": "ada", "token": TOKEN})
-                first = server_time(visitor, "/")  # before the watcher has counted anything
+                first = server_time(visitor, "/")  # before the poller has counted anything
                 deep = re.findall(
                     r'href="(/records\?[^"]*cursor=[^"]*)"',
                     visitor.get(f"/records?scope=scope-3&key={middle[:-5]}*").text,
@@ -95,7 +95,7 @@ def pages(make: Callable[[int], Any], name: str) -> Callable[[float], Iterator[T
                     "records by a key in any scope": f"/records?key={middle}",
                     "records that are done": "/records?state=done",
                     "records that run": "/records?state=claimed&scope=scope-4",
-                    "records in doubt": "/doubts",
+                    "records in doubt": "/in-doubt",
                 }
                 cases = [
                     Case("allowed", lambda _: LIMIT),

@@ -108,7 +108,7 @@ def test_a_deed_that_cannot_be_written_down_afterwards_is_still_done(
     with audit.doing("records forget", "charge pay_1", by="ann"):
         path.unlink()
         path.mkdir()
-    assert "could not be written down" in caplog.text
+    assert "but the audit log could not be written" in caplog.text
 
 
 def test_a_log_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:

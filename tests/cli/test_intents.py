@@ -104,11 +104,11 @@ def test_an_operator_decides_and_that_is_logged(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["list", "billing:not_intents"], "is a int, and not Intents"),
+        (["list", "billing:not_intents"], "is a int, not Intents"),
         (["list", "billing:nothing"], "was not found"),
-        (["resolve", "billing:intents", "nobody", "--retry"], "no intent is known by"),
-        (["resolve", "billing:intents", "x"], "say one thing"),
-        (["resolve", "billing:intents", "x", "--retry", "--abandon"], "say one thing"),
+        (["resolve", "billing:intents", "nobody", "--retry"], "there is no intent"),
+        (["resolve", "billing:intents", "x"], "give exactly one of"),
+        (["resolve", "billing:intents", "x", "--retry", "--abandon"], "give exactly one of"),
         (["resolve", "billing:intents", "x", "--done", "{"], "--done takes JSON"),
     ],
 )
@@ -174,9 +174,9 @@ def test_a_doubt_of_a_renamed_operation_is_listed_and_decided(tmp_path: Path, ru
     changed(tmp_path, '"ses", "send"', '"ses", "mail"')
     (row,) = listed(run, "--in-doubt")
     assert (row["operation"], row["key"]) == ("billing/ses/send", "m1")
-    assert row["remark"] == "its operation is not known any more"
+    assert row["remark"] == "its operation is no longer known"
     assert [row["key"] for row in listed(run)] == ["pay_1", "m1"]
-    assert "its operation is not known any more" in run("intents", "list", "billing:intents").stdout
+    assert "its operation is no longer known" in run("intents", "list", "billing:intents").stdout
     again = run("intents", "resolve", "billing:intents", str(row["id"]), "--retry", "--yes")
     assert again.returncode == 2
     assert "old name back" in again.stderr

@@ -106,7 +106,7 @@ def test_a_cursor_does_not_repaint_the_terminal(store: eo.Store, cli: Cli) -> No
         with eo.block(store, scope="forged", key=key) as block:
             block.result = 1
     told = cli("records", "list", "--scope", "forged", "--limit", "1")
-    assert (told.err, "\x1b" in told.out) == ("there may be more: --json tells the cursor\n", False)
+    assert (told.err, "\x1b" in told.out) == ("there may be more: --json prints the cursor\n", False)
 
 
 def test_the_table_says_what_one_wants_to_know(store: eo.Store, cli: Cli) -> None:

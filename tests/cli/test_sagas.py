@@ -151,12 +151,12 @@ def test_a_dry_run_says_what_would_be_done(orders: Path, cli: Cli) -> None:
 
 
 WRONG = [
-    (["show", "nobody"], "no saga order is known by"),
-    (["compensate", "nobody"], "no saga order is known by"),
+    (["show", "nobody"], "there is no saga order with id"),
+    (["compensate", "nobody"], "there is no saga order with id"),
     (["compensate", "o-good"], "is done"),
     (["resolve", "o-good", "--retry"], "is done, not in doubt"),
-    (["resolve", "o-declined"], "say one thing"),
-    (["resolve", "o-declined", "--retry", "--abandon"], "say one thing"),
+    (["resolve", "o-declined"], "give exactly one of"),
+    (["resolve", "o-declined", "--retry", "--abandon"], "give exactly one of"),
     (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
     (["resolve", "o-declined", "--not-done", "--yes"], "is to be done"),
     (["resolve", "o-declined", "--retry", "--result", "7", "--yes"], "--result goes with --done"),

@@ -30,14 +30,14 @@ PAGES = {
     "overview": "/",
     "records": "/records?key=pay_*&scope=charge-card",
     "record": "/record?scope=charge-card&key=pay_declined",
-    "in-doubt": "/doubts",
-    "intent": "/doubts",
+    "in-doubt": "/in-doubt",
+    "intent": "/in-doubt",
     "sagas": "/sagas?which=all",
     "saga": "/saga?scope=saga%2Forder-fulfilment&key=order-2005",
     "outbox": "/outbox",
-    "dead-letters": "/letters",
-    "dead-letter": "/letters",
-    "dry-run": "/letters",
+    "dead-letters": "/dead-letters",
+    "dead-letter": "/dead-letters",
+    "dry-run": "/dead-letters",
     "doctor": "/doctor",
     "audit": "/audit",
 }
@@ -100,9 +100,12 @@ def main(folder: Path) -> None:
         shop = eo.connect(world.url)
         with traffic(shop) as metrics:
             sources = Sources(
-                workers=[world.worker], intents=[world.intents], sagas=[world.saga], audit=world.audit,
+                workers=[world.worker],
+                intents=[world.intents],
+                sagas=[world.saga],
+                audit=world.audit,
                 metrics=[metrics],
-            )  # fmt: skip
+            )
             with served(sources) as address, sync_playwright() as playwright, browser(playwright) as chromium:
                 time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 60)  # so that the plots have something to show
                 for theme in ("light", "dark"):

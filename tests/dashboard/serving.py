@@ -18,8 +18,12 @@ from tests.harness.servers import Missing
 
 OPERATOR, VIEWER = "operator-token-of-the-tests", "viewer-token-of-the-tests"
 ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 @contextmanager

@@ -40,7 +40,11 @@ def before(world: World) -> list[object]:
     """All that an action could change."""
     store = world.store
     records = [store.list(limit=1000).records]
-    return [records, world.sources().outbox_rows("parked", None), world.sources().letters["billing/orders"].count()]
+    return [
+        records,
+        world.sources().outbox_rows("parked", None),
+        world.sources().dead_letter_queues["billing/orders"].count(),
+    ]
 
 
 # -- the routing table
@@ -112,7 +116,7 @@ def test_the_mutating_routes_take_no_get(operator: Visitor) -> None:
 
 
 def test_a_wrong_token_opens_nothing(stranger: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effectonce.dashboard.app.WRONG_TOKEN_DELAY", 0)
+    monkeypatch.setattr("effectonce.dashboard.app.WRONG_TOKEN_DELAY_S", 0)
     for token in (
         "",
         "wrong",
@@ -127,7 +131,7 @@ def test_a_wrong_token_opens_nothing(stranger: Visitor, monkeypatch: pytest.Monk
 
 def test_nobody_gets_in_without_a_name(stranger: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit log names who did it."""
-    monkeypatch.setattr("effectonce.dashboard.app.WRONG_TOKEN_DELAY", 0)
+    monkeypatch.setattr("effectonce.dashboard.app.WRONG_TOKEN_DELAY_S", 0)
     assert stranger.post("/login", data={"who": "  ", "token": OPERATOR}).status_code == 401
 
 
@@ -164,7 +168,7 @@ def test_two_dashboards_on_one_machine_do_not_end_each_others_sessions(world: Wo
 
 
 def test_a_session_ends(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = time.time() + accesses.LIFETIME + 1
+    later = time.time() + accesses.SESSION_LIFETIME_S + 1
     monkeypatch.setattr("effectonce.dashboard.access.time.time", lambda: later)
     assert operator.get("/").status_code == 303
 
@@ -202,7 +206,7 @@ def test_every_answer_forbids_frames_inline_code_and_caching(operator: Visitor) 
 
 
 def test_no_page_has_inline_code_or_asks_another_host(operator: Visitor) -> None:
-    pages = [*PAGES, "/login", *operator.links("/doubts", "/record")[:1], *operator.links("/doubts", "/saga")[:1]]
+    pages = [*PAGES, "/login", *operator.links("/in-doubt", "/record")[:1], *operator.links("/in-doubt", "/saga")[:1]]
     for path in pages:
         text = operator.get(path).text
         assert not re.search(r"<script(?! src=\"/static/)|<style| style=| on[a-z]+=\"|javascript:", text), path
@@ -217,7 +221,7 @@ def test_another_name_that_leads_here_is_refused(operator: Visitor) -> None:
 
 
 def test_a_form_that_is_too_large_is_refused(operator: Visitor) -> None:
-    assert operator.post("/doubts/resolve", content=b"csrf=" + b"0" * 1_100_000).status_code == 413
+    assert operator.post("/in-doubt/resolve", content=b"csrf=" + b"0" * 1_100_000).status_code == 413
 
 
 # -- where it listens

@@ -12,19 +12,20 @@ import pytest
 import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import make_app
-from effectonce.dashboard.pages import dead_letters as letters
+from effectonce.dashboard.pages import dead_letters
 from effectonce.dashboard.sources import Sources
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR
-from tests.dashboard.world import DEEDS, World
+from tests.dashboard.world import AUDIT_ENTRIES, World
 
 INTENT = "intents/billing/twilio/sms"
 SAGA = "saga/order-fulfilment"
 
 
-def said(own: World) -> list[tuple[str, str, str, str]]:
+def audit_log(own: World) -> list[tuple[str, str, str, str]]:
     """The audit log, oldest first: action, target, outcome, who."""
-    return [(each.action, each.target, each.outcome, each.by) for each in reversed(own.audit.recent(50))][len(DEEDS) :]
+    entries = [(entry.action, entry.target, entry.outcome, entry.by) for entry in reversed(own.audit.recent(50))]
+    return entries[len(AUDIT_ENTRIES) :]
 
 
 def record(own: World, scope: str, key: str) -> Any:
@@ -38,24 +39,26 @@ def record(own: World, scope: str, key: str) -> Any:
 
 @pytest.mark.parametrize(("word", "state"), [("done", "done"), ("retry", "free"), ("abandon", "failed")])
 def test_a_guarded_call_in_doubt_is_decided(own: World, hand: Visitor, word: str, state: str) -> None:
-    answer = hand.act("/doubts/resolve", scope="charge-card", key="pay_doubtful", outcome=word, result='{"paid": true}')
+    answer = hand.act(
+        "/in-doubt/resolve", scope="charge-card", key="pay_doubtful", outcome=word, result='{"paid": true}'
+    )
     assert answer.status_code == 303
     after = record(own, "charge-card", "pay_doubtful")
     assert after.state == state
     assert after.result == (b'1{"paid":true}' if word == "done" else None)
     who = "ada (operator, dashboard)"
     target = "charge-card pay_doubtful"
-    assert said(own) == [("records resolve", target, "asked", who), ("records resolve", target, "done", who)]
+    assert audit_log(own) == [("records resolve", target, "asked", who), ("records resolve", target, "done", who)]
     assert who in hand.get("/record?scope=charge-card&key=pay_doubtful").text, "the timeline names who decided"
 
 
 def test_a_second_word_is_refused_and_written_down(own: World, hand: Visitor) -> None:
     fields = {"scope": "charge-card", "key": "pay_doubtful", "outcome": "abandon"}
-    hand.act("/doubts/resolve", **fields)
-    again = hand.act("/doubts/resolve", **{**fields, "outcome": "retry"})
+    hand.act("/in-doubt/resolve", **fields)
+    again = hand.act("/in-doubt/resolve", **{**fields, "outcome": "retry"})
     assert again.status_code == 409
     assert record(own, "charge-card", "pay_doubtful").state == "failed"
-    assert said(own)[-1][2].startswith("failed: [not-in-doubt]")
+    assert audit_log(own)[-1][2].startswith("failed: [not-in-doubt]")
 
 
 @pytest.mark.parametrize(
@@ -68,30 +71,30 @@ def test_a_second_word_is_refused_and_written_down(own: World, hand: Visitor) ->
     ],
 )
 def test_a_word_that_makes_no_sense_changes_nothing(own: World, hand: Visitor, fields: dict[str, str]) -> None:
-    answer = hand.act("/doubts/resolve", **{"scope": "charge-card", "key": "pay_doubtful", **fields})
+    answer = hand.act("/in-doubt/resolve", **{"scope": "charge-card", "key": "pay_doubtful", **fields})
     assert answer.status_code == 400
     assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
-    assert said(own) == []
+    assert audit_log(own) == []
 
 
 def test_what_is_gone_cannot_be_decided(hand: Visitor) -> None:
-    assert hand.act("/doubts/resolve", scope="charge-card", key="never", outcome="done").status_code == 409
+    assert hand.act("/in-doubt/resolve", scope="charge-card", key="never", outcome="done").status_code == 409
 
 
 def test_an_intent_is_decided_as_its_program_would(own: World, hand: Visitor) -> None:
     key = own.intents.in_doubt()[0].key
-    wrong = hand.act("/doubts/resolve", scope=INTENT, key=key, outcome="done", result='"not a dict"')
+    wrong = hand.act("/in-doubt/resolve", scope=INTENT, key=key, outcome="done", result='"not a dict"')
     assert wrong.status_code == 400, "a result of another type would be unreadable to its caller"
     assert record(own, INTENT, key).state == "in_doubt"
     assert (
-        hand.act("/doubts/resolve", scope=INTENT, key=key, outcome="done", result='{"sid": "SM9"}').status_code == 303
+        hand.act("/in-doubt/resolve", scope=INTENT, key=key, outcome="done", result='{"sid": "SM9"}').status_code == 303
     )
     assert record(own, INTENT, key).result == b'1{"sid":"SM9"}'
 
 
 def test_a_sagas_step_is_decided_and_goes_on(own: World, hand: Visitor) -> None:
     result = '{"charge": "ch_2", "amount": 4200}'
-    answer = hand.act("/doubts/resolve", scope=SAGA, key="order-2003", outcome="done", result=result)
+    answer = hand.act("/in-doubt/resolve", scope=SAGA, key="order-2003", outcome="done", result=result)
     assert answer.headers["location"].startswith("/saga?")
     own.saga.resume()
     assert record(own, SAGA, "order-2003").state == "done"
@@ -101,8 +104,8 @@ def test_a_compensation_is_decided_by_other_words(own: World, hand: Visitor) -> 
     page = hand.get("/saga?scope=saga%2Forder-fulfilment&key=order-2005").text
     assert "It was undone by hand" in page
     assert "It did not happen" not in page
-    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2005", outcome="not_done").status_code == 400
-    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2005", outcome="done").status_code == 303
+    assert hand.act("/in-doubt/resolve", scope=SAGA, key="order-2005", outcome="not_done").status_code == 400
+    assert hand.act("/in-doubt/resolve", scope=SAGA, key="order-2005", outcome="done").status_code == 303
     own.saga.resume()
     assert record(own, SAGA, "order-2005").state == "failed", "and compensated"
 
@@ -113,13 +116,13 @@ def test_a_saga_whose_program_is_not_known_can_only_be_given_up(own: World) -> N
         visitor.enter()
         assert "--saga MODULE:SAGA" in visitor.get("/saga?scope=saga%2Forder-fulfilment&key=order-2003").text
         fields = {"scope": SAGA, "key": "order-2003"}
-        assert visitor.act("/doubts/resolve", **fields, outcome="done").status_code == 400
-        assert visitor.act("/doubts/resolve", **fields, outcome="abandon").status_code == 303
+        assert visitor.act("/in-doubt/resolve", **fields, outcome="done").status_code == 400
+        assert visitor.act("/in-doubt/resolve", **fields, outcome="abandon").status_code == 303
     assert record(own, SAGA, "order-2003").state == "failed"
 
 
 def test_a_saga_is_turned_around(own: World, hand: Visitor) -> None:
-    assert hand.act("/doubts/resolve", scope=SAGA, key="order-2003", outcome="not_done").status_code == 303
+    assert hand.act("/in-doubt/resolve", scope=SAGA, key="order-2003", outcome="not_done").status_code == 303
     own.saga.resume()
     assert record(own, SAGA, "order-2003").state == "failed"
 
@@ -131,7 +134,7 @@ def test_chosen_messages_are_unparked(own: World, hand: Visitor) -> None:
     assert hand.act("/outbox/unpark", seq=["2"]).status_code == 303
     assert [entry.seq for entry in own.sources().outbox_rows("parked", None).entries] == [5]
     assert "1 unparked" in hand.get("/outbox").text
-    assert said(own)[-1] == ("outbox unpark", f"{own.url} outbox", "done", "ada (operator, dashboard)")
+    assert audit_log(own)[-1] == ("outbox unpark", f"{own.url} outbox", "done", "ada (operator, dashboard)")
 
 
 def test_all_are_unparked_only_where_that_is_said(own: World, hand: Visitor) -> None:
@@ -147,48 +150,48 @@ def test_all_are_unparked_only_where_that_is_said(own: World, hand: Visitor) -> 
 
 
 def test_a_dry_run_changes_nothing(own: World, hand: Visitor) -> None:
-    page = hand.act("/letters/preview", queue="billing/orders", id=["1", "2"])
+    page = hand.act("/dead-letters/preview", queue="billing/orders", id=["1", "2"])
     assert page.status_code == 200
     assert "2 of 2 would be sent" in page.text
     assert "runs again, as its next attempt" in page.text
-    assert own.sources().letters["billing/orders"].count() == 3
-    assert said(own) == []
+    assert own.sources().dead_letter_queues["billing/orders"].count() == 3
+    assert audit_log(own) == []
 
 
 def test_chosen_letters_are_redriven(own: World, hand: Visitor) -> None:
-    page = hand.act("/letters/redrive", queue="billing/orders", id=["1", "3"])
+    page = hand.act("/dead-letters/redrive", queue="billing/orders", id=["1", "3"])
     assert "2 of 2 sent" in page.text
-    assert [dead.id for dead in own.sources().letters["billing/orders"].list()] == ["2"]
-    assert said(own)[-1][:3] == ("dlq redrive", "orders of billing", "done")
+    assert [dead.id for dead in own.sources().dead_letter_queues["billing/orders"].list()] == ["2"]
+    assert audit_log(own)[-1][:3] == ("dlq redrive", "orders of billing", "done")
 
 
 def test_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> None:
-    hand.act("/letters/redrive", queue="billing/orders", id=["1"])
-    again = hand.act("/letters/redrive", queue="billing/orders", id=["1"])
+    hand.act("/dead-letters/redrive", queue="billing/orders", id=["1"])
+    again = hand.act("/dead-letters/redrive", queue="billing/orders", id=["1"])
     assert "None of them is here any more" in again.text
 
 
 def test_two_operators_at_once_start_one_new_generation(own: World, hand: Visitor) -> None:
     fields = {"csrf": hand.csrf(), "queue": "billing/orders", "id": "1", "new_generation": "yes"}
     with ThreadPoolExecutor(4) as people:
-        pages = [each.text for each in people.map(lambda _: hand.post("/letters/redrive", data=fields), range(4))]
+        pages = [each.text for each in people.map(lambda _: hand.post("/dead-letters/redrive", data=fields), range(4))]
     assert sum("1 of 1 sent" in page for page in pages) == 1
     assert sum("None of them is here any more" in page for page in pages) == 3
 
 
 def test_dead_letters_are_shown_page_by_page(hand: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "SHOWN", 2)
-    (following,) = {each for each in hand.links("/letters", "/letters") if "after=" in each}
-    assert "The oldest 2 of 3" in hand.get("/letters").text
-    assert [each[-4:] for each in hand.links(following, "/letter")] == ["id=3"]
-    hand.act("/letters/redrive", queue="billing/orders", id=["2"])
+    monkeypatch.setattr(dead_letters, "PAGE_SIZE", 2)
+    (following,) = {each for each in hand.links("/dead-letters", "/dead-letters") if "after=" in each}
+    assert "The oldest 2 of 3" in hand.get("/dead-letters").text
+    assert [each[-4:] for each in hand.links(following, "/dead-letter")] == ["id=3"]
+    hand.act("/dead-letters/redrive", queue="billing/orders", id=["2"])
     assert hand.get(following).status_code == 400, "what it would go on behind is gone"
 
 
 def test_a_redrive_names_its_queue_and_letters(hand: Visitor) -> None:
-    assert hand.act("/letters/redrive", queue="billing/orders").status_code == 400
-    assert hand.act("/letters/redrive", queue="nobody/nothing", id=["1"]).status_code == 400
-    assert hand.act("/letters/preview", queue="", id=["1"]).status_code == 400
+    assert hand.act("/dead-letters/redrive", queue="billing/orders").status_code == 400
+    assert hand.act("/dead-letters/redrive", queue="nobody/nothing", id=["1"]).status_code == 400
+    assert hand.act("/dead-letters/preview", queue="", id=["1"]).status_code == 400
 
 
 # -- nothing is done that is not written down
@@ -196,7 +199,7 @@ def test_a_redrive_names_its_queue_and_letters(hand: Visitor) -> None:
 
 def test_without_an_audit_log_nothing_is_done(own: World, hand: Visitor) -> None:
     own.audit.path = str(own.folder / "missing" / "audit.jsonl")
-    refused = hand.act("/doubts/resolve", scope="charge-card", key="pay_doubtful", outcome="retry")
+    refused = hand.act("/in-doubt/resolve", scope="charge-card", key="pay_doubtful", outcome="retry")
     assert refused.status_code == 400
     assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
 
@@ -204,7 +207,7 @@ def test_without_an_audit_log_nothing_is_done(own: World, hand: Visitor) -> None
 def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Visitor) -> None:
     """The process died on the way: somebody has to look."""
     own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", outcome="asked", detail="retry")
-    assert "no outcome was written down" in hand.get("/record?scope=charge-card&key=pay_doubtful").text
+    assert "no outcome was written" in hand.get("/record?scope=charge-card&key=pay_doubtful").text
     own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", detail="retry")
     page = hand.get("/record?scope=charge-card&key=pay_doubtful").text
     assert "no outcome" not in page
@@ -245,11 +248,11 @@ def test_a_private_record_is_decided_without_its_secret_and_stays_readable(tmp_p
         with Visitor(app, follow_redirects=False) as hand:
             hand.enter()
             fields = {"scope": "charge", "key": hidden[0]}
-            refused = hand.act("/doubts/resolve", **fields, outcome="done", result='{"receipt": 2}')
+            refused = hand.act("/in-doubt/resolve", **fields, outcome="done", result='{"receipt": 2}')
             assert refused.status_code == 400
             assert "looks private" in refused.text
-            assert hand.act("/doubts/resolve", **fields, outcome="done").status_code == 303
-            assert hand.act("/doubts/resolve", scope="charge", key=hidden[1], outcome="abandon").status_code == 303
+            assert hand.act("/in-doubt/resolve", **fields, outcome="done").status_code == 303
+            assert hand.act("/in-doubt/resolve", scope="charge", key=hidden[1], outcome="abandon").status_code == 303
         came = set()
         for key in ("a", "b"):
             with pytest.raises((eo.ResultNotStored, eo.PermanentFailure)) as told:

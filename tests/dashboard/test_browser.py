@@ -173,7 +173,17 @@ def test_a_long_failure_leaves_room_for_the_rest_of_its_row(page: Page, night: t
 def test_a_phone_shows_every_page_without_sideways_scrolling(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     saga = "/saga?scope=saga%2Forder-fulfilment&key=order-2005"
-    for path in ("/", "/records", "/doubts", "/sagas?which=all", saga, "/outbox", "/letters", "/doctor", "/audit"):
+    for path in (
+        "/",
+        "/records",
+        "/in-doubt",
+        "/sagas?which=all",
+        saga,
+        "/outbox",
+        "/dead-letters",
+        "/doctor",
+        "/audit",
+    ):
         page.goto(path)
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, f"{path} is {width} wide"
@@ -181,7 +191,7 @@ def test_a_phone_shows_every_page_without_sideways_scrolling(page: Page) -> None
 
 @pytest.mark.parametrize("page", ["viewer"], indirect=True)
 def test_a_viewer_finds_no_buttons(page: Page) -> None:
-    for path in ("/doubts", "/outbox", "/letters", "/saga?scope=saga%2Forder-fulfilment&key=order-2005"):
+    for path in ("/in-doubt", "/outbox", "/dead-letters", "/saga?scope=saga%2Forder-fulfilment&key=order-2005"):
         page.goto(path)
         expect(page.locator("main button, main a.button", has_text="Decide")).to_have_count(0)
         expect(page.locator("main button")).to_have_count(0)

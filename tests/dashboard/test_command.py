@@ -77,7 +77,7 @@ def test_it_shows_a_workers_store_and_queues(tmp_path: Path) -> None:
         assert "sqlite:///shop.db" in said
         with httpx.Client(base_url=address, follow_redirects=True) as client:
             client.post("/login", data={"who": "ada", "token": token})
-            assert "billing/orders" in client.get("/letters").text
+            assert "billing/orders" in client.get("/dead-letters").text
 
 
 def test_other_machines_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

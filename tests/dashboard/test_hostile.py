@@ -90,7 +90,14 @@ def test_no_form_is_answered_by_a_defect(hand: Visitor) -> None:
 def test_nothing_from_outside_is_markup(hand: Visitor) -> None:
     """F65: keys, scopes, results and errors are text, and make no header."""
     seen = ""
-    for path in ("/", "/records", "/doubts", "/audit", f"/records?key={quote(HTML)}", f"/records?scope={quote(HTML)}"):
+    for path in (
+        "/",
+        "/records",
+        "/in-doubt",
+        "/audit",
+        f"/records?key={quote(HTML)}",
+        f"/records?scope={quote(HTML)}",
+    ):
         seen += hand.get(path).text
     for address in hand.links("/records", "/record"):
         answer = hand.get(address)

@@ -15,9 +15,9 @@ import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.graph import draw
-from effectonce.dashboard.pages.checks import examined
-from effectonce.dashboard.poller import Sample, Watcher, events_in
-from effectonce.dashboard.sources import ROWS, Sources
+from effectonce.dashboard.pages.checks import examine_sources
+from effectonce.dashboard.poller import Poller, Sample, events_in
+from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.dashboard.timeline import saga_log
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
@@ -26,7 +26,7 @@ from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR, VIEWER
 from tests.dashboard.world import SCRIPT, World
 
-ALONE = ("/record", "/saga", "/letter", "/overview.json")
+ALONE = ("/record", "/saga", "/dead-letter", "/overview.json")
 
 
 def text(visitor: Visitor, path: str) -> str:
@@ -48,7 +48,7 @@ def test_a_viewer_sees_the_same_pages(viewer: Visitor) -> None:
 
 
 def test_the_overview_says_what_needs_somebody(operator: Visitor) -> None:
-    operator.app.state.desk.watcher.look()  # type: ignore[attr-defined]
+    operator.app.state.dashboard.poller.poll()  # type: ignore[attr-defined]
     page = text(operator, "/")
     assert "in doubt, the oldest for" in page
     assert "parked in the outbox" in page
@@ -57,7 +57,7 @@ def test_the_overview_says_what_needs_somebody(operator: Visitor) -> None:
 
 def test_the_overviews_figures_come_as_json(operator: Visitor) -> None:
     for _ in range(2):
-        operator.app.state.desk.watcher.look()  # type: ignore[attr-defined]
+        operator.app.state.dashboard.poller.poll()  # type: ignore[attr-defined]
     facts = operator.get("/overview.json").json()
     series = facts["series"]
     assert {len(values) for values in series.values()} == {len(series["at"])}
@@ -95,7 +95,7 @@ def test_records_are_found_by_state(operator: Visitor) -> None:
 def test_paging_reaches_every_record_once(operator: Visitor) -> None:
     path, seen = "/records?scope=charge-card", []
     while path:
-        assert len(operator.links(path, "/record")) <= ROWS
+        assert len(operator.links(path, "/record")) <= PAGE_SIZE
         seen += operator.links(path, "/record")
         following = [link for link in operator.links(path, "/records") if "cursor" in link]
         path = following[0] if following else ""
@@ -110,7 +110,7 @@ def test_a_timeline_tells_who_and_when(operator: Visitor) -> None:
     page = text(operator, "/record?scope=charge-card&key=pay_declined")
     for word in ("first seen", "claimed", "owner 0d0d0d0d", "first attempt", "failed for good", "expires"):
         assert word in page
-    path = next(link for link in operator.links("/doubts", "/record") if "twilio" in link)
+    path = next(link for link in operator.links("/in-doubt", "/record") if "twilio" in link)
     assert "sent to twilio" in text(operator, path)
 
 
@@ -119,7 +119,7 @@ def test_what_has_no_record_is_not_found(operator: Visitor) -> None:
     assert operator.get("/saga?scope=saga%2Forder-fulfilment&key=never").status_code == 404
     assert operator.get("/saga?scope=charge-card&key=pay_0001").status_code == 404
     assert operator.get("/record").status_code == 400
-    assert operator.get("/letter?queue=billing/orders&id=99").status_code == 400
+    assert operator.get("/dead-letter?queue=billing/orders&id=99").status_code == 400
     assert operator.get("/nowhere").status_code == 404
 
 
@@ -131,10 +131,10 @@ SECRETS = {
     "/record?scope=charge-card&key=pay_declined": "card 4242",
     "/saga?scope=saga%2Forder-fulfilment&key=order-2005": "tok_secret_of_operators",
     "/saga?scope=saga%2Forder-fulfilment&key=order-2001": "parcel 99",
-    "/doubts": "the bank hung up",
+    "/in-doubt": "the bank hung up",
     "/outbox": "over the limit of 262144",
-    "/letters": "ledger.internal",
-    "/letter?queue=billing%2Forders&id=1": '"order"',
+    "/dead-letters": "ledger.internal",
+    "/dead-letter?queue=billing%2Forders&id=1": '"order"',
 }
 
 
@@ -148,7 +148,7 @@ def test_payloads_and_results_are_for_operators(anyone: Visitor, path: str, secr
 def test_a_request_is_for_operators(anyone: Visitor) -> None:
     for token, shown in ((OPERATOR, True), (VIEWER, False)):
         anyone.cookies.clear()
-        path = next(link for link in anyone.enter(token).links("/doubts", "/record") if "twilio" in link)
+        path = next(link for link in anyone.enter(token).links("/in-doubt", "/record") if "twilio" in link)
         assert ("Your parcel is on its way" in text(anyone, path)) is shown
 
 
@@ -180,8 +180,8 @@ def test_secrets_in_urls_are_never_rendered() -> None:
     app = make_app(sources, Access(operator=OPERATOR, viewer=VIEWER, hosts=["testserver"]))
     with Visitor(app, follow_redirects=False) as visitor:
         visitor.enter()
-        app.state.desk.watcher.look()
-        for path in (*PAGES, "/record?scope=a&key=b", "/saga?scope=a&key=b", "/letters?queue=worker/orders"):
+        app.state.dashboard.poller.poll()
+        for path in (*PAGES, "/record?scope=a&key=b", "/saga?scope=a&key=b", "/dead-letters?queue=worker/orders"):
             answer = visitor.get(path)
             assert canary not in answer.text, path
             assert "Traceback" not in answer.text
@@ -215,16 +215,16 @@ def test_a_private_stores_keys_stay_hidden(tmp_path: Path) -> None:
     app = make_app(Sources(store), Access(operator=OPERATOR, viewer=VIEWER, hosts=["testserver"]))
     with Visitor(app, follow_redirects=False) as visitor:
         visitor.enter()
-        app.state.desk.watcher.look()
-        assert "@example.org" not in text(visitor, "/records") + text(visitor, "/doubts")
+        app.state.dashboard.poller.poll()
+        assert "@example.org" not in text(visitor, "/records") + text(visitor, "/in-doubt")
         (found,) = visitor.links("/records?key=ada@example.org", "/record")
         assert "ada" not in found
         assert "sealed" in text(visitor, found)
-        (doubt,) = set(visitor.links("/doubts", "/record"))
+        (doubt,) = set(visitor.links("/in-doubt", "/record"))
         hidden = doubt.rpartition("=")[2]
-        refused = visitor.act("/doubts/resolve", scope="mail", key=hidden, outcome="done", result='"x"')
+        refused = visitor.act("/in-doubt/resolve", scope="mail", key=hidden, outcome="done", result='"x"')
         assert refused.status_code == 400, "an unsealed result could not be read by the program"
-        assert visitor.act("/doubts/resolve", scope="mail", key=hidden, outcome="retry").status_code == 303
+        assert visitor.act("/in-doubt/resolve", scope="mail", key=hidden, outcome="retry").status_code == 303
     record = store.get("mail", "doubt@example.org")
     assert record is not None
     assert record.state == "free"
@@ -258,7 +258,7 @@ def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
 
 def test_sagas_are_found_without_their_program(world: World) -> None:
     sources = Sources(eo.connect(world.url, sweep_every=None))
-    sources.look_for_scopes()
+    sources.discover_scopes()
     assert "saga/order-fulfilment" in sources.scopes
     sources.close()
 
@@ -273,7 +273,7 @@ def test_doctors_findings_are_shown(operator: Visitor) -> None:
 
 
 def test_a_finding_is_said_once(world: World) -> None:
-    findings: list[Finding] = examined(world.sources())
+    findings: list[Finding] = examine_sources(world.sources())
     assert len({(each.code, each.about) for each in findings}) == len(findings)
 
 
@@ -309,7 +309,7 @@ def test_postgres_is_searched_as_sqlite_is(postgres_url: str, unique_name: str) 
         mail(n)
     post("abd")
     sources = Sources(store)
-    sources.look_for_scopes()
+    sources.discover_scopes()
     assert sources.scopes == ["mail", "post"]
     assert [record.key for record in sources.search("ab*", "mail", None, None).records] == ["ab", "abc"]
     assert [record.key for record in sources.search("ab*", "", "done", None).records] == ["ab", "abc", "abd"]
@@ -341,14 +341,14 @@ def test_a_store_without_order_is_searched_by_whole_keys(redis_url: str, unique_
     store.close()
 
 
-# -- the watcher
+# -- the poller
 
 
-def rates(watcher: Watcher) -> dict[str, float | None]:
+def rates(poller: Poller) -> dict[str, float | None]:
     """What the plots show of its two samples, as if a second lay between them."""
-    first, second = watcher.samples
-    watcher.samples[1] = replace(second, at=first.at + 1)
-    return {name: watcher.series()[name][0] for name in ("deliveries", "first_runs", "duplicates")}
+    first, second = poller.samples
+    poller.samples[1] = replace(second, at=first.at + 1)
+    return {name: poller.series()[name][0] for name in ("deliveries", "first_runs", "duplicates")}
 
 
 def test_events_are_read_from_a_page_of_metrics() -> None:
@@ -373,13 +373,13 @@ def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:
         return n
 
     try:
-        watcher = Watcher(Sources(store, metrics=[f"http://127.0.0.1:{server.server_port}/metrics"]))
-        watcher.look()
+        poller = Poller(Sources(store, metrics=[f"http://127.0.0.1:{server.server_port}/metrics"]))
+        poller.poll()
         for n in (1, 2, 3, 1, 2):
             mail(n)
-        watcher.look()
-        assert rates(watcher) == {"deliveries": 5, "first_runs": 3, "duplicates": 2}
-        watcher._sources.close()
+        poller.poll()
+        assert rates(poller) == {"deliveries": 5, "first_runs": 3, "duplicates": 2}
+        poller._sources.close()
     finally:
         server.shutdown()
         thread.join()
@@ -389,13 +389,13 @@ def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:
 
 def test_a_worker_that_restarts_or_comes_and_goes_makes_no_spike() -> None:
     """Summed up over all workers, the count of one that is gone looked like as many new events of the others."""
-    watcher = Watcher(Sources(eo.connect("memory://")))
+    poller = Poller(Sources(eo.connect("memory://")))
     a, b = {"replayed": 1000.0}, {"replayed": 5000.0}
     for at, totals in enumerate(
         ({"a": a, "b": b}, {"a": {"replayed": 1010.0}}, {"a": {"replayed": 1020.0}, "b": b}, {"b": {"replayed": 3.0}})
     ):
-        watcher.samples.append(Sample(at=at * 10.0, totals=totals))
-    assert watcher.series()["duplicates"] == [1.0, 1.0, 0.3]
+        poller.samples.append(Sample(at=at * 10.0, totals=totals))
+    assert poller.series()["duplicates"] == [1.0, 1.0, 0.3]
 
 
 def test_without_metrics_first_runs_are_counted_by_the_store(tmp_path: Path) -> None:
@@ -405,23 +405,23 @@ def test_without_metrics_first_runs_are_counted_by_the_store(tmp_path: Path) -> 
     def mail(n: int) -> int:
         return n
 
-    watcher = Watcher(Sources(store))
-    watcher.look()
+    poller = Poller(Sources(store))
+    poller.poll()
     for n in (1, 2, 1):
         mail(n)
-    watcher.look()
-    assert rates(watcher) == {"deliveries": None, "first_runs": 2, "duplicates": None}
-    watcher._sources.close()
+    poller.poll()
+    assert rates(poller) == {"deliveries": None, "first_runs": 2, "duplicates": None}
+    poller._sources.close()
     store.close()
 
 
 def test_a_source_that_is_away_is_named_and_the_rest_is_seen(tmp_path: Path) -> None:
     store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
-    watcher = Watcher(Sources(store, metrics=["http://127.0.0.1:1/metrics"]))
-    watcher.look()
-    sample: Any = watcher.sample()
-    assert list(watcher.errors) == ["worker at 127.0.0.1:1"]
+    poller = Poller(Sources(store, metrics=["http://127.0.0.1:1/metrics"]))
+    poller.poll()
+    sample: Any = poller.sample()
+    assert list(poller.errors) == ["worker at 127.0.0.1:1"]
     assert sample.stats is not None
     assert time.time() - sample.at < 60
-    watcher._sources.close()
+    poller._sources.close()
     store.close()

@@ -16,23 +16,23 @@ import effectonce as eo
 from effectonce.dashboard.access import HEADERS, Access
 from effectonce.dashboard.app import make_app
 from effectonce.dashboard.sources import Sources
-from effectonce.dashboard.view_pool import Overdue, Patience
+from effectonce.dashboard.view_pool import Overdue, ViewPool
 from tests.dashboard.serving import OPERATOR
 from tests.harness.proxy import FaultProxy
 
 
 @contextmanager
 def dashboard(redis_url: str, name: str) -> Iterator[tuple[Starlette, FaultProxy]]:
-    """Over a network that may hang; a page is given up after a moment."""
+    """A dashboard over a network that may hang, with two slots for views."""
     with FaultProxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
         store = eo.connect(f"{proxy.through(redis_url)}?namespace={name}&timeout=2", sweep_every=None)
         with eo.block(store, scope="charge", key="a", on_error="doubt") as block:
             block.result = 1
         app = make_app(Sources(store), Access(operator=OPERATOR, hosts=["testserver"]))
-        app.state.desk.patience = Patience(0.4, at_once=2)
+        app.state.dashboard.view_pool = ViewPool(20, max_running=2)
         yield app, proxy
         proxy.heal()
-        app.state.desk.sources.close()
+        app.state.dashboard.sources.close()
         store.close()
 
 
@@ -45,12 +45,15 @@ def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique
         async with visitor(app) as ada:
             await ada.post("/login", data={"who": "ada", "token": OPERATOR})
             assert (await ada.get("/records")).status_code == 200
-            csrf = app.state.desk.access.csrf(app.state.desk.access.session_of(next(iter(ada.cookies.values()))))
+            csrf = app.state.dashboard.access.csrf(
+                app.state.dashboard.access.session_of(next(iter(ada.cookies.values())))
+            )
             proxy.blackhole = True
+            app.state.dashboard.view_pool.timeout = 0.4
             form = {"csrf": csrf, "scope": "charge", "key": "a", "outcome": "retry"}
             async with asyncio.timeout(25):  # one after the other they would take a minute
                 answers = await asyncio.gather(
-                    *(ada.get("/records") for _ in range(30)), ada.post("/doubts/resolve", data=form)
+                    *(ada.get("/records") for _ in range(30)), ada.post("/in-doubt/resolve", data=form)
                 )
                 assert {answer.status_code for answer in answers} == {503}
                 assert "has not answered within 0.4 s" in answers[0].text
@@ -75,7 +78,7 @@ def test_what_acts_is_waited_for_once_it_has_begun() -> None:
     """Somebody has to be told what became of it."""
 
     async def act() -> None:
-        patience = Patience(0.02, at_once=1)
+        view_pool = ViewPool(0.02, max_running=1)
         begun, go_on = threading.Event(), threading.Event()
 
         def view() -> Response:
@@ -83,10 +86,10 @@ def test_what_acts_is_waited_for_once_it_has_begun() -> None:
             assert go_on.wait(20)
             return PlainTextResponse("done")
 
-        acting = asyncio.create_task(patience.answer(view, acts=True))
+        acting = asyncio.create_task(view_pool.answer(view, acts=True))
         await asyncio.to_thread(begun.wait, 20)
         with pytest.raises(Overdue):  # whose turn has not come
-            await patience.answer(lambda: pytest.fail("it must not begin"), acts=True)
+            await view_pool.answer(lambda: pytest.fail("it must not begin"), acts=True)
         assert not acting.done()
         go_on.set()
         assert (await acting).body == b"done"
@@ -96,7 +99,7 @@ def test_what_acts_is_waited_for_once_it_has_begun() -> None:
 
 def test_a_page_that_was_given_up_keeps_its_turn_and_complains_to_nobody() -> None:
     async def look() -> None:
-        patience = Patience(0.02, at_once=1)
+        view_pool = ViewPool(0.02, max_running=1)
         complaints: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         go_on = threading.Event()
@@ -107,10 +110,10 @@ def test_a_page_that_was_given_up_keeps_its_turn_and_complains_to_nobody() -> No
 
         for _ in range(2):  # the second for want of a turn
             with pytest.raises(Overdue):
-                await patience.answer(view, acts=False)
+                await view_pool.answer(view, acts=False)
         go_on.set()
-        patience.seconds = 20
-        assert (await patience.answer(lambda: PlainTextResponse("here"), acts=False)).body == b"here"
+        view_pool.timeout = 20
+        assert (await view_pool.answer(lambda: PlainTextResponse("here"), acts=False)).body == b"here"
         assert complaints == []
 
     asyncio.run(look())

@@ -18,8 +18,8 @@ from effectonce.record import Claim, Settlement
 from effectonce.telemetry.audit_log import Audit
 
 SECOND = 1_000_000
-#: What people did before: who, what, to what, outcome, detail.
-DEEDS = (
+#: The audit log so far: by whom, action, target, outcome, detail.
+AUDIT_ENTRIES = (
     ("cron@night", "records purge", "sqlite:///shop.db", "done", "214 deleted"),
     ("grace@desk", "sagas resolve", "order-fulfilment order-1990", "done", "retry"),
     ("grace@desk", "records resolve", "charge-card pay_1871", "failed: [not-in-doubt] it is done", "abandon"),
@@ -98,15 +98,15 @@ class World:
 
         return saga
 
-    # -- what happened to it
+    # -- its past
 
     def live(self) -> World:
         self._records()
         self._calls()
         self._sagas()
         self._outbox()
-        self._letters()
-        for by, action, target, outcome, detail in DEEDS:
+        self._dead_letters()
+        for by, action, target, outcome, detail in AUDIT_ENTRIES:
             self.audit.record(action, target, by=by, outcome=outcome, detail=detail)
         return self
 
@@ -144,10 +144,9 @@ class World:
                 pass
 
     def _sagas(self) -> None:
-        for kind, id in (("good", "order-2001"), ("good", "order-2002"), ("unknown", "order-2003"),
-                         ("declined", "order-2004"), ("stuck", "order-2005")):  # fmt: skip
+        for number, kind in enumerate(("good", "good", "unknown", "declined", "stuck"), start=2001):
             try:
-                self.saga.run(id, {"kind": kind, "amount": 4200, "card": "tok_secret_of_operators"})
+                self.saga.run(f"order-{number}", {"kind": kind, "amount": 4200, "card": "tok_secret_of_operators"})
             except eo.EffectOnceError:
                 pass
         self.saga.start("order-2006", {"kind": "good", "amount": 100})
@@ -169,15 +168,15 @@ class World:
             )
         connection.close()
 
-    def _letters(self) -> None:
+    def _dead_letters(self) -> None:
         messages = [eo.Message(type="order.paid", data={"order": n}, key=f"order-{n}") for n in (3001, 3002, 3003)]
 
         async def work() -> None:
             await self.worker.check()
             await self.broker.apublish("orders", messages)
             serving = asyncio.create_task(self.worker.serve())
-            letters = eo.DeadLetterQueue(self.worker, "orders")
-            while await letters.acount() < len(messages):  # noqa: ASYNC110
+            queue = eo.DeadLetterQueue(self.worker, "orders")
+            while await queue.acount() < len(messages):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             self.worker.stop()
             await serving
@@ -191,6 +190,6 @@ class World:
 
 
 if __name__ == "__main__":
-    made = World(Path(sys.argv[1])).live()
-    made.store.close()
-    print(f"effectonce dashboard --store {made.url}")
+    world = World(Path(sys.argv[1])).live()
+    world.store.close()
+    print(f"effectonce dashboard --store {world.url}")

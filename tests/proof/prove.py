@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from effectonce.cli.terminal import Screen, filled
+from effectonce.cli.terminal import Screen, progress_bar
 from tests.harness import servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider
@@ -87,35 +87,35 @@ def bound(lost: int, trials: int) -> str:
     return "-" if lost or trials < 3 else f"< 1 in {trials // 3:,}"
 
 
-def row_of(what: str, mode: str, where: str, tally: Tally, seed: str, allowed: int | None) -> Row:
-    broken = list(tally.violations)
+def row_of(what: str, mode: str, where: str, report_counts: Tally, seed: str, allowed: int | None) -> Row:
+    broken = list(report_counts.violations)
     if allowed is None:
-        if not tally.lost and not tally.doubled:
+        if not report_counts.lost and not report_counts.doubled:
             broken.append("the control arm lost and doubled nothing: what is counted here proves nothing")
     else:
-        if tally.lost:
-            broken.append(f"{tally.lost} lost")
-        if tally.doubled > allowed:
-            broken.append(f"{tally.doubled} doubled, and at most {allowed} may be")
+        if report_counts.lost:
+            broken.append(f"{report_counts.lost} lost")
+        if report_counts.doubled > allowed:
+            broken.append(f"{report_counts.doubled} doubled, and at most {allowed} may be")
     return Row(
         what=what,
         mode=mode,
         where=where,
-        messages=tally.messages,
-        faults=tally.kills + tally.stops + tally.server_kills + tally.faults,
-        lost=tally.lost,
-        doubled=tally.doubled,
+        messages=report_counts.messages,
+        faults=report_counts.kills + report_counts.stops + report_counts.server_kills + report_counts.faults,
+        lost=report_counts.lost,
+        doubled=report_counts.doubled,
         allowed=allowed,
-        in_doubt=tally.in_doubt,
-        bound=bound(tally.lost, tally.messages),
+        in_doubt=report_counts.in_doubt,
+        bound=bound(report_counts.lost, report_counts.messages),
         seed=seed,
-        seconds=tally.seconds,
-        deliveries=tally.deliveries,
-        kills=tally.kills,
-        stops=tally.stops,
-        server_kills=tally.server_kills,
+        seconds=report_counts.seconds,
+        deliveries=report_counts.deliveries,
+        kills=report_counts.kills,
+        stops=report_counts.stops,
+        server_kills=report_counts.server_kills,
         broken=broken,
-        detail=tally.errors,
+        detail=report_counts.errors,
     )
 
 
@@ -192,14 +192,14 @@ class Proof:
                 provider=provider.url if provider is not None else "",
             )
             server_kills = 0 if server is None else 3 if self.scale >= 1 else 1
-            tally = soak.run(order, server, server_kills, self._tell)
+            report_counts = soak.run(order, server, server_kills, self._tell)
             if provider is not None:
                 charged = Counter(charge["order"] for charge in provider.charges)
-                tally.effects = charged.total()
-                tally.lost = tally.messages - len(charged.keys() | set(tally.doubts))
-                tally.doubled = tally.effects - len(charged)
-        allowed = {"L": tally.unrecorded}.get(mode, None if mode in CONTROLS else 0)
-        row = row_of("kill -9", f"naive: {mode}" if mode in CONTROLS else mode, store, tally, seed, allowed)
+                report_counts.effects = charged.total()
+                report_counts.lost = report_counts.messages - len(charged.keys() | set(report_counts.doubts))
+                report_counts.doubled = report_counts.effects - len(charged)
+        allowed = {"L": report_counts.unrecorded}.get(mode, None if mode in CONTROLS else 0)
+        row = row_of("kill -9", f"naive: {mode}" if mode in CONTROLS else mode, store, report_counts, seed, allowed)
         row.wanted = messages
         self.rows.append(row)
 
@@ -212,28 +212,28 @@ class Proof:
     def _postgres_network(self) -> None:
         with servers.postgres(durable=True) as server:
             self._network("L", "postgres", prove_faults.leased(server, self._seed("pg", "l"), self._faults(100)))
-            tally = prove_faults.transactional(server, self._seed("pg", "t"), self._faults(100))
-            self._network("T", "postgres", tally)
+            report_counts = prove_faults.transactional(server, self._seed("pg", "t"), self._faults(100))
+            self._network("T", "postgres", report_counts)
             cut = prove_faults.commits_cut(server, self._seed("pg", "c"), self._faults(300))
             self.rows.append(row_of("COMMIT cut", "T", "postgres", cut, self._seed("pg", "c"), 0))
 
     def _rabbitmq_network(self) -> None:
         with rabbitmq() as server, tempfile.TemporaryDirectory(prefix="eo-prove-") as folder:
             store = f"sqlite:///{folder}/store.db"
-            tally = prove_faults.brokered(server, store, self._seed("amqp"), self._faults(60))
-            self._network("L", "rabbitmq", tally)
+            report_counts = prove_faults.brokered(server, store, self._seed("amqp"), self._faults(60))
+            self._network("L", "rabbitmq", report_counts)
 
     def _faults(self, usual: int) -> int:
         return max(14, round(usual * self.scale))
 
-    def _network(self, mode: str, where: str, tally: Tally) -> None:
-        allowed = tally.unrecorded if mode == "L" else 0
-        self.rows.append(row_of("bad network", mode, where, tally, str(self.seed), allowed))
+    def _network(self, mode: str, where: str, report_counts: Tally) -> None:
+        allowed = report_counts.unrecorded if mode == "L" else 0
+        self.rows.append(row_of("bad network", mode, where, report_counts, str(self.seed), allowed))
 
     def _failover(self) -> None:
         with sentinel() as shop:
-            tally = prove_failover.stale(shop, max(20, round(1000 * min(self.scale, 1.0))))
-        self.rows.append(row_of("failover", "L", "redis", tally, "-", tally.unrecorded))
+            report_counts = prove_failover.stale(shop, max(20, round(1000 * min(self.scale, 1.0))))
+        self.rows.append(row_of("failover", "L", "redis", report_counts, "-", report_counts.unrecorded))
 
     # -- the model
 
@@ -320,7 +320,7 @@ class Bar:
 
     def show(self, done: float, text: str) -> None:
         if self._screen.live:
-            bar = filled(self._screen, done, 30)
+            bar = progress_bar(self._screen, done, 30)
             print(f"\r\x1b[K{bar} {done:4.0%}  {text}", end="", file=sys.stderr, flush=True)
         elif text != self._last:
             print(f"{done:4.0%}  {text}", file=sys.stderr, flush=True)
@@ -368,15 +368,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(shown(rows)))
     broken = [(row, why) for row in rows for why in row.broken]
     for row, why in broken:
-        screen.tell("broken", f"{row.what}, {row.mode}, {row.where}: {why}", "red")
+        screen.print_tagged("broken", f"{row.what}, {row.mode}, {row.where}: {why}", "red")
     short = [row for row in rows if row.messages < row.wanted]
     if short:
         named = ", ".join(f"{row.mode} {row.where}" for row in short)
-        screen.tell("short", f"fewer than {short[0].wanted:,} messages in their time: {named}; try LONG=1", "yellow")
+        text = f"fewer than {short[0].wanted:,} messages in their time: {named}; try LONG=1"
+        screen.print_tagged("short", text, "yellow")
     for reason in proof.failed:
-        screen.tell("failed", reason, "red")
+        screen.print_tagged("failed", reason, "red")
     for reason in proof.skipped:
-        screen.tell("not run", reason, "yellow")
+        screen.print_tagged("not run", reason, "yellow")
     total = Counter[str]()
     for row in rows:
         total.update(kills=row.kills, stops=row.stops, server_kills=row.server_kills, deliveries=row.deliveries)

@@ -14,7 +14,7 @@ import yaml
 import effectonce as eo
 from effectonce.contracts import Event
 from effectonce.telemetry.endpoints import parse
-from effectonce.telemetry.prometheus import ALARMING as COUNTED_FROM_ZERO
+from effectonce.telemetry.prometheus import ALERTING as COUNTED_FROM_ZERO
 from effectonce.telemetry.prometheus import Metrics
 
 from .scrape import private

@@ -32,8 +32,8 @@ from .scrape import Page, aget, get
 @pytest.fixture(autouse=True)
 def by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept between two probes, and nothing of other tests is in the default registry."""
-    monkeypatch.setattr(endpoints, "KEEP", 0.0)
-    monkeypatch.setattr(endpoints, "PATIENCE", 1.0)
+    monkeypatch.setattr(endpoints, "PROBE_MAX_AGE_S", 0.0)
+    monkeypatch.setattr(endpoints, "PROBE_TIMEOUT_S", 1.0)
     monkeypatch.setattr(prometheus_client, "REGISTRY", CollectorRegistry())
 
 
@@ -206,7 +206,7 @@ async def test_it_is_not_ready_while_it_drains_nor_while_its_loop_is_blocked() -
     address = worker.listen or ""
     status, text = get(address, "/readyz")  # which blocks the loop meanwhile, as a careless handler does
     assert status == 503
-    assert "does not come round" in text
+    assert "the event loop does not run" in text
     await bench.send("orders", paid())
     await begun.wait()
     worker.stop()

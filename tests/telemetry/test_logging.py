@@ -87,7 +87,7 @@ def test_every_kind_that_has_a_level_is_one() -> None:
 
 
 def test_what_cannot_be_watched_says_so() -> None:
-    with pytest.raises(eo.ConfigurationError, match="a Store, a Worker or a Relay can be watched, not str"):
+    with pytest.raises(eo.ConfigurationError, match="a sink watches a Store, a Worker or a Relay, not str"):
         EventLogger().watch("redis://")  # type: ignore[arg-type]
     with pytest.raises(eo.InvalidOption):
         EventLogger(format="xml")  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import Event
 from effectonce.telemetry import histogram as counting
 from effectonce.telemetry import prometheus
-from effectonce.telemetry.cached_probe import Reading, refresh
+from effectonce.telemetry.cached_probe import CachedProbe, refresh
 from effectonce.telemetry.prometheus import Metrics
 from effectonce.testing import ManualClock
 
@@ -126,7 +126,7 @@ def test_what_alerts_look_for_is_counted_from_zero() -> None:
     with eo.block(store, scope="s", key="x"):
         pass
     found = page(metrics)
-    for kind in prometheus.ALARMING:
+    for kind in prometheus.ALERTING:
         assert found.value("effectonce_outcomes_total", scope="s", kind=kind) == 0
 
 
@@ -186,14 +186,14 @@ def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture
 
 def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
     """Nobody frees a lock that a thread of the parent held, nor ends what it was reading."""
-    tally, reading = counting.Tally(), Reading("slow", lambda: 7)
+    tally, reading = counting.Tally(), CachedProbe("slow", lambda: 7)
     began, go_on = threading.Event(), threading.Event()
 
     def wait() -> bool:
         began.set()
         return go_on.wait(20)
 
-    slow = Reading("slower", wait)
+    slow = CachedProbe("slower", wait)
     slow.refresh()
     assert began.wait(20)
     with tally.lock:
@@ -216,7 +216,7 @@ def test_a_scrape_does_not_wait_for_a_server_that_hangs() -> None:
         hangs.wait(20)
         return 7
 
-    reading = Reading("a dead server", read)
+    reading = CachedProbe("a dead server", read)
     for _ in range(3):
         began = time.monotonic()
         refresh([reading], 0.05)

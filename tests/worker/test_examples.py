@@ -78,7 +78,7 @@ def test_dlq_redrive_by_hand(tmp_path: Path) -> None:
         return done.stdout
 
     assert dlq("list").endswith("3 of 3 dead letters\n")
-    assert dlq("redrive", "--dry-run").endswith("3 looked at, nothing changed\n")
+    assert dlq("redrive", "--dry-run").endswith("3 checked, nothing changed\n")
     assert dlq("redrive", "--rate", "100", "--bypass-effects", "--yes").endswith("3 of 3 sent\n")
     command = ("-m", "effectonce", "run", "dlq_redrive:worker")
     with program(*command, ready="[worker]", variables=environment) as worker:

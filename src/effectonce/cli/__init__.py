@@ -2,9 +2,9 @@
 
 `effectonce demo` needs nothing that `effectonce` itself does not need, and `effectonce lint` is the command of another
 distribution, effectonce-lint. Every other command is in `app`, on typer (the extra ``cli``), which is imported only
-when one of them is asked for.
+when one of them is run.
 
-Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An error of ours is one line on stderr, ``effectonce:
+Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An `EffectOnceError` is one line on stderr, ``effectonce:
 [code] message``, never a traceback, and no line shows a password.
 """
 
@@ -25,7 +25,7 @@ Usage: effectonce COMMAND [OPTIONS]
   effectonce lint PATHS     Find the consumer that will charge twice, before it does (needs effectonce-lint)
   effectonce --version
 
-All other commands (migrate, check, doctor, run …) need a library more: pip install 'effectonce[cli]'
+All other commands (migrate, check, doctor, run …) need one more library: pip install 'effectonce[cli]'
 """
 
 
@@ -33,34 +33,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     from . import terminal
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    terminal.be_lenient(sys.stdout, sys.stderr)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    terminal.replace_unencodable(sys.stdout, sys.stderr)
     try:
-        code = run(given)
+        code = run(words)
         sys.stdout.flush()
     except EffectOnceError as error:
-        print(terminal.error_line(error, given), file=sys.stderr)
+        print(terminal.error_line(error, words), file=sys.stderr)
         return 2
     except terminal.Declined:
         print("nothing was done", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # the shell's prompt must not stand behind ^C
+            print(file=sys.stderr)  # the shell's prompt starts on a line of its own, after ^C
         return 130
     except BrokenPipeError:
-        # Whoever reads us has read enough; Python would complain once more when it closes stdout at exit.
+        # The reader of our output has closed it; Python would report that once more when it closes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:
-        print(terminal.redacted(traceback.format_exc(), given), file=sys.stderr, end="")
-        print("effectonce: [defect] this should not have happened; please report it with the above", file=sys.stderr)
+        print(terminal.redact(traceback.format_exc(), words), file=sys.stderr, end="")
+        print(
+            "effectonce: [defect] effectonce failed on its own account; please report it with the lines above",
+            file=sys.stderr,
+        )
         return 2
     return code
 
 
 def run(arguments: list[str]) -> int:
-    """Dispatch one command line; errors of ours come out as exceptions."""
+    """Dispatch one command line and return its exit code. Raises `EffectOnceError`."""
     if arguments[:1] == ["demo"]:
         from effectonce.demo.charge_once import main as demo
 

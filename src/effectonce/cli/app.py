@@ -1,5 +1,4 @@
-"""The commands, each loaded when it is asked for. Needs typer (the extra ``cli``); reached through
-`effectonce.cli.main` only."""
+"""The commands, each imported when it is run. Only `effectonce.cli.main` imports this, since it needs typer."""
 
 from __future__ import annotations
 
@@ -12,44 +11,44 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from .terminal import redacted
+from .terminal import redact
 
 if TYPE_CHECKING:
     import argparse
 
-#: command: what the list of commands says of it
+#: Each command, with its line in the list of commands.
 COMMANDS = {
     "demo": "One payment, delivered twice, charged once.",
     "run": "Consume queues with your worker until SIGTERM.",
-    "relay": "Send what outboxes hold to a broker, until SIGTERM.",
+    "relay": "Publish the messages of outboxes to a broker, until SIGTERM.",
     "migrate": "Create or upgrade the store's schema.",
-    "check": "Whether a store can keep its promise.",
-    "doctor": "What is wrong, why it matters, and what to run.",
-    "records": "What a store remembers: list, show, forget, resolve.",
-    "outbox": "What waits in an outbox: list, stats, unpark.",
+    "check": "Check whether a store can keep its promise.",
+    "doctor": "Show what is wrong, why it matters, and what to run.",
+    "records": "A store's records: list, show, forget, resolve.",
+    "outbox": "An outbox's messages: list, stats, unpark.",
     "dlq": "Dead letters: list, show, redrive, purge.",
     "intents": "Calls to outside APIs: open, in doubt, resolve.",
-    "sagas": "Sagas: on their way, in doubt, and how one went.",
-    "verify": "Kill a handler at every step, count its effects.",
+    "sagas": "Sagas: unfinished, in doubt, and the steps of one.",
+    "verify": "Kill a handler at every step and count its effects.",
     "lint": "Find the consumer that will charge twice.",
     "dashboard": "All of this in a browser.",
 }
 EXIT_CODES = """\b
 Exit codes, the same for every command:
-  0    it is so, or it was done
-  1    something was found, refused or left: its lines say what
-  2    it could not be done: the command line, a setting, a server
-  130  Ctrl-C: what was begun is whole, the rest was left
+  0    success
+  1    something was found, refused or skipped: the output says what
+  2    the command failed: its arguments, a setting, a server
+  130  Ctrl-C: started steps were completed, the rest was skipped
 \b
 URLs: --store and --broker; else EFFECTONCE_STORE and EFFECTONCE_BROKER; else
 store and broker under [tool.effectonce] in pyproject.toml."""
 
-#: typer keeps its own copy of click in newer versions, so the base of its errors is found, not imported.
+#: Newer versions of typer hold their own copy of click, so the base of its errors is looked up, not imported.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def load(name: str) -> typer.Typer | Callable[..., None]:
-    """The command ``name``: a function, or a group of commands."""
+    """Import the command ``name``: a function, or a group of commands."""
     if name == "run":
         from .worker import run
 
@@ -93,20 +92,20 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
     if name == "demo":
         from effectonce.demo import charge_once as demo
 
-        return _only_named(demo.command_line())
+        return _completion_of(demo.command_line())
     if name == "lint":
         try:
             from effectonce_lint import cli as lint
         except ModuleNotFoundError:
-            return lambda: None  # nothing to complete; run, it names the install command
-        return _only_named(lint.command_line())
+            return lambda: None  # it has nothing to complete; when run, it names the install command
+        return _completion_of(lint.command_line())
     from .dashboard import dashboard
 
     return dashboard
 
 
-def _only_named(parser: argparse.ArgumentParser) -> Callable[..., None]:
-    """The options of ``parser`` as a command, for the shell to complete: what needs no typer `main` runs itself."""
+def _completion_of(parser: argparse.ArgumentParser) -> Callable[..., None]:
+    """Return the options of ``parser`` as a command, for shell completion: `main` runs these without typer."""
 
     def command(**options: Any) -> None: ...
 
@@ -114,18 +113,18 @@ def _only_named(parser: argparse.ArgumentParser) -> Callable[..., None]:
     for action in parser._actions:
         if action.option_strings and action.dest != "help":
             kind, choices = (bool, None) if action.nargs == 0 else (str, action.choices)
-            named = typer.Option(
+            option = typer.Option(
                 *action.option_strings, help=action.help, autocompletion=list(choices).copy if choices else None
             )
             name = f"option_{len(parameters)}"
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, named]))
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]))
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
 class _Commands(TyperGroup):
-    """Knows its commands by name; loads the one that is run, or completed, and no other."""
+    """Lists all commands by name, and imports only the one that is run or completed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -137,12 +136,12 @@ class _Commands(TyperGroup):
         name = args[0]
         if name not in COMMANDS:
             return super().resolve_command(ctx, args)
-        found = load(name)
-        if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(name)(found)
-            found = alone
-        command = get_command(found)
+        loaded = load(name)
+        if not isinstance(loaded, typer.Typer):
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(name)(loaded)
+            loaded = single
+        command = get_command(loaded)
         command.name = name
         return name, command, args[1:]
 
@@ -153,26 +152,26 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and those hold URLs with passwords
-    rich_markup_mode=None,  # help in colour would take as long again
+    rich_markup_mode=None,  # coloured help would double the start-up time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; errors of ours come out as exceptions, a wrong command line is one line and 2."""
+    """Run one command line and return its exit code: 2 where it is wrong. Raises `EffectOnceError`."""
     try:
         code = app(args=list(arguments), prog_name="effectonce", standalone_mode=False)
     except _ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(_message(error))
             return 0
-        print(redacted(f"effectonce: {_message(error)}", arguments), file=sys.stderr)
+        print(redact(f"effectonce: {_message(error)}", arguments), file=sys.stderr)
         context = getattr(error, "ctx", None)
         print(f"Try: {context.command_path if context else 'effectonce'} --help", file=sys.stderr)
         return 2
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # click makes a failure of it
-            raise ended.__context__ from None
+    except SystemExit as exit:
+        if isinstance(exit.__context__, BrokenPipeError):  # click turns it into a failure
+            raise exit.__context__ from None
         raise
     return code if isinstance(code, int) else 0
 

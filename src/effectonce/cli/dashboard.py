@@ -1,4 +1,4 @@
-"""`effectonce dashboard`: the pages for whoever is on call, on this machine."""
+"""`effectonce dashboard`: serves the dashboard, on this machine unless told otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from effectonce.sagas.saga import Saga
 from effectonce.store import Store, connect, require_there
 from effectonce.telemetry.audit_log import Audit
 
-from .options import MAKE_STORE, AuditFile, BrokerUrl, Json, StoreUrl, report
+from .options import MIGRATE_HINT, AuditFile, BrokerUrl, Json, StoreUrl, report
 from .settings import setting
 from .terminal import Screen
 from .worker import find_worker
@@ -29,7 +29,7 @@ NAMES = list[str] | None
 
 
 def dashboard(
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     broker: BrokerUrl = None,
     worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker: its dead letters.")] = None,
     intents: Annotated[NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents: decided by their types.")] = None,
@@ -52,10 +52,10 @@ def dashboard(
     allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A name it is reached by, behind a proxy.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
+    """Show what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
 
     Log in with the token of a role, operator or viewer: from EFFECTONCE_DASHBOARD_TOKEN and
-    EFFECTONCE_DASHBOARD_VIEWER_TOKEN, else made up and printed.
+    EFFECTONCE_DASHBOARD_VIEWER_TOKEN, else generated and printed.
     """
     try:
         import uvicorn
@@ -65,18 +65,18 @@ def dashboard(
         from effectonce.dashboard.sources import Sources
     except ImportError as error:
         raise MissingDriver(f"the dashboard needs {error.name}: pip install 'effectonce[dashboard]'") from None
-    given = os.environ.get(OPERATOR)
-    require_safe_bind(host, remote=allow_remote, token_given=bool(given))
-    operator = given or secrets.token_urlsafe(24)
-    viewer = os.environ.get(VIEWER) or (None if given else secrets.token_urlsafe(24))
-    stored, sent = setting("store", store), setting("broker", broker)
+    chosen_token = os.environ.get(OPERATOR)
+    require_safe_bind(host, remote=allow_remote, token_given=bool(chosen_token))
+    operator = chosen_token or secrets.token_urlsafe(24)
+    viewer = os.environ.get(VIEWER) or (None if chosen_token else secrets.token_urlsafe(24))
+    broker_url = setting("broker", broker)
     sources = Sources(
-        _opened(stored),
-        broker=None if sent is None else connect_broker(sent),
+        _open(setting("store", store_url)),
+        broker=None if broker_url is None else connect_broker(broker_url),
         workers=[find_worker(name) for name in worker or ()],
-        intents=[_found(name, Intents, "shop.billing:intents") for name in intents or ()],
-        sagas=[_found(name, Saga, "shop.orders:saga") for name in saga or ()],
-        outbox=_opened(outbox),
+        intents=[_load(name, Intents, "shop.billing:intents") for name in intents or ()],
+        sagas=[_load(name, Saga, "shop.orders:saga") for name in saga or ()],
+        outbox=_open(outbox),
         table=table,
         queues=queue or (),
         group=group,
@@ -84,40 +84,42 @@ def dashboard(
         audit=Audit(setting("audit", audit)),
     )
     access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
-    listening = _listening(host.strip("[]"), port)
+    listener = _listen(host.strip("[]"), port)
     shown = f"[{host.strip('[]')}]" if ":" in host else host
-    made_up = {} if given else {"operator": operator, "viewer": viewer}
-    _tell(f"http://{shown}:{listening.getsockname()[1]}", repr(sources.store.runtime.backend), made_up, as_json)
+    generated = {} if chosen_token else {"operator": operator, "viewer": viewer}
+    _print_address(
+        f"http://{shown}:{listener.getsockname()[1]}", repr(sources.store.runtime.backend), generated, as_json
+    )
     config = uvicorn.Config(
         make_app(sources, access),
         access_log=False,
         server_header=False,
         log_level="warning",
-        timeout_graceful_shutdown=5,  # a page that waits for a server that hangs must not hold up Ctrl-C
+        timeout_graceful_shutdown=5,  # so that a page that waits for a hanging server does not hold up Ctrl-C
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
-def _tell(url: str, store: str, tokens: dict[str, str | None], as_json: bool) -> None:
+def _print_address(url: str, store: str, tokens: dict[str, str | None], as_json: bool) -> None:
     if as_json:
         report(True, "", url=url, store=store, tokens=tokens)
         return
     screen = Screen()
-    screen.tell("dashboard", f"{url} shows {store}")
+    screen.print_tagged("dashboard", f"{url} shows {store}")
     for role, token in tokens.items():
-        screen.tell("dashboard", f"{f'{role} token:':<15} {token}")
+        screen.print_tagged("dashboard", f"{f'{role} token:':<15} {token}")
 
 
-def _opened(url: str | None) -> Store | None:
+def _open(url: str | None) -> Store | None:
     if url is None:
         return None
     store = connect(url, sweep_every=None)
-    require_there(store.runtime.backend, MAKE_STORE)
+    require_there(store.runtime.backend, MIGRATE_HINT)
     return store
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Bound before anything is said, so that the address that is printed is the one that answers."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind the port before its address is printed, so that the printed address answers."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -127,8 +129,8 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _found(name: str, kind: type[T], example: str) -> T:
-    found = named(name, example)
-    if not isinstance(found, kind):
-        raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, and not {kind.__name__}")
-    return found
+def _load(name: str, kind: type[T], example: str) -> T:
+    program = named(name, example)
+    if not isinstance(program, kind):
+        raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, not {kind.__name__}")
+    return program

@@ -1,4 +1,4 @@
-"""`effectonce intents`: what is open, what is in doubt, and the operator's word on it.
+"""`effectonce intents`: which are open, which are in doubt, and the operator's decisions on them.
 
 The commands take the program's own ``module:intents``, since it knows the operations, their scopes and their types.
 """
@@ -16,30 +16,30 @@ from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
 
 from .options import (
-    COUNTED,
-    ENDS,
+    FINISHING_EVENTS,
+    MAX_COUNTED,
     AuditFile,
     Cursor,
     DryRun,
+    GracefulInterrupt,
     Json,
     Limit,
-    Patience,
     Yes,
-    audited,
-    chosen,
-    group,
-    json_value,
-    listing,
-    moment,
+    audit_action,
+    command_group,
+    format_time,
+    list_page,
     operator,
-    paged,
+    parse_json,
+    print_page,
     report,
-    tally,
+    report_counts,
+    require_one,
 )
 from .records import require_in_doubt
-from .terminal import bar, confirm
+from .terminal import confirm, show_progress
 
-intents = group("Calls to outside APIs: what is open, what is in doubt.")
+intents = command_group("Calls to outside APIs: which are open, which are in doubt.")
 
 Name = Annotated[
     str, typer.Argument(metavar="MODULE:INTENTS", help="The program's intents, as in shop.billing:intents.")
@@ -54,24 +54,26 @@ def list_(
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
-    """Intents that are not finished: open ones, and those in doubt, which come first.
+    """List the intents that are not finished: those in doubt first, then open ones.
 
-    At the end, the same of operations that were renamed or removed: the program does not know them any more.
+    Intents of operations that were renamed or removed come last: the program no longer knows these operations.
     """
-    found = _found(name)
+    program = _load_intents(name)
     states: list[State | None] = ["in_doubt"] if in_doubt else ["in_doubt", None]
-    lists = [(scope, state) for scopes in (found.operations, found.orphaned()) for state in states for scope in scopes]
-    records, following = paged(found.store, lists, limit, cursor)
+    lists = [
+        (scope, state) for scopes in (program.operations, program.orphaned()) for state in states for scope in scopes
+    ]
+    records, next_cursor = list_page(program.store, lists, limit, cursor)
     heads = ("id", "state", "operation", "key", "sent", "first_sent", "request", "remark")
     none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
-    rows = [_facts(found, record) for record in records]
-    listing(
+    rows = [_facts(program, record) for record in records]
+    print_page(
         as_json,
         "intents",
         rows,
         heads,
         none=none,
-        cursor=following,
+        cursor=next_cursor,
         colours={"in doubt": "yellow", "unreadable": "red"},
     )
 
@@ -79,29 +81,36 @@ def list_(
 @intents.command()
 def recover(
     name: Name,
-    idle: Annotated[str, typer.Option(help="Only what nobody has touched for so long.")] = "1m",
+    idle: Annotated[str, typer.Option(help="Only what has not changed for this long.")] = "1m",
     dry_run: DryRun = False,
     audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with everything that a dead process left. Safe to run several at once, and beside the workers.
+    """Resume everything that a dead process left unfinished. Safe to run several at once, and beside the workers.
 
-    Ctrl-C ends it after what is on its way.
+    Ctrl-C ends it after the intents that are running.
     """
-    found = _found(name)
-    left, _ = paged(found.store, [(scope, None) for scope in found.operations], COUNTED, None)
+    program = _load_intents(name)
+    unfinished, _ = list_page(program.store, [(scope, None) for scope in program.operations], MAX_COUNTED, None)
     if dry_run:
-        report(as_json, f"{len(left):,} are open; nothing was done", open=len(left), dry_run=True)
+        report(as_json, f"{len(unfinished):,} are open; nothing was done", open=len(unfinished), dry_run=True)
         return
-    with audited(audit, "intents recover", name, place=found.store.runtime.backend), Patience() as patience:
-        with bar("recovering", len(left)) as advance:
-            found.store.add_hook(
-                lambda event: advance(1) if event.kind in ENDS and event.scope in found.operations else None
+    with (
+        audit_action(audit, "intents recover", name, place=program.store.runtime.backend),
+        GracefulInterrupt() as interrupt,
+    ):
+        with show_progress("recovering", len(unfinished)) as advance:
+            program.store.add_hook(
+                lambda event: (
+                    advance(1) if event.kind in FINISHING_EVENTS and event.scope in program.operations else None
+                )
             )
-            sync = found.recover(idle=idle, stop=patience.asked)
-            later = asyncio.run(found.arecover(idle=idle, stop=patience.asked))
-        tally(as_json, {field: getattr(sync, field) + getattr(later, field) for field in sync.__struct_fields__})
-        patience.leave()
+            of_sync = program.recover(idle=idle, stop=interrupt.is_requested)
+            of_async = asyncio.run(program.arecover(idle=idle, stop=interrupt.is_requested))
+        report_counts(
+            as_json, {field: getattr(of_sync, field) + getattr(of_async, field) for field in of_sync.__struct_fields__}
+        )
+        interrupt.raise_if_requested()
 
 
 @intents.command()
@@ -119,55 +128,55 @@ def resolve(
     audit: AuditFile = None,
     as_json: Json = False,
 ) -> None:
-    """Decide what is in doubt, after you have looked it up at the provider. Who decided what is logged."""
-    words = {"done": done is not None, "retry": retry, "abandon": abandon}
-    word = chosen(words, "--done RESULT, --retry or --abandon")
-    result: Any = json_value(done, "--done") if done is not None else ...
-    found = _found(name)
-    record = found.get(id)
+    """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log keeps who did."""
+    outcomes = {"done": done is not None, "retry": retry, "abandon": abandon}
+    outcome = require_one(outcomes, "--done RESULT, --retry or --abandon")
+    result: Any = parse_json(done, "--done") if done is not None else ...
+    program = _load_intents(name)
+    record = program.get(id)
     if record is None:
         raise NotInDoubt(
-            f"no intent is known by {show(id)!r}; look at: effectonce intents list {show(name)} --in-doubt"
+            f"there is no intent {show(id)!r}; list them with: effectonce intents list {show(name)} --in-doubt"
         )
     if dry_run:
-        require_in_doubt(found.store, record.scope, id)
-        text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {word}"
+        require_in_doubt(program.store, record.scope, id)
+        text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {outcome}"
         report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
         return
     confirm(
-        f"Resolve {show(id)} as {word}?" + (" It is sent again, under a new key." if retry else ""),
+        f"Resolve {show(id)} as {outcome}?" + (" It is sent again, under a new key." if retry else ""),
         yes=yes or record.state != "in_doubt",
     )
     target = f"{show(record.scope)} {show(id)}"
-    with audited(audit, "intents resolve", target, word, place=found.store.runtime.backend):
-        found.resolve(id, word, result=result, who=operator())
-    report(as_json, f"{show(id)}: {word}", id=id, resolved=word)
+    with audit_action(audit, "intents resolve", target, outcome, place=program.store.runtime.backend):
+        program.resolve(id, outcome, result=result, who=operator())
+    report(as_json, f"{show(id)}: {outcome}", id=id, resolved=outcome)
 
 
-def _found(name: str) -> Intents:
-    found = named(name, "shop.billing:intents")
-    if not isinstance(found, Intents):
-        raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, and not Intents")
-    return found
+def _load_intents(name: str) -> Intents:
+    program = named(name, "shop.billing:intents")
+    if not isinstance(program, Intents):
+        raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, not Intents")
+    return program
 
 
-def _facts(found: Intents, record: Record) -> dict[str, Any]:
+def _facts(program: Intents, record: Record) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "id": record.key,
         "state": "in doubt" if record.state == "in_doubt" else "open",
         "operation": record.scope.partition("/")[2],
     }
     try:
-        about = found.log(record)
-        facts["id"] = found.id_of(record)
-    except CorruptRecord as error:  # the others are listed all the same
+        log = program.log(record)
+        facts["id"] = program.id_of(record)
+    except CorruptRecord as error:  # it must not hide the others
         unread = dict.fromkeys(("key", "sent", "first_sent", "request"))
         return {**facts, **unread, "state": "unreadable", "remark": f"{record.state.replace('_', ' ')}; {error}"}
     return {
         **facts,
-        "key": show(about.key, 40),
-        "sent": about.send_count,
-        "first_sent": moment(about.first_sent_at) if about.first_sent_at else "never",
-        "request": show(about.request[1:].decode("utf-8", "replace"), 120),
-        "remark": "" if record.scope in found.operations else "its operation is not known any more",
+        "key": show(log.key, 40),
+        "sent": log.send_count,
+        "first_sent": format_time(log.first_sent_at) if log.first_sent_at else "never",
+        "request": show(log.request[1:].decode("utf-8", "replace"), 120),
+        "remark": "" if record.scope in program.operations else "its operation is no longer known",
     }

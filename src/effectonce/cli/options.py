@@ -1,4 +1,4 @@
-"""What the commands have in common: options by the same names, prompts, the audit log, and how things are told."""
+"""What the commands share: options, the store they open, the audit log, interrupts, and output as text or JSON."""
 
 from __future__ import annotations
 
@@ -46,85 +46,86 @@ BrokerUrl = Annotated[
         help="The broker: amqp://…, kafka://…, redis://…  [else: EFFECTONCE_BROKER, [tool.effectonce]]",
     ),
 ]
-#: The same, where a command takes nothing else.
+#: The same as an argument, for commands that take nothing else.
 Url = Annotated[str | None, typer.Argument(metavar="URL", show_default=False, help="The store, as with --store.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 Cursor = Annotated[
-    str | None, typer.Option("--cursor", show_default=False, help="Go on where the page before ended: its last line.")
+    str | None,
+    typer.Option("--cursor", show_default=False, help="Continue after a page: its last line has the cursor."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AuditFile = Annotated[
     str | None,
     typer.Option(
         "--audit",
         metavar="FILE",
         show_default=False,
-        help="Write down there who did what.  [else: EFFECTONCE_AUDIT, [tool.effectonce]]",
+        help="Log who did what to this file.  [else: EFFECTONCE_AUDIT, [tool.effectonce]]",
     ),
 ]
 
-MAKE_STORE = "make it with: effectonce migrate"
-#: What ends the recovery of one intent or saga, as its store's hooks are told.
-ENDS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
-COUNTED = 10_000  # the most that are counted before a bar is drawn
+MIGRATE_HINT = "make it with: effectonce migrate"
+#: The events that end the recovery of one intent or saga.
+FINISHING_EVENTS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
+MAX_COUNTED = 10_000  # a progress bar's total is counted up to here
 
 
-def group(help: str) -> typer.Typer:
-    """A command that has commands of its own."""
+def command_group(help: str) -> typer.Typer:
+    """Make a command that has subcommands."""
     return typer.Typer(help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 @contextmanager
-def opened(*urls: str | None, new: bool = False) -> Iterator[Store]:
-    """The store at the first of ``urls`` that is given, or else the one that is set; closed afterwards. One that is not
-    there yet is made only where it may be ``new``."""
-    given = [each for each in urls if each is not None]
+def open_store(*urls: str | None, new: bool = False) -> Iterator[Store]:
+    """Open the store at the URL in ``urls``, or else the one in the settings, and close it afterwards. A store that
+    does not exist yet is created only with ``new``."""
+    given = [url for url in urls if url is not None]
     if len(given) > 1:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
     with connect(settings.url("store", *given), sweep_every=None) as store:
         if not new:
-            require_there(store.runtime.backend, MAKE_STORE)
+            require_there(store.runtime.backend, MIGRATE_HINT)
         yield store
 
 
-def paged(
+def list_page(
     store: Store, lists: Sequence[tuple[str, State | None]], limit: int, cursor: str | None
 ) -> tuple[list[Record], str | None]:
-    """A page of several lists, one after the other, and the cursor of the next: which list, and where in it. A list is
-    a scope and a state; without one, what is not finished."""
+    """Return a page over several lists, one after the other, and the cursor of the next page: the list's number, and
+    the place in it. A list is a scope and a state; None as the state: its unfinished records."""
     number, _, place = (cursor or "0:").partition(":")
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
-        raise InvalidOption(f"--cursor {show(cursor)!r} is not one that a page before ended with")
-    found: list[Record] = []
-    for at in range(int(number), len(lists)):
-        scope, state = lists[at]
+        raise InvalidOption(f"--cursor {show(cursor)!r} is not the cursor of a page: copy it from the page's last line")
+    records: list[Record] = []
+    for index in range(int(number), len(lists)):
+        scope, state = lists[index]
         while True:
             page = store.list(
-                scope=scope, state=state, unfinished=state is None, limit=limit - len(found), cursor=place or None
+                scope=scope, state=state, unfinished=state is None, limit=limit - len(records), cursor=place or None
             )
-            found, place = found + page.records, page.cursor or ""
-            if len(found) >= limit and (place or at + 1 < len(lists)):
-                return found, f"{at}:{place}" if place else f"{at + 1}:"
+            records, place = records + page.records, page.cursor or ""
+            if len(records) >= limit and (place or index + 1 < len(lists)):
+                return records, f"{index}:{place}" if place else f"{index + 1}:"
             if not place:
                 break
-    return found, None
+    return records, None
 
 
-def chosen(words: Mapping[Any, bool], how: str) -> Any:
-    """The one of ``words`` that was said."""
-    said = [word for word, is_said in words.items() if is_said]
-    if len(said) != 1:
-        raise ConfigurationError(f"say one thing: {how}")
-    return said[0]
+def require_one(words: Mapping[Any, bool], how: str) -> Any:
+    """Return the one of ``words`` that the command line gave. Raises `ConfigurationError` for none or several."""
+    given = [word for word, is_given in words.items() if is_given]
+    if len(given) != 1:
+        raise ConfigurationError(f"give exactly one of: {how}")
+    return given[0]
 
 
-# -- what is done
+# -- actions
 
 
 def operator() -> str:
-    """Who sits at the terminal."""
+    """Return the name of the user at the terminal, for the audit log."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers
@@ -132,56 +133,56 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def audited(
+def audit_action(
     file: str | None, action: str, target: str, detail: str = "", *, place: object = ""
 ) -> AbstractContextManager[None]:
-    """Write down who does this, before and after. ``place``: the backend whose records or messages these are."""
+    """Write to the audit log who does this, before and after. ``place``: the backend that holds the target."""
     where = repr(place) if place else ""
     return Audit(settings.setting("audit", file)).doing(action, target, by=operator(), detail=detail, place=where)
 
 
-class Patience:
-    """Ctrl-C during work that is done in steps: the step at hand is finished, then ``over`` is true. Once more: now."""
+class GracefulInterrupt:
+    """Turns Ctrl-C into a request to stop after the current step. A second Ctrl-C interrupts at once."""
 
-    over = False
+    requested = False
 
-    def __enter__(self) -> Patience:
-        self._before = signal.signal(signal.SIGINT, self._told)
+    def __enter__(self) -> GracefulInterrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
-        if self.over:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.over = True
-        # Not by `print`: what was interrupted may be just that, and would not be entered twice.
+        self.requested = True
+        # Not with `print`: the signal may have interrupted a `print`, which cannot be entered twice.
         os.write(2, b"\nstopping after this step (Ctrl-C again: at once)\n")
 
-    def asked(self) -> bool:
-        return self.over
+    def is_requested(self) -> bool:
+        return self.requested
 
-    def leave(self) -> None:
-        """End the command as Ctrl-C does, where it was asked for."""
-        if self.over:
+    def raise_if_requested(self) -> None:
+        """End the command as Ctrl-C does, where it was pressed."""
+        if self.requested:
             raise KeyboardInterrupt
 
 
-# -- what is told
+# -- output
 
 
 def report(as_json: bool, text: str, **facts: object) -> None:
-    """``text`` for people, or the ``facts`` as one JSON object."""
+    """Print ``text``, or the ``facts`` as one JSON object."""
     print(json.encode(facts).decode() if as_json else text, flush=True)
 
 
-def tally(as_json: bool, counts: Mapping[str, int]) -> None:
-    """How many of each: ``3 done, 1 in doubt``."""
+def report_counts(as_json: bool, counts: Mapping[str, int]) -> None:
+    """Print how many of each there are: ``3 done, 1 in doubt``."""
     report(as_json, ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()), **counts)
 
 
-def listing(
+def print_page(
     as_json: bool,
     name: str,
     rows: Sequence[Mapping[str, Any]],
@@ -191,9 +192,9 @@ def listing(
     cursor: str | None = None,
     colours: Mapping[str, Any] | None = None,
 ) -> None:
-    """A page: a table for people, of those columns in ``heads`` that hold anything, or one JSON object with all.
+    """Print a page: a table of the columns in ``heads`` that hold anything, or one JSON object with everything.
 
-    ``none`` is said where there is nothing. The cursor of the next page goes to stderr, so that a pipe sees rows only.
+    ``none`` is printed where there are no rows. The cursor of the next page goes to stderr: a pipe sees rows only.
     """
     if as_json:
         print(json.encode({name: rows, "cursor": cursor}).decode())
@@ -215,8 +216,8 @@ def listing(
     elif cursor is None:
         print(none)
     if cursor is not None:
-        # It holds a key, which comes from outside.
-        how = f"--cursor {shlex.quote(cursor)}" if cursor.isprintable() else "--json tells the cursor"
+        # The cursor holds a key, which may contain control characters.
+        how = f"--cursor {shlex.quote(cursor)}" if cursor.isprintable() else "--json prints the cursor"
         print(f"there may be more: {how}", file=sys.stderr)
 
 
@@ -225,33 +226,33 @@ def _cell(value: object) -> str:
     return show(text, 300) or "-"
 
 
-def details(as_json: bool, facts: Mapping[str, Any]) -> None:
-    """One thing, a line for each of its facts, or one JSON object."""
+def print_details(as_json: bool, facts: Mapping[str, Any]) -> None:
+    """Print one thing: a line for each of its facts, or one JSON object."""
     if as_json:
         print(json.encode(facts).decode())
         return
     screen = Screen()
     width = max(len(name) for name in facts) + 2
     for name, value in facts.items():
-        text = value if isinstance(value, str) else json.encode(value).decode() if value is not None else "-"
+        text = "-" if value is None else value if isinstance(value, str) else json.encode(value).decode()
         print(f"{screen.paint(name.replace('_', ' ').ljust(width), 'dim')}{show(text, 4000)}")
 
 
-def moment(at: int | None) -> str:
-    """A time in microseconds, as UTC."""
+def format_time(at: int | None) -> str:
+    """Format a time in microseconds, in UTC."""
     return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at else "-"
 
 
-def away(at: int | None, now: int) -> str:
-    """How long ago, or how soon, that is."""
+def format_age(at: int | None, now: int) -> str:
+    """Format how long ago ``at`` was, or in how long it will be."""
     if not at:
         return "-"
     return f"{readable(now - at)} ago" if at <= now else f"in {readable(at - now)}"
 
 
-def json_value(text: str, option: str) -> Any:
-    """``text`` as JSON; what it cannot be is said with the option's name."""
+def parse_json(text: str, option: str) -> Any:
+    """Decode an option's value as JSON. The error names the option."""
     try:
         return json.decode(text)
     except ValueError as error:
-        raise ConfigurationError(f"{option} takes JSON, and {show(text)!r} is none: {error}") from error
+        raise ConfigurationError(f"{option} takes JSON, and {show(text)!r} is not JSON: {error}") from error

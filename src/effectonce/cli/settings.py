@@ -22,48 +22,48 @@ _EXAMPLES = {"store": "sqlite:///shop.db", "broker": "sqlite:///queue.db"}
 
 
 def setting(name: str, given: str | None = None) -> str | None:
-    """What is set for ``name``; None where nothing is."""
+    """Return the value of a setting: the option ``given``, else the environment, else pyproject.toml; None: not set."""
     value = given or os.environ.get(variable(name)) or in_project(name)
     if value is None or isinstance(value, str):
         if value is not None and "://" in value:
-            terminal.keep_secret(value)
+            terminal.add_secret(value)
         return value or None
-    raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}, and must be a text")
+    raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}; it must be a string")
 
 
 def url(name: str, given: str | None = None) -> str:
-    """The URL that is set for ``name``; `ConfigurationError`, which says how to set it, where none is."""
-    found = setting(name, given)
-    if found is None:
+    """Return the URL that is set for ``name``. Raises `ConfigurationError`, which says how to set it, where none is."""
+    value = setting(name, given)
+    if value is None:
         raise ConfigurationError(
-            f"no {name} is named: give its URL (--{name} {_EXAMPLES[name]}), set {variable(name)}, or write "
+            f"no {name} is set: give its URL (--{name} {_EXAMPLES[name]}), set {variable(name)}, or write "
             f'{name} = "…" under [tool.effectonce] in pyproject.toml'
         )
-    return found
+    return value
 
 
 def variable(name: str) -> str:
-    """The variable of the environment that sets ``name``."""
+    """Return the environment variable that sets ``name``."""
     return f"EFFECTONCE_{name.upper()}"
 
 
 def in_project(name: str) -> Any:
-    """The value of ``name`` in ``[tool.effectonce]``; None where there is none."""
+    """Return the value of ``name`` in ``[tool.effectonce]``; None where it is not set."""
     return _project(Path.cwd()).get(name)
 
 
 @cache
 def _project(folder: Path) -> dict[str, Any]:
-    """``[tool.effectonce]`` of the pyproject.toml in ``folder``, or in the nearest one above that has one."""
-    for each in (folder, *folder.parents):
-        file = each / "pyproject.toml"
+    """Read ``[tool.effectonce]`` from the pyproject.toml in ``folder``, or in the nearest parent that has one."""
+    for candidate in (folder, *folder.parents):
+        file = candidate / "pyproject.toml"
         if file.is_file():
-            import tomllib  # when there is something to read: `--help` stays quick
+            import tomllib  # only when there is a file to read, so that `--help` stays quick
 
             try:
                 tools = tomllib.loads(file.read_text("utf-8")).get("tool", {})
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{show(file)} cannot be read: {error}") from error
-            found = tools.get("effectonce", {}) if isinstance(tools, dict) else {}
-            return found if isinstance(found, dict) else {}
+            section = tools.get("effectonce", {}) if isinstance(tools, dict) else {}
+            return section if isinstance(section, dict) else {}
     return {}

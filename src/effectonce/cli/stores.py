@@ -10,56 +10,56 @@ import typer
 from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.store import Store, require_there
 
-from .options import MAKE_STORE, DryRun, Json, StoreUrl, Url, opened, report
-from .terminal import bar, error_line, redacted
+from .options import MIGRATE_HINT, DryRun, Json, StoreUrl, Url, open_store, report
+from .terminal import error_line, redact, show_progress
 
 
 def migrate(
     url: Url = None,
-    store: StoreUrl = None,
+    store_url: StoreUrl = None,
     sql: Annotated[bool, typer.Option("--sql", help="Only print the schema, for your own migrations.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Create or upgrade the store's schema. Safe to run twice, and from two machines at once."""
-    with opened(url, store, new=True) as found:
-        shown = repr(found.runtime.backend)
+    with open_store(url, store_url, new=True) as store:
+        shown = repr(store.runtime.backend)
         if sql:
-            _print_schema(found, shown, as_json)
+            _print_schema(store, shown, as_json)
             return
         if dry_run:
-            reason = _refused(found)
+            reason = _migration_reason(store)
             text = f"{shown} is ready as it is" if reason is None else f"would migrate {shown}: {reason}"
             report(as_json, text, store=shown, migrated=False, needed=reason is not None, dry_run=True)
             return
-        with bar(f"migrating {shown}"):
-            found.migrate()
+        with show_progress(f"migrating {shown}"):
+            store.migrate()
     report(as_json, f"{shown} is ready", store=shown, migrated=True)
 
 
-def check(url: Url = None, store: StoreUrl = None, as_json: Json = False) -> None:
-    """Connect, and say what would keep the store from its promise. Exit code 1 where there is something.
+def check(url: Url = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
+    """Connect, and report what would keep the store from its promise. Exit code 1 where there is something.
 
-    `effectonce doctor` looks further: at what has piled up, too.
+    `effectonce doctor` checks more: it also looks at what has piled up.
     """
-    with opened(url, store, new=True) as found:
-        shown = repr(found.runtime.backend)
+    with open_store(url, store_url, new=True) as store:
+        shown = repr(store.runtime.backend)
         try:
-            require_there(found.runtime.backend, MAKE_STORE)
-            found.check()
+            require_there(store.runtime.backend, MIGRATE_HINT)
+            store.check()
         except EffectOnceError as error:
             if as_json:
-                report(True, "", store=shown, ok=False, code=error.code, error=redacted(str(error), ()))
+                report(True, "", store=shown, ok=False, code=error.code, error=redact(str(error), ()))
             else:
                 print(error_line(error), file=sys.stderr)
             raise typer.Exit(1) from None
     report(as_json, f"{shown} can keep its promise", store=shown, ok=True)
 
 
-def _refused(store: Store) -> str | None:
-    """Why the schema is not usable; None where it is."""
+def _migration_reason(store: Store) -> str | None:
+    """Return why the schema cannot be used; None where it can."""
     try:
-        require_there(store.runtime.backend, MAKE_STORE)
+        require_there(store.runtime.backend, MIGRATE_HINT)
         store.check()
     except ConfigurationError as error:
         return str(error) if error.code.startswith("schema") else None
@@ -67,7 +67,7 @@ def _refused(store: Store) -> str | None:
 
 
 def _print_schema(store: Store, shown: str, as_json: bool) -> None:
-    """The schema on stdout, and nothing else there: it is meant to be piped."""
+    """Print the schema, and nothing else, on stdout: it is meant to be piped."""
     schema = store.schema_sql()
     if as_json:
         report(True, "", store=shown, sql=schema)
@@ -75,6 +75,6 @@ def _print_schema(store: Store, shown: str, as_json: bool) -> None:
         print(schema.rstrip())
     else:
         raise ConfigurationError(
-            f"{shown} has no SQL schema to print; `effectonce migrate` without --sql prepares it, where there is "
-            "anything to prepare"
+            f"{shown} has no SQL schema to print; `effectonce migrate` without --sql prepares it, where it needs "
+            "preparation"
         )

@@ -1,4 +1,4 @@
-"""What the command line prints with: colour and boxes in a terminal, plain ASCII in a pipe, no secrets anywhere."""
+"""How the command line prints: colours and boxes in a terminal, plain ASCII in a pipe, secrets nowhere."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from effectonce.values.urls import Address
 Colour = Literal["", "green", "red", "yellow", "bold", "dim"]
 
 _CODES: dict[Colour, str] = {"green": "32", "red": "31", "yellow": "33", "bold": "1", "dim": "2"}
-_NARROWEST = 28
-_IN_A_PIPE = 120
+_MIN_PROSE_COLUMNS = 28
+_PIPE_COLUMNS = 120
+_PROMPT_POLL_S = 0.2
 
 
-def be_lenient(*streams: TextIO) -> None:
-    """Print ``?`` for what the terminal's encoding lacks, instead of failing half-way."""
+def replace_unencodable(*streams: TextIO) -> None:
+    """Print ``?`` for characters that the terminal's encoding lacks, instead of failing half-way."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -41,46 +42,47 @@ class Screen:
         self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self.colours = self.live and not os.environ.get("NO_COLOR")
         self.boxes = self.live and (self.stream.encoding or "").lower().startswith("utf")
-        self.width = shutil.get_terminal_size().columns if self.live else _IN_A_PIPE
+        self.width = shutil.get_terminal_size().columns if self.live else _PIPE_COLUMNS
 
     def paint(self, text: str, colour: Colour) -> str:
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and self.colours else text
 
-    def say(self, text: str = "", colour: Colour = "") -> None:
+    def print(self, text: str = "", colour: Colour = "") -> None:
         print(self.paint(text, colour), file=self.stream, flush=True)
 
-    def tell(self, tag: str, text: str, colour: Colour = "") -> None:
-        """A line that begins with its ``[tag]``."""
+    def print_tagged(self, tag: str, text: str, colour: Colour = "") -> None:
+        """Print a line that begins with its ``[tag]``."""
         print(f"{self.paint(f'[{tag}]', colour)} {text}", file=self.stream, flush=True)
 
 
-def filled(screen: Screen, done: float, width: int = 20) -> str:
-    """A bar that is full as far as ``done``, from 0 to 1."""
+def progress_bar(screen: Screen, done: float, width: int = 20) -> str:
+    """Return a bar that is filled to the share ``done``, from 0 to 1."""
     full = round(min(max(done, 0.0), 1.0) * width)
     on, off = "█░" if screen.boxes else "#."
     return on * full + off * (width - full)
 
 
 class Progress:
-    """How far the work is, with its rate and the time left: a bar on one line of a terminal that is wiped at the end;
-    nothing in a pipe. Needs no rich."""
+    """Shows how far work is, with its rate and the time left, on one line of a terminal that is wiped at the end.
+
+    Prints nothing in a pipe. Unlike `show_progress` it does not need rich."""
 
     def __init__(self, total: int = 0, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream if stream is not None else sys.stderr)
         self._total = total
         self._done = 0
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
 
     def show(self, text: str) -> None:
         if self._screen.live:
-            bar = f"{filled(self._screen, self._done / self._total)} " if self._total else ""
+            bar = f"{progress_bar(self._screen, self._done / self._total)} " if self._total else ""
             line = f"  {bar}{self._done}/{self._total}  {self._pace()}{text}"[: self._screen.width - 1]
             print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
 
     def _pace(self) -> str:
         if not (self._done and self._total):
             return ""
-        rate = self._done / max(time.monotonic() - self._began, 0.001)
+        rate = self._done / max(time.monotonic() - self._started_at, 0.001)
         return f"{rate:.1f}/s  {(self._total - self._done) / rate:.0f} s left  "
 
     def step(self, text: str, total: int | None = None) -> None:
@@ -94,10 +96,10 @@ class Progress:
 
 
 @contextmanager
-def bar(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """How far long work is, with its rate and the time left, on stderr; ``advance(n)``. Nothing in a pipe.
+def show_progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how far long work is, with its rate and the time left. Yields ``advance(n)``. Silent in a pipe.
 
-    ``total`` None: nobody knows how much there is; then it is counted, and the time that it takes.
+    ``total`` None: the amount is not known; the bar then shows the count, and the time it took.
     """
     screen = Screen(sys.stderr)
     if not screen.live:
@@ -129,37 +131,37 @@ class Declined(Exception):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on the terminal; `Declined` for anything but a yes. Without a terminal only ``yes`` will do."""
+    """Ask on the terminal. Raises `Declined` for any answer but yes, `InvalidOption` without a terminal."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidOption(f"{question} There is no terminal to ask on: repeat it with --yes (--dry-run shows more)")
     print(f"{Screen(sys.stderr).paint(question, 'bold')} [y/N] ", end="", file=sys.stderr, flush=True)
-    while sys.platform != "win32" and not select.select([sys.stdin], [], [], 0.2)[0]:
-        pass  # a Ctrl-C just before a read would wait for the line to end; this way it waits for the fifth of a second
+    while sys.platform != "win32" and not select.select([sys.stdin], [], [], _PROMPT_POLL_S)[0]:
+        pass  # a Ctrl-C right before a blocking read would take effect only at the end of the line
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Declined
 
 
-def columns_of(text: str) -> int:
-    """How many columns of a terminal ``text`` takes: an ideograph two, an accent of its own none."""
+def display_width(text: str) -> int:
+    """Return how many terminal columns ``text`` takes: two for an ideograph, none for a combining accent."""
     if text.isascii():
         return len(text)
     try:
         from rich.cells import cell_len
-    except ImportError:  # `demo` does without, and has no such text
+    except ImportError:  # `demo` runs without rich, and prints no such text
         return len(text)
     return cell_len(text)
 
 
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - columns_of(text))
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - display_width(text))
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """``text`` in lines of at most ``width`` columns."""
+def wrap(text: str, width: int) -> list[str]:
+    """Return ``text`` in lines of at most ``width`` columns."""
     lines = textwrap.wrap(text, width, break_on_hyphens=False)
-    if all(columns_of(line) <= width for line in lines):
+    if all(display_width(line) <= width for line in lines):
         return lines
     from rich.cells import chop_cells
 
@@ -174,13 +176,13 @@ class Cell(Struct, frozen=True):
 
 
 def table(screen: Screen, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
-    """Aligned lines. The last column is prose: it takes what width is left, or follows as a list if that is little."""
+    """Return the lines of a table. The last column is prose: it gets the remaining width, or follows as a list."""
     columns = [[Cell(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
-    widths = [max(columns_of(line) for cell in column for line in cell.text.splitlines()) for column in columns]
-    left = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
-    if left < min(_NARROWEST, widths[-1]):
-        return [*_grid(screen, columns[:-1], widths[:-1]), "", *_listed(screen, columns[0], columns[-1])]
-    return _grid(screen, columns, [*widths[:-1], min(widths[-1], left)])
+    widths = [max(display_width(line) for cell in column for line in cell.text.splitlines()) for column in columns]
+    remaining = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
+    if remaining < min(_MIN_PROSE_COLUMNS, widths[-1]):
+        return [*_grid(screen, columns[:-1], widths[:-1]), "", *_prose_list(screen, columns[0], columns[-1])]
+    return _grid(screen, columns, [*widths[:-1], min(widths[-1], remaining)])
 
 
 def _grid(screen: Screen, columns: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[str]:
@@ -199,43 +201,43 @@ def _grid(screen: Screen, columns: Sequence[Sequence[Cell]], widths: Sequence[in
 def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str]:
     bar = "│" if screen.boxes else "|"
     cells = [
-        [part for line in cell.text.splitlines() for part in wrapped(line, width)]
+        [part for line in cell.text.splitlines() for part in wrap(line, width)]
         for cell, width in zip(row, widths, strict=True)
     ]
     out = []
-    for at in range(max(map(len, cells))):
+    for line_number in range(max(map(len, cells))):
         parts = [
-            screen.paint(padded(lines[at] if at < len(lines) else "", width), cell.colour)
+            screen.paint(pad(lines[line_number] if line_number < len(lines) else "", width), cell.colour)
             for lines, width, cell in zip(cells, widths, row, strict=True)
         ]
         out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
     return out
 
 
-def _listed(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> list[str]:
-    indent = max(columns_of(cell.text) for cell in names) + 2
+def _prose_list(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> list[str]:
+    indent = max(display_width(cell.text) for cell in names) + 2
     out = []
     for name, cell in zip(names[1:], prose[1:], strict=True):
-        first, *more = wrapped(cell.text, max(_NARROWEST, screen.width - indent - 1)) or [""]
-        out += [padded(name.text, indent) + first, *(" " * indent + line for line in more)]
+        first, *more = wrap(cell.text, max(_MIN_PROSE_COLUMNS, screen.width - indent - 1)) or [""]
+        out += [pad(name.text, indent) + first, *(" " * indent + line for line in more)]
     return [screen.paint(f"{prose[0].text.capitalize()}:", prose[0].colour), *out]
 
 
 def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
-    """``effectonce: [code] message``, on one line; and where the code is explained, where that says more."""
-    message = show(redacted(str(error), arguments), 2000)
+    """Return ``effectonce: [code] message`` on one line, with the address of the docs where they say more."""
+    message = show(redact(str(error), arguments), 2000)
     more = "" if isinstance(error, ConfigurationError) else f" (docs: {error.help_url})"
     return f"effectonce: [{error.code}] {message}{more}"
 
 
-def redacted(text: str, arguments: Iterable[str]) -> str:
-    """``text`` without the secrets that came in as URLs, by ``arguments`` or the environment.
+def redact(text: str, arguments: Iterable[str]) -> str:
+    """Return ``text`` without the secrets of URLs in ``arguments``, the environment and the settings.
 
-    Errors of ours hold none; this is for what others say about what they were given.
+    Our own errors hold no secrets; the errors of drivers may repeat the URL they were given.
     """
     environment = (os.environ.get(f"EFFECTONCE_{name}", "") for name in ("STORE", "BROKER"))
-    for given in (*arguments, *environment, *_secret):
-        url = given[given.index("=") + 1 :] if given.startswith("--") and "=" in given else given
+    for word in (*arguments, *environment, *_secret_urls):
+        url = word[word.index("=") + 1 :] if word.startswith("--") and "=" in word else word
         if "://" not in url:
             continue
         text = text.replace(url, without_secrets(url))
@@ -244,16 +246,16 @@ def redacted(text: str, arguments: Iterable[str]) -> str:
     return text
 
 
-_secret: set[str] = set()
+_secret_urls: set[str] = set()
 
 
-def keep_secret(url: str) -> None:
-    """Redact ``url`` from now on, wherever it came from."""
-    _secret.add(url)
+def add_secret(url: str) -> None:
+    """Let `redact` remove ``url`` from now on."""
+    _secret_urls.add(url)
 
 
 def without_secrets(url: str) -> str:
-    """``url`` as it may be printed."""
+    """Return ``url`` without its secrets, as it may be printed."""
     try:
         address = Address(url)
     except InvalidOption:
@@ -264,7 +266,7 @@ def without_secrets(url: str) -> str:
 
 
 def _secrets(url: str) -> Iterable[str]:
-    """The password in ``url``, as written and as meant. A very short one would only deface the text: left."""
+    """Return the password in ``url``, as written and decoded. Very short ones are left out: they match common words."""
     rest = url.partition("://")[2]
     written = rest.rpartition("@")[0].partition(":")[2]
     return [secret for secret in (written, unquote(written)) if len(secret) > 3]

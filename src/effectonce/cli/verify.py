@@ -1,4 +1,4 @@
-"""`effectonce verify`: deliver a handler in every way that a queue might, and count its effects."""
+"""`effectonce verify`: delivers to a handler in every way that a queue may, and counts its effects."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ def verify(
         Path, typer.Option("--message", "-m", help="What it is called with: a JSON file (an object is its arguments).")
     ],
     effects: Annotated[
-        str, typer.Option("--effects", "-e", metavar="MODULE:FUNCTION", help="Counts what must not happen twice.")
+        str,
+        typer.Option(
+            "--effects", "-e", metavar="MODULE:FUNCTION", help="Counts the effects that must not happen twice."
+        ),
     ],
     reset: Annotated[
-        str, typer.Option("--reset", metavar="MODULE:FUNCTION", help="Clears what the handler keeps between trials.")
+        str, typer.Option("--reset", metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
     as_json: Json = False,
@@ -41,15 +44,15 @@ def verify(
 
     It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 where one is found.
     """
-    function = _function(handler)
-    args, kwargs = arguments(function, _read(message))
+    function = _load_function(handler)
+    args, kwargs = arguments(function, _read_json(message))
     progress = Progress()
     bench = Bench(
         function,
         args,
         kwargs,
-        _function(effects),
-        reset=_function(reset) if reset else None,
+        _load_function(effects),
+        reset=_load_function(reset) if reset else None,
         strict=strict,
         on_trial=lambda trial, of: progress.step(trial.scenario, of),
     )
@@ -62,39 +65,39 @@ def verify(
         facts = {"handler": report.handler, "ok": not report.failures, "trials": report.trials}
         print(msgspec.json.encode(facts).decode())
     else:
-        _show(report)
+        _print_report(report)
     if report.failures:
         raise typer.Exit(1)
 
 
-def _show(report: Report) -> None:
+def _print_report(report: Report) -> None:
     screen = Screen()
     scenarios: dict[str, list[Trial]] = {}
     for trial in report.trials:
         scenarios.setdefault(trial.scenario, []).append(trial)
     for scenario, trials in scenarios.items():
-        bad = [trial for trial in trials if trial in report.failures]
+        failures = [trial for trial in trials if trial in report.failures]
         repeated = sum(trial.verdict == "may repeat" for trial in trials)
-        if bad:
-            verdict = f"{len(bad)} of {len(trials)} trials: {bad[0].verdict}"
-            screen.tell("fail", f"{scenario}: {verdict}", "red")
+        if failures:
+            verdict = f"{len(failures)} of {len(trials)} trials: {failures[0].verdict}"
+            screen.print_tagged("fail", f"{scenario}: {verdict}", "red")
         elif repeated:
             text = f"{scenario}: repeated in {repeated} of {len(trials)} trials, where its mode says it may"
-            screen.tell("may", text, "yellow")
+            screen.print_tagged("may", text, "yellow")
         else:
-            screen.tell("ok", f"{scenario}: one effect in {len(trials)} of {len(trials)} trials", "green")
-    screen.say()
-    screen.say(str(report))
+            screen.print_tagged("ok", f"{scenario}: one effect in {len(trials)} of {len(trials)} trials", "green")
+    screen.print()
+    screen.print(str(report))
 
 
-def _function(name: str) -> Any:
-    found = named(name, "shop.tasks:charge")
-    if not callable(found):
-        raise ConfigurationError(f"{show(name)!r} is a {type(found).__name__}, which cannot be called")
-    return found
+def _load_function(name: str) -> Any:
+    function = named(name, "shop.tasks:charge")
+    if not callable(function):
+        raise ConfigurationError(f"{show(name)!r} is a {type(function).__name__}, which cannot be called")
+    return function
 
 
-def _read(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -102,8 +105,8 @@ def _read(path: Path) -> Any:
 
 
 def arguments(function: Callable[..., Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """``value`` as the arguments of ``function``: the data of a `Message` where it takes one, else an object by its
-    members' names where those are its parameters, else the one argument."""
+    """Return ``value`` as the arguments of ``function``: as the data of a `Message` where it takes one; an object whose
+    members are its parameters, as keywords; else as its one argument."""
     parameters = inspect.signature(function).parameters
     first = next(iter(parameters.values()), None)
     if first is not None and "Message" in str(first.annotation):

@@ -34,18 +34,18 @@ Listen = Annotated[
 def run(
     worker: WorkerName,
     check: Annotated[bool, typer.Option("--check", help="Only run the start-up checks.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what it does, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log informational events, too.")] = False,
     listen: Listen = None,
     as_json: Json = False,
 ) -> None:
-    """Consume queues until SIGTERM or Ctrl-C, which drain; a second one gives everything back at once."""
-    found = find_worker(worker)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG)
-    tell = _told(found.name, as_json)
-    for route in found.routes:
+    """Consume queues until SIGTERM or Ctrl-C, which drain; a second one returns all messages at once."""
+    consumer = find_worker(worker)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT)
+    print_line = _make_reporter(consumer.name, as_json)
+    for route in consumer.routes:
         kind = f"type {show(route.type)}" if route.type is not None else "every other type"
-        tell(
-            f"{found.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
+        print_line(
+            f"{consumer.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
             event="handler",
             queue=route.queue,
             type=route.type,
@@ -53,34 +53,34 @@ def run(
             concurrency=route.concurrency,
         )
     if check:
-        found.run_check()
-        tell(f"{found.broker.backend!r} and its records can keep their promise", event="checked", ok=True)
+        consumer.run_check()
+        print_line(f"{consumer.broker.backend!r} and its records can keep their promise", event="checked", ok=True)
         return
-    found.listen = listen or found.listen
-    found.run()
-    tell(f"{found.name} has stopped", event="stopped")
-    if found.interrupted:
+    consumer.listen = listen or consumer.listen
+    consumer.run()
+    print_line(f"{consumer.name} has stopped", event="stopped")
+    if consumer.interrupted:
         raise KeyboardInterrupt
 
 
-def _told(worker: str, as_json: bool) -> Callable[..., None]:
-    """How the worker says what it does: in lines for people, or an object a line."""
+def _make_reporter(worker: str, as_json: bool) -> Callable[..., None]:
+    """Return a function that prints a line for people, or a JSON object on one line."""
 
-    def tell(text: str, **facts: object) -> None:
+    def print_line(text: str, **facts: object) -> None:
         if as_json:
             report(True, "", worker=worker, **facts)
         else:
-            Screen().tell("worker", text)
+            Screen().print_tagged("worker", text)
 
-    return tell
+    return print_line
 
 
-LOG = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def find_worker(name: str) -> Worker:
-    """The worker that ``module:worker`` names; anything else is `ConfigurationError`."""
-    found: Any = named(name, "shop.worker:worker")
-    if not isinstance(found, Worker):
-        raise ConfigurationError(f"{show(name)!r} is {name_of(type(found))}, not a Worker")
-    return found
+    """Return the worker that ``module:worker`` names. Raises `ConfigurationError` where it is something else."""
+    worker: Any = named(name, "shop.worker:worker")
+    if not isinstance(worker, Worker):
+        raise ConfigurationError(f"{show(name)!r} is {name_of(type(worker))}, not a Worker")
+    return worker

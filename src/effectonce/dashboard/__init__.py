@@ -2,7 +2,7 @@
 
     effectonce dashboard --store postgresql://… --worker shop.worker:worker
 
-`sources` is what it looks at, `watching` reads the figures of the overview in a thread of its own, `access` says who
-may look and who may act, `pages` answer requests, `app` puts them together. Pages are rendered here; the scripts in
-``static`` draw the live plots and are needed for nothing else. Nothing is asked of another host but what it is given.
+`sources` holds what it shows, `poller` reads the figures of the overview in a thread of its own, `access` decides who
+may look and who may act, `pages` answer requests in the threads of `view_pool`, `app` puts them together. Pages are
+rendered here; the scripts in ``static`` only draw the live plots. The dashboard contacts no host but those it is given.
 """

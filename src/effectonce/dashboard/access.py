@@ -1,4 +1,4 @@
-"""Who may look and who may act: tokens, sessions, and what every request must bring (F64)."""
+"""Who may look and who may act: tokens, sessions, and what every request must carry (F64: a forged request acts)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from effectonce.errors import ConfigurationError, show
 Role = Literal["viewer", "operator"]
 
 COOKIE: Final = "effectonce_session"
-LIFETIME: Final = 12 * 3600
-SHORTEST: Final = 16
-"""Characters of the shortest token that is accepted."""
+SESSION_LIFETIME_S: Final = 12 * 3600
+MIN_TOKEN_CHARACTERS: Final = 16
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
-#: No script, style, image or frame but our own files, and no form that leads elsewhere. Not ``no-referrer``: browsers
-#: would then send ``Origin: null`` with our own forms.
+#: Only our own scripts, styles and images, no frames, and no form that posts elsewhere. The referrer policy is not
+#: ``no-referrer``: browsers would then send ``Origin: null`` with our own forms.
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -40,8 +39,8 @@ HEADERS: Final = {
 }
 
 
-class Session(Struct, frozen=True):
-    """Who has logged in, and as what."""
+class LoginSession(Struct, frozen=True):
+    """A visitor who has logged in, and the role of the token they used."""
 
     id: str
     who: str
@@ -54,60 +53,66 @@ class Session(Struct, frozen=True):
 
     @property
     def signature(self) -> str:
-        """Who the audit log names."""
+        """The name that the audit log gives the visitor."""
         return f"{self.who} ({self.role}, dashboard)"
 
 
 class Access:
-    """Two tokens, the sessions that they open, and the hosts by which the dashboard may be addressed.
+    """Two tokens, the sessions that they open, and the host names that requests may use.
 
-    Sessions are signed under a key of this process: a restart ends them all.
+    Sessions are signed with a key of this process: a restart ends them all.
     """
 
     def __init__(self, *, operator: str, viewer: str | None = None, hosts: Iterable[str] = LOOPBACK) -> None:
         for token in filter(None, (operator, viewer)):
-            if len(token) < SHORTEST:
+            if len(token) < MIN_TOKEN_CHARACTERS:
                 raise ConfigurationError(
-                    f"a dashboard token needs at least {SHORTEST} characters: python -c 'import secrets; "
+                    f"a dashboard token needs at least {MIN_TOKEN_CHARACTERS} characters: python -c 'import secrets; "
                     "print(secrets.token_urlsafe())'"
                 )
         if operator == viewer:
-            raise ConfigurationError("the viewer's token is the operator's: give each role its own")
+            raise ConfigurationError("the viewer's token equals the operator's: give each role its own")
         self._tokens: list[tuple[Role, bytes]] = [("operator", _digest(operator))]
         if viewer is not None:
             self._tokens.append(("viewer", _digest(viewer)))
         self._hosts = frozenset(host.lower() for host in hosts)
         self._key = secrets.token_bytes(32)
-        self._ended: dict[str, int] = {}
+        self._logged_out: dict[str, int] = {}  # session id to when it would have ended
 
     # -- sessions
 
     def log_in(self, token: str, who: str) -> str | None:
-        """The cookie of a new session; None where the token is neither. The time it takes says nothing about either."""
-        given, role = _digest(token), None
-        for each, wanted in self._tokens:
-            if hmac.compare_digest(given, wanted):
-                role = each
+        """Return the cookie of a new session; None where the token is wrong. It takes the same time for every token."""
+        digest, role = _digest(token), None
+        for token_role, expected in self._tokens:
+            if hmac.compare_digest(digest, expected):
+                role = token_role
         if role is None:
             return None
-        session = Session(secrets.token_hex(16), show(who.strip(), 60), role, int(time.time()) + LIFETIME)
+        session = LoginSession(
+            id=secrets.token_hex(16),
+            who=show(who.strip(), 60),
+            role=role,
+            until=int(time.time()) + SESSION_LIFETIME_S,
+        )
         body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode()
         return f"{body}.{self._sign('session', body)}"
 
-    def session_of(self, cookie: str | None) -> Session | None:
-        """The session that ``cookie`` stands for; None where it is over, or not of our making."""
+    def session_of(self, cookie: str | None) -> LoginSession | None:
+        """Return the session of ``cookie``; None where it has ended, or this process did not sign it."""
         body, _, signature = (cookie or "").partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign("session", body).encode()):
             return None
-        session = msgspec.json.decode(base64.urlsafe_b64decode(body), type=Session)
-        return session if session.until > time.time() and session.id not in self._ended else None
+        session = msgspec.json.decode(base64.urlsafe_b64decode(body), type=LoginSession)
+        return session if session.until > time.time() and session.id not in self._logged_out else None
 
-    def log_out(self, session: Session) -> None:
+    def log_out(self, session: LoginSession) -> None:
         now = time.time()
-        self._ended = {id: until for id, until in self._ended.items() if until > now} | {session.id: session.until}
+        self._logged_out = {id: until for id, until in self._logged_out.items() if until > now}
+        self._logged_out[session.id] = session.until
 
-    def csrf(self, session: Session) -> str:
-        """What every form of ``session`` carries, and no other page can know."""
+    def csrf(self, session: LoginSession) -> str:
+        """Return the token that every form of ``session`` carries, and that pages of other sites cannot know."""
         return self._sign("csrf", session.id)
 
     def _sign(self, purpose: str, text: str) -> str:
@@ -115,33 +120,33 @@ class Access:
 
     # -- requests
 
-    def addressed(self, headers: Mapping[str, str]) -> bool:
-        """Whether the request names a host of ours: another name that leads here is DNS rebinding."""
+    def is_host_allowed(self, headers: Mapping[str, str]) -> bool:
+        """Tell whether the request names one of our hosts. Another name that resolves to us is DNS rebinding."""
         return _host(f"//{headers.get('host', '')}") in self._hosts
 
-    def own_page(self, headers: Mapping[str, str]) -> bool:
-        """Whether a page of ours sent it, as far as the browser says who did."""
+    def is_own_page(self, headers: Mapping[str, str]) -> bool:
+        """Tell whether one of our pages sent the request, as far as the browser names the sender."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
             return False
         return site in (None, "same-origin", "none")
 
-    def confirmed(self, session: Session, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.csrf(session).encode())
+    def is_csrf_valid(self, session: LoginSession, csrf: str) -> bool:
+        return hmac.compare_digest(csrf.encode(), self.csrf(session).encode())
 
 
 def require_safe_bind(host: str, *, remote: bool, token_given: bool) -> None:
-    """Only this machine, unless somebody asked for more and brought a token of their own."""
+    """Refuse to listen to other machines, unless the caller asks for it and has chosen a token."""
     if host.strip("[]") in LOOPBACK:
         return
     if not remote:
         raise ConfigurationError(
-            f"{show(host)} can be reached from other machines: say --allow-remote if that is meant (behind TLS), or "
-            "leave --host away"
+            f"{show(host)} can be reached from other machines: add --allow-remote if you mean that (behind TLS), or "
+            "leave out --host"
         )
     if not token_given:
         raise ConfigurationError(
-            "a dashboard that others can reach needs a token of yours: set EFFECTONCE_DASHBOARD_TOKEN"
+            "a dashboard that other machines can reach needs a token that you choose: set EFFECTONCE_DASHBOARD_TOKEN"
         )
 
 

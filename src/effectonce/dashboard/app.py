@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application: the routing table, and what stands before every route."""
+"""The dashboard as an ASGI application: the routing table, and the checks before every route."""
 
 from __future__ import annotations
 
@@ -22,198 +22,212 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, MissingKey, NotInDoubt, Retryable, show
 
-from .access import COOKIE, HEADERS, LIFETIME, Access
-from .context import HERE, Ask, Desk
-from .pages import checks as upkeep
-from .pages import dead_letters as letters
-from .pages import in_doubt as doubts
-from .pages import outbox, overview, records, sagas
+from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access
+from .context import HERE, Dashboard, RequestContext
+from .pages import checks, dead_letters, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
-from .view_pool import Overdue, aside
+from .view_pool import Overdue, run_in_thread
 
 log = logging.getLogger("effectonce")
 
-LARGEST_FORM: Final = 1_000_000
-WRONG_TOKEN_DELAY: Final = 0.3
-LEAVE_WITHIN: Final = 2.0
+MAX_FORM_BYTES: Final = 1_000_000
+WRONG_TOKEN_DELAY_S: Final = 0.3
+SHUTDOWN_TIMEOUT_S: Final = 2.0
 
-#: What an error of ours is to a browser.
+#: The HTTP status of each kind of error.
 STATUS: Final = (
     ((ConfigurationError, MissingKey, InvalidKey), 400),
     ((NotInDoubt,), 409),
     ((Retryable,), 503),
 )
 
-View = Callable[[Ask], Response]
+View = Callable[[RequestContext], Response]
 
-#: Everybody who has logged in may look at these.
+#: Viewers and operators may open these.
 PAGES: Final[dict[str, View]] = {
     "/": overview.overview,
     "/overview.json": overview.figures,
-    "/records": records.found,
-    "/record": records.one,
-    "/doubts": doubts.queue,
-    "/sagas": sagas.listed,
-    "/saga": sagas.one,
-    "/outbox": outbox.rows,
-    "/letters": letters.listed,
-    "/letter": letters.one,
-    "/doctor": upkeep.doctor,
-    "/audit": upkeep.audit,
+    "/records": records.search,
+    "/record": records.show_one,
+    "/in-doubt": in_doubt.show_queue,
+    "/sagas": sagas.show_list,
+    "/saga": sagas.show_one,
+    "/outbox": outbox.show_rows,
+    "/dead-letters": dead_letters.show_list,
+    "/dead-letter": dead_letters.show_one,
+    "/doctor": checks.show_findings,
+    "/audit": checks.show_audit_log,
 }
 
-#: Pages that are made from what is at hand: they come also while a store hangs.
-AT_HAND: Final = frozenset({overview.overview, overview.figures, upkeep.audit})
+#: These query no store or broker, and so are answered even while one hangs.
+STORELESS: Final = frozenset({overview.overview, overview.figures, checks.show_audit_log})
 
-#: These are for operators, by POST, with the token of their session's forms.
+#: Only operators may post these, with the CSRF token of their session.
 ACTIONS: Final[dict[str, View]] = {
-    "/doubts/resolve": doubts.resolve,
+    "/in-doubt/resolve": in_doubt.resolve,
     "/outbox/unpark": outbox.unpark,
-    "/letters/preview": letters.preview,
-    "/letters/redrive": letters.redrive,
+    "/dead-letters/preview": dead_letters.preview,
+    "/dead-letters/redrive": dead_letters.redrive,
 }
 
 
 def make_app(sources: Sources, access: Access) -> Starlette:
-    """The dashboard of ``sources`` for those whom ``access`` lets in. It closes the sources at its end."""
-    desk = Desk(sources, access)
+    """Make the application that shows ``sources`` to those whom ``access`` lets in. It closes
+    the sources when it ends."""
+    dashboard = Dashboard(sources, access)
 
-    def leave() -> None:
-        desk.watcher.stop()
+    def close() -> None:
+        dashboard.poller.stop()
         sources.close()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        desk.watcher.start()
+        dashboard.poller.start()
         try:
             yield
         finally:
-            await asyncio.wait({aside(leave)}, timeout=LEAVE_WITHIN)  # what hangs ends with the process
+            await asyncio.wait(
+                {run_in_thread(close)}, timeout=SHUTDOWN_TIMEOUT_S
+            )  # a call that hangs ends with the process
 
-    async def failed(request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        texts = {404: "There is no such page.", 405: "That cannot be done here.", 413: "That is too large."}
-        return desk.render("error.html", status, code=str(status), text=texts.get(status, ""), session=None)
+        texts = {
+            404: "There is no such page.",
+            405: "This address does not take that method.",
+            413: "The form is too large.",
+        }
+        return dashboard.render("error.html", status, code=str(status), text=texts.get(status, ""), session=None)
 
     app = Starlette(
         routes=[
             Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
-            Route("/login", _login(desk), methods=["GET", "POST"]),
-            Route("/logout", _action(desk, lambda ask: _logged_out(ask), anyone=True), methods=["POST"]),
-            *(Route(path, _page(desk, view), methods=["GET"]) for path, view in PAGES.items()),
-            *(Route(path, _action(desk, view), methods=["POST"]) for path, view in ACTIONS.items()),
+            Route("/login", _login_endpoint(dashboard), methods=["GET", "POST"]),
+            Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True), methods=["POST"]),
+            *(Route(path, _page_endpoint(dashboard, view), methods=["GET"]) for path, view in PAGES.items()),
+            *(Route(path, _action_endpoint(dashboard, view), methods=["POST"]) for path, view in ACTIONS.items()),
         ],
-        exception_handlers={HTTPException: failed},
+        exception_handlers={HTTPException: answer_error},
         lifespan=lifespan,
     )
     app.add_middleware(Shield, access=access)
-    app.state.desk = desk
+    app.state.dashboard = dashboard
     return app
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+RouteEndpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _cookie(request: Request) -> str:
-    """The name of the cookie. Browsers keep those of one host together, whatever the port: a dashboard of another store
-    on this machine would otherwise end every session here."""
+def _cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie, which holds the port. Browsers share the cookies of one host between its
+    ports: without the port, a dashboard of another store on this machine would end every session here."""
     return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1] or 0}"
 
 
-def _page(desk: Desk, view: View) -> Endpoint:
+def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
     async def endpoint(request: Request) -> Response:
-        session = desk.access.session_of(request.cookies.get(_cookie(request)))
+        session = dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
         if session is None:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        ask = Ask(desk, session, request.url.path, _cookie(request), request.query_params, {})
-        return await _answered(view, ask, at_hand=view in AT_HAND)
+        context = RequestContext(dashboard, session, request.url.path, _cookie_name(request), request.query_params, {})
+        return await _run_view(view, context, storeless=view in STORELESS)
 
     return endpoint
 
 
-def _action(desk: Desk, view: View, *, anyone: bool = False) -> Endpoint:
-    """401 without a session, 403 for a viewer (unless it is for ``anyone``) and without the token of the form."""
+def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = False) -> RouteEndpoint:
+    """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``."""
 
     async def endpoint(request: Request) -> Response:
-        session = desk.access.session_of(request.cookies.get(_cookie(request)))
+        session = dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
         if session is None:
-            return desk.render("error.html", 401, code="401", text="Log in first.", session=None)
-        form = await _form(request)
-        given = (form.get("csrf") or [""])[0]
-        if not desk.access.own_page(request.headers) or not desk.access.confirmed(session, given):
-            text = "This form is not of your session: open the page again, and repeat it."
-            return desk.render("error.html", 403, code="403", text=text, session=None)
-        if not (anyone or session.acts):
-            return desk.render("error.html", 403, code="403", text="Only an operator may do that.", session=None)
-        ask = Ask(desk, session, request.url.path, _cookie(request), request.query_params, form)
-        return await _answered(view, ask, acts=True, at_hand=anyone)
+            return dashboard.render("error.html", 401, code="401", text="Log in first.", session=None)
+        form = await _read_form(request)
+        csrf = (form.get("csrf") or [""])[0]
+        if not dashboard.access.is_own_page(request.headers) or not dashboard.access.is_csrf_valid(session, csrf):
+            text = "This form belongs to another session: open the page again, and repeat it."
+            return dashboard.render("error.html", 403, code="403", text=text, session=None)
+        if not (viewers_too or session.acts):
+            return dashboard.render("error.html", 403, code="403", text="Only an operator may do that.", session=None)
+        context = RequestContext(
+            dashboard, session, request.url.path, _cookie_name(request), request.query_params, form
+        )
+        return await _run_view(view, context, acts=True, storeless=viewers_too)
 
     return endpoint
 
 
-async def _answered(view: View, ask: Ask, *, acts: bool = False, at_hand: bool = False) -> Response:
-    patience = ask.desk.patience
+async def _run_view(view: View, context: RequestContext, *, acts: bool = False, storeless: bool = False) -> Response:
+    """Run ``view``, and turn every error into a page: its headers and its wording are then ours."""
+    view_pool = context.dashboard.view_pool
     try:
-        if at_hand:
-            return await aside(lambda: view(ask))
-        return await patience.answer(lambda: view(ask), acts=acts)
+        if storeless:
+            return await run_in_thread(lambda: view(context))
+        return await view_pool.answer(lambda: view(context), acts=acts)
     except Overdue:
         text = (
-            f"{ask.sources.store.runtime.backend!r}, or the broker, has not answered within {patience.seconds:g} s. "
+            f"{context.sources.store.runtime.backend!r}, or the broker, has not answered within "
+            + f"{view_pool.timeout:g} s. "
             + ("Nothing was done: it had not begun. " if acts else "")
-            + "See to the server and the way to it (effectonce check says what it answers), then try again."
+            + "Check the server and the network (effectonce check shows what it answers), then try again."
         )
-        return _problem(ask, 503, "store-unavailable", text)
-    except asyncio.CancelledError:  # the dashboard ends: there is somebody to tell, and nobody to tell it further
-        what = " What you asked for may have been done: the audit log has it." if acts else ""
-        return _problem(ask, 503, "ending", f"The dashboard was stopped.{what}")
+        return _problem(context, 503, "store-unavailable", text)
+    except asyncio.CancelledError:  # the dashboard is stopping: answer the visitor; there is no task to pass it on to
+        what = " Your action may have been done: see the audit log." if acts else ""
+        return _problem(context, 503, "ending", f"The dashboard was stopped.{what}")
     except EffectOnceError as error:
         status = next((status for kinds, status in STATUS if isinstance(error, kinds)), 500)
-        return _problem(ask, status, error.code, show(error, 1000))
-    except Exception:  # here, so that this answer has the headers of all others; its text may hold secrets
-        log.exception("the dashboard could not answer %s", ask.path)
-        return _problem(ask, 500, "defect", "This should not have happened: see the log.")
+        return _problem(context, status, error.code, show(error, 1000))
+    except Exception:  # its text may hold secrets, so it goes to the log only
+        log.exception("the dashboard could not answer %s", context.path)
+        return _problem(context, 500, "defect", "The dashboard has a defect: see its log.")
 
 
-def _problem(ask: Ask, status: int, code: str, text: str) -> Response:
-    if ask.path.endswith(".json"):
+def _problem(context: RequestContext, status: int, code: str, text: str) -> Response:
+    if context.path.endswith(".json"):
         return Response(json.encode({"code": code, "error": text}), status, media_type="application/json")
-    return ask.render("problem.html", status, code=code, text=text)
+    return context.render("problem.html", status, code=code, text=text)
 
 
-def _login(desk: Desk) -> Endpoint:
+def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
     async def endpoint(request: Request) -> Response:
         if request.method != "POST":
-            return desk.render("login.html", wrong=False)
-        form = await _form(request)
+            return dashboard.render("login.html", wrong=False)
+        form = await _read_form(request)
         token, who = ((form.get(name) or [""])[0] for name in ("token", "who"))
-        cookie = desk.access.log_in(token, who) if who.strip() and desk.access.own_page(request.headers) else None
+        cookie = (
+            dashboard.access.log_in(token, who)
+            if who.strip() and dashboard.access.is_own_page(request.headers)
+            else None
+        )
         if cookie is None:
-            await asyncio.sleep(WRONG_TOKEN_DELAY)
-            return desk.render("login.html", 401, wrong=True)
+            await asyncio.sleep(WRONG_TOKEN_DELAY_S)
+            return dashboard.render("login.html", 401, wrong=True)
         response = RedirectResponse("/", 303)
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
-        response.set_cookie(_cookie(request), cookie, max_age=LIFETIME, httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(
+            _cookie_name(request), cookie, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
+        )
         return response
 
     return endpoint
 
 
-def _logged_out(ask: Ask) -> Response:
-    ask.desk.access.log_out(ask.session)
+def _log_out(context: RequestContext) -> Response:
+    context.dashboard.access.log_out(context.session)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(ask.cookie, httponly=True, samesite="strict")
+    response.delete_cookie(context.cookie_name, httponly=True, samesite="strict")
     return response
 
 
-async def _form(request: Request) -> dict[str, list[str]]:
-    """The fields of a form as browsers send it; 413 for one that is too large."""
+async def _read_form(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form as browsers send it. Raises 413 where it is too large, 400 where it is not a form."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST_FORM:
+        if len(body) > MAX_FORM_BYTES:
             raise HTTPException(413)
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         return {}
@@ -224,7 +238,7 @@ async def _form(request: Request) -> dict[str, list[str]]:
 
 
 class Shield:
-    """Stands before all routes: refuses hosts that are not ours, and sends the headers of `access.HEADERS`."""
+    """Middleware before all routes: refuses foreign host names, and adds `access.HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -234,19 +248,19 @@ class Shield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started_at = time.perf_counter()
 
-        async def shielded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
                 if scope["path"].startswith("/static/") and message["status"] == 200:
                     headers["cache-control"] = "private, max-age=86400"
-                headers["server-timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
+                headers["server-timing"] = f"app;dur={(time.perf_counter() - started_at) * 1000:.1f}"
             await send(message)
 
         app: Any = self._app
-        if not self._access.addressed(Headers(scope=scope)):
-            app = PlainTextResponse("this dashboard is not known by that name; see --allow-host", 421)
-        await app(scope, receive, shielded)
+        if not self._access.is_host_allowed(Headers(scope=scope)):
+            app = PlainTextResponse("this dashboard does not go by that host name; see --allow-host", 421)
+        await app(scope, receive, send_with_headers)

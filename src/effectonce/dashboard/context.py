@@ -1,4 +1,4 @@
-"""What every page works with: the sources, who asks, and the way to answer."""
+"""What every view works with: the dashboard that all requests share, and the context of one request."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from effectonce.doctor import Finding
 from effectonce.errors import InvalidOption
 
-from .access import Access, Session
+from .access import Access, LoginSession
 from .formatting import FILTERS, STATES
-from .poller import Watcher
+from .poller import Poller
 from .sources import Sources
-from .view_pool import Patience
+from .view_pool import ViewPool
 
 T = TypeVar("T", bound=str)
 
@@ -31,101 +31,107 @@ HERE: Final = Path(__file__).parent
 MENU: Final = (
     ("/", "Overview"),
     ("/records", "Records"),
-    ("/doubts", "In doubt"),
+    ("/in-doubt", "In doubt"),
     ("/sagas", "Sagas"),
     ("/outbox", "Outbox"),
-    ("/letters", "Dead letters"),
+    ("/dead-letters", "Dead letters"),
     ("/doctor", "Doctor"),
     ("/audit", "Audit"),
 )
 
 
-class Desk:
+class Dashboard:
     """One dashboard: made once, shared by all requests."""
 
     def __init__(self, sources: Sources, access: Access) -> None:
         self.sources = sources
         self.access = access
-        self.watcher = Watcher(sources)
-        self.patience = Patience()
-        self.words: dict[str, list[tuple[str, str]]] = {}  # what a session is to be told on its next page
-        self.redriving = threading.Lock()
-        self.examining = threading.Lock()
-        self.examined: tuple[float, list[Finding]] = (-1e9, [])  # when, and what doctor found
-        loader = jinja2.FileSystemLoader(HERE / "templates")
-        self.pages = jinja2.Environment(
-            loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        self.poller = Poller(sources)
+        self.view_pool = ViewPool()
+        #: (tone, text) messages by session id, shown on the session's next page.
+        self.flashes: dict[str, list[tuple[str, str]]] = {}
+        self.redrive_lock = threading.Lock()
+        self.doctor_lock = threading.Lock()
+        self.last_examination: tuple[float, list[Finding]] | None = None  # when doctor ran (monotonic), its findings
+        self.templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
-        self.pages.filters.update(FILTERS)
-        self.pages.globals.update(static=_static, link=link, menu=MENU, states=STATES)
+        self.templates.filters.update(FILTERS)
+        self.templates.globals.update(static=_static_url, link=link, menu=MENU, states=STATES)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(self.pages.get_template(template).render(**values), status)
+        return HTMLResponse(self.templates.get_template(template).render(**values), status)
 
 
-class Ask(Struct, frozen=True):
-    """One request of somebody who has logged in."""
+class RequestContext(Struct, frozen=True):
+    """One request of a visitor who has logged in."""
 
-    desk: Desk
-    session: Session
+    dashboard: Dashboard
+    session: LoginSession
     path: str
-    cookie: str  # its name
+    cookie_name: str
     query: Mapping[str, str]
     form: Mapping[str, Sequence[str]]
 
     @property
     def sources(self) -> Sources:
-        return self.desk.sources
+        return self.dashboard.sources
 
     def text(self, name: str) -> str:
-        """A field of the form, or of the query; '' where it is missing."""
-        given = self.form.get(name)
-        return given[0] if given else self.query.get(name, "")
+        """Return a field of the form, or of the query; '' where it is missing."""
+        values = self.form.get(name)
+        return values[0] if values else self.query.get(name, "")
 
     def one_of(self, name: str, known: Sequence[T], default: T) -> T:
-        given = self.text(name)
-        for each in known:
-            if each == given:
-                return each
-        if given:
+        """Return a field whose value is one of ``known``; ``default`` where it is missing or empty."""
+        value = self.text(name)
+        for option in known:
+            if option == value:
+                return option
+        if value:
             raise InvalidOption(f"{name} is one of {', '.join(known)}")
         return default
 
-    def audited(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
-        """What happens inside is written down, before and after, with who did it."""
+    def audit(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
+        """Write what happens inside to the audit log, before and after, with the name of the operator."""
         return self.sources.audit.doing(action, target, by=self.session.signature, detail=detail, place=place)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
-        desk = self.desk
-        sample = desk.watcher.sample(0)
-        doubts = sample.stats.counts.get("in_doubt", 0) if sample is not None and sample.stats is not None else 0
-        return desk.render(
+        """Render a page in the frame that every page has: the menu, the visitor's name and the pending messages."""
+        dashboard = self.dashboard
+        sample = dashboard.poller.sample(wait=0)
+        in_doubt = sample.stats.counts.get("in_doubt", 0) if sample is not None and sample.stats is not None else 0
+        return dashboard.render(
             template,
             status,
             session=self.session,
             acts=self.session.acts,
-            csrf=desk.access.csrf(self.session),
-            words=desk.words.pop(self.session.id, []),
+            csrf=dashboard.access.csrf(self.session),
+            flashes=dashboard.flashes.pop(self.session.id, []),
             path=self.path,
-            doubts=doubts,
-            store=repr(desk.sources.store.runtime.backend),
+            in_doubt=in_doubt,
+            store=repr(dashboard.sources.store.runtime.backend),
             **values,
         )
 
-    def go(self, to: str, word: str, tone: str = "good") -> Response:
-        """Lead on to another page, where ``word`` is said."""
-        self.desk.words.setdefault(self.session.id, []).append((tone, word))
+    def redirect(self, to: str, message: str, tone: str = "good") -> Response:
+        """Lead on to another page, which shows ``message``."""
+        self.dashboard.flashes.setdefault(self.session.id, []).append((tone, message))
         return RedirectResponse(to, 303)
 
 
 def link(path: str, **query: str | None) -> str:
-    """A path with those of the fields that have a value. Scopes and keys may hold anything, so they are no paths."""
-    given = {name: value for name, value in query.items() if value}
-    return f"{path}?{urlencode(given)}" if given else path
+    """Return ``path`` with the fields that have a value as its query: scopes and keys may hold any character."""
+    fields = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(fields)}" if fields else path
 
 
 @cache
-def _static(name: str) -> str:
-    """The address of a file, which changes with its content."""
+def _static_url(name: str) -> str:
+    """Return the address of a static file. It changes with the file's content, so browsers may cache it."""
     version = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={version}"

@@ -1,10 +1,10 @@
-"""Stored values as pages show them: always text, bounded, nothing that a page would obey (F65)."""
+"""Stored values as pages show them: always text, bounded, never markup (F65: a stored value runs as a script)."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,25 +13,25 @@ from effectonce.core.privacy import VERSION as SEALED
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import EXHAUSTED, Record
 
-LONGEST = 20_000
+MAX_TEXT_CHARACTERS: Final = 20_000
 
-STATES = {"claimed": "running", "done": "done", "failed": "failed", "in_doubt": "in doubt", "free": "free"}
+STATES: Final = {"claimed": "running", "done": "done", "failed": "failed", "in_doubt": "in doubt", "free": "released"}
 
 
 def line(text: object, limit: int = 160) -> str:
-    """One line, bounded, control characters made visible."""
+    """Return ``text`` on one line, cut at ``limit``, with control characters made visible."""
     return show(text, limit)
 
 
 def state_of(record: Record, now: int) -> str:
-    """The record's state in words; a claim whose lease has ended is not running."""
+    """Return the record's state as pages name it. A claim whose lease has ended is lapsed, not running."""
     if record.state == "claimed" and (record.lease_until or 0) <= now:
         return "lapsed"
     return STATES[record.state]
 
 
 def body(stored: bytes | None) -> str:
-    """What a stored result or error holds, as text."""
+    """Return a stored result or request as text."""
     if stored is None:
         return ""
     if stored[:1] == SEALED:
@@ -43,13 +43,14 @@ def body(stored: bytes | None) -> str:
 
 
 def brief(stored: bytes | None) -> str:
-    """What a step of a saga gave, on one line."""
+    """Return the result of a saga's step, on one line."""
     if stored is None or stored[:1] != VERSION:
         return body(stored)
     return line(stored[1:].decode("utf-8", "replace"), 200)
 
 
 def as_json(stored: bytes) -> str:
+    """Return JSON with indentation; other bytes as `plain` shows them."""
     try:
         return _cut(msgspec.json.format(stored, indent=2).decode())
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -57,7 +58,7 @@ def as_json(stored: bytes) -> str:
 
 
 def plain(stored: bytes) -> str:
-    """Bytes as text; as hexadecimal digits where they are none."""
+    """Return bytes as text; as hexadecimal digits where they are not UTF-8."""
     try:
         return _cut(stored.decode())
     except UnicodeDecodeError:
@@ -65,12 +66,14 @@ def plain(stored: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    kept = text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… {len(text) - LONGEST} characters more"
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "replace").decode() for c in kept)
+    """Cut long text, and make control characters visible."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        text = f"{text[:MAX_TEXT_CHARACTERS]}\n… {len(text) - MAX_TEXT_CHARACTERS} characters more"
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
 def failure(record: Record) -> tuple[str, str]:
-    """What a failed record failed with: its code or class, and its text."""
+    """Return the code or class of a failed record's error, and the error's text."""
     if record.error == EXHAUSTED:
         return "attempts-exhausted", "every allowed attempt was used without a recorded success"
     if record.error is not None and record.error[:1] == SEALED:
@@ -83,7 +86,7 @@ def failure(record: Record) -> tuple[str, str]:
 
 
 def clock(at: int | None) -> str:
-    """A time of the store, in UTC."""
+    """Format a time of the store, in UTC."""
     if not at:
         return ""
     try:
@@ -93,12 +96,12 @@ def clock(at: int | None) -> str:
 
 
 def moment(at: int) -> str:
-    """A time of the store to the millisecond, in UTC: several things may happen in one second."""
+    """Format a time of the store to the millisecond, in UTC: several things may happen in one second."""
     return f"{clock(at)}.{at // 1000 % 1000:03}"
 
 
 def ago(at: int | None, now: int | None = None) -> str:
-    """How long since ``at``, or until it, in one unit."""
+    """Format how long ago ``at`` was, or in how long it will be, in one unit."""
     if not at:
         return ""
     span = (round(time.time() * 1e6) if now is None else now) - at
@@ -107,15 +110,18 @@ def ago(at: int | None, now: int | None = None) -> str:
 
 
 def age(span: float) -> str:
-    """A span in microseconds, roughly."""
+    """Format a span in microseconds, roughly."""
     seconds = span / 1e6
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 else "0 s" if seconds < 0.001 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.0f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "0 s"
 
 
 def count(number: int | None, cap: int | None = None) -> str:
+    """Format a count; one that has reached ``cap``, where the store stops counting, gets a plus."""
     if number is None:
         return "?"
     return f"{number:,}+" if cap is not None and number >= cap else f"{number:,}"

@@ -1,6 +1,6 @@
-"""A saga as a drawing: its steps downwards, what undoes them beside, the way that it went in colour.
+"""A saga as a drawing: its steps from top to bottom, their compensations beside them, the way it took highlighted.
 
-Only geometry and classes: colours are in the style sheet, since the page allows no style of its own.
+This module makes geometry and classes only: colours are in the style sheet, since pages forbid inline styles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END: Final = 30
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A box: a step, what undoes it, or an end."""
+    """A box: a step, its compensation (``undo``), or an end."""
 
     x: int
     y: int
@@ -41,7 +41,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Edge(Struct, frozen=True):
-    """A line from node to node; ``taken``: the saga went that way."""
+    """A line from node to node. ``taken``: the saga went that way."""
 
     path: str
     taken: bool
@@ -49,23 +49,26 @@ class Edge(Struct, frozen=True):
 
 
 class Drawing(Struct, frozen=True):
+    """A saga's nodes and edges, with coordinates."""
+
     width: int
     height: int
     nodes: list[Node]
-    pairs: list[str]  # lines that say which compensation is whose
+    pairs: list[str]  # lines between each step and its compensation
     edges: list[Edge]
 
 
 def draw(log: Log, state: str, undoable: Collection[str] | None) -> Drawing:
-    """``state``: of the record. ``undoable``: the steps with a compensation; None: not known, so those are drawn that
-    were begun."""
+    """Draw a saga. ``state`` is its record's. ``undoable`` names the steps with a compensation; None: not known, so
+    only the compensations that have begun are drawn."""
     edges: list[Edge] = []
     steps: list[Node] = []
     undos: dict[str, Node] = {}
-    for at, entry in enumerate(log.entries):
-        y = TOP + at * PITCH
+    for index, entry in enumerate(log.entries):
+        y = TOP + index * PITCH
         steps.append(_node(log, state, entry, entry.do, x=LEFT, y=y, width=STEP, title=entry.name))
-        if entry.name in undoable if undoable is not None else entry.undo.state != "pending":
+        has_undo = entry.undo.state != "pending" if undoable is None else entry.name in undoable
+        if has_undo:
             title = f"undo {entry.name}"
             undos[entry.name] = _node(
                 log, state, entry, entry.undo, x=RIGHT, y=y, width=UNDO, title=title, shape="undo"
@@ -74,9 +77,9 @@ def draw(log: Log, state: str, undoable: Collection[str] | None) -> Drawing:
     done = _end("done", LEFT, STEP, base, state == "done")
     failed = _end("failed", RIGHT, UNDO, base, state == "failed")
 
-    for one, other in zip(steps, [*steps[1:], done], strict=True):
-        taken = one.state == "done" and other.state != "pending"
-        edges.append(Edge(f"M{one.centre} {one.y + one.height}V{other.y - 1}", taken))
+    for step, following in zip(steps, [*steps[1:], done], strict=True):
+        taken = step.state == "done" and following.state != "pending"
+        edges.append(Edge(f"M{step.centre} {step.y + step.height}V{following.y - 1}", taken))
     pairs = [
         f"M{node.x + node.width + 3} {node.middle}H{RIGHT - 3}"
         for entry, node in zip(log.entries, steps, strict=True)
@@ -84,26 +87,27 @@ def draw(log: Log, state: str, undoable: Collection[str] | None) -> Drawing:
     ]
     # Compensations run upwards; after the last of them, the saga has failed.
     chain = [undos[entry.name] for entry in reversed(log.entries) if entry.name in undos]
-    for one, other in pairwise(chain):
-        edges.append(Edge(f"M{one.centre} {one.y}V{other.y + other.height + 1}", other.state != "pending", True))
+    for undo, following in pairwise(chain):
+        path = f"M{undo.centre} {undo.y}V{following.y + following.height + 1}"
+        edges.append(Edge(path, following.state != "pending", undoing=True))
     if chain:
-        edges.append(Edge(_around(chain[-1], failed), state == "failed" and chain[-1].state == "done", True))
-    turned = [at for at, entry in enumerate(log.entries) if entry.name == log.failed_at]
+        edges.append(Edge(_around(chain[-1], failed), state == "failed" and chain[-1].state == "done", undoing=True))
+    turned = [index for index, entry in enumerate(log.entries) if entry.name == log.failed_at]
     if log.phase == "compensating" and turned:
         undone = [undos[entry.name] for entry in log.entries[: turned[0]] if entry.name in undos]
-        edges.append(Edge(_turn(steps[turned[0]], undone[-1] if undone else failed), True, True))
+        edges.append(Edge(_turn(steps[turned[0]], undone[-1] if undone else failed), taken=True, undoing=True))
     return Drawing(WIDTH, base + END + TOP, [*steps, *undos.values(), done, failed], pairs, edges)
 
 
 def _turn(step: Node, to: Node) -> str:
-    """From a step that failed, through the lane between the columns."""
+    """Return the path from a step that failed to its first compensation, through the lane between the columns."""
     lane, up = (LEFT + STEP + RIGHT) // 2, 5 if to.y > step.y else -5
     bend = f"H{lane - 5}Q{lane} {step.middle} {lane} {step.middle + up}V{to.middle - up}Q{lane} {to.middle} {lane + 5}"
     return f"M{step.x + step.width} {step.middle}{bend} {to.middle}H{to.x - 1}"
 
 
 def _around(undo: Node, failed: Node) -> str:
-    """From the last compensation to the end, along the right edge."""
+    """Return the path from the last compensation to the end, along the right edge."""
     rail = WIDTH - 2
     down = f"H{rail - 5}Q{rail} {undo.middle} {rail} {undo.middle + 5}V{failed.middle - 5}"
     back = f"Q{rail} {failed.middle} {rail - 5} {failed.middle}H{failed.x + failed.width + 1}"
@@ -130,6 +134,6 @@ def _end(title: str, x: int, width: int, y: int, reached: bool) -> Node:
         width=size,
         height=END,
         title=title,
-        state=("done" if title == "done" else "failed") if reached else "pending",
+        state=title if reached else "pending",
         shape="end",
     )

@@ -1,4 +1,4 @@
-"""The figures of the overview: read once for everybody, in a thread of its own, as often as that is cheap."""
+"""The figures of the overview: polled in a thread of its own, once for all visitors, as often as is cheap."""
 
 from __future__ import annotations
 
@@ -24,99 +24,103 @@ from .sources import Sources
 
 log = logging.getLogger("effectonce")
 
-EVERY: Final = 2.0
-SHARE: Final = 0.1
-"""The most of its time that watching may ask the store for answers."""
-KEPT: Final = 450
-SELDOM: Final = 10.0
-"""How often what costs more is asked for: dead letters and scopes."""
-LARGEST: Final = 8_000_000
+POLL_INTERVAL_S: Final = 2.0
+MAX_BUSY_SHARE: Final = 0.1
+"""The largest share of its time that the poller may keep the store busy."""
+MAX_SAMPLES: Final = 450
+SLOW_POLL_INTERVAL_S: Final = 10.0
+"""How often the costlier figures are polled: dead letters and scopes."""
+METRICS_TIMEOUT_S: Final = 3.0
+MAX_METRICS_BYTES: Final = 8_000_000
+STOP_TIMEOUT_S: Final = 5.0
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([0-9.eE+-]+)(?:\s+-?[0-9]+)?$")
 _KIND = re.compile(r'(?:^|,)\s*kind="([a-z_]+)"')
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """What was seen at one moment. None: it was not asked for, or did not answer."""
+    """The figures of one moment. None: the source is not configured, or did not answer."""
 
     at: float
     stats: Stats | None = None
     backlog: Backlog | None = None
-    totals: dict[str, dict[str, float]] | None = None  # by worker that answered: events since it started, by kind
+    #: By the worker that answered: its events since it started, by kind.
+    totals: dict[str, dict[str, float]] | None = None
 
 
-class Watcher:
-    """Keeps the last samples. `sample` is the newest, `errors` what did not answer, by source."""
+class Poller:
+    """Keeps the last samples. `sample` is the newest; `errors` names the sources that did not answer, and why."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
-        self.letters: dict[str, int | None] = {}
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.dead_letter_counts: dict[str, int | None] = {}
         self.errors: dict[str, str] = {}
-        self._looked = 0.0
-        self._first = threading.Event()
-        self._end = threading.Event()
+        self._slow_polled_at = 0.0
+        self._has_sample = threading.Event()
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- the thread
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._watch, name="effectonce-watcher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="effectonce-poller", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self._end.set()
+        self._stopping.set()
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(STOP_TIMEOUT_S)
 
-    def _watch(self) -> None:
-        while not self._end.is_set():
-            began = time.monotonic()
-            self.look()
-            took = time.monotonic() - began
-            self._end.wait(max(EVERY, took / SHARE))
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            started_at = time.monotonic()
+            self.poll()
+            took = time.monotonic() - started_at
+            self._stopping.wait(max(POLL_INTERVAL_S, took / MAX_BUSY_SHARE))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take one sample."""
         sources = self._sources
         at = time.time()
-        stats = self._asked("store", sources.watched.stats)
-        backlog = self._asked("outbox", sources.outbox_stats) if sources.outbox is not None else None
+        stats = self._query("store", sources.polling_store.stats)
+        backlog = self._query("outbox", sources.outbox_stats) if sources.outbox is not None else None
         totals = self._totals() if sources.metrics else None
         self.samples.append(Sample(at=at, stats=stats, backlog=backlog, totals=totals))
-        self._first.set()
-        if time.monotonic() - self._looked >= SELDOM:
-            self._asked("scopes", sources.look_for_scopes)
-            for name, queue in sources.letters.items():
-                self.letters[name] = self._asked(f"dead letters of {name}", queue.count)
-            self._looked = time.monotonic()
+        self._has_sample.set()
+        if time.monotonic() - self._slow_polled_at >= SLOW_POLL_INTERVAL_S:
+            self._query("scopes", sources.discover_scopes)
+            for name, queue in sources.dead_letter_queues.items():
+                self.dead_letter_counts[name] = self._query(f"dead letters of {name}", queue.count)
+            self._slow_polled_at = time.monotonic()
 
-    def _asked(self, source: str, ask: Callable[[], Any]) -> Any:
+    def _query(self, source: str, query: Callable[[], Any]) -> Any:
+        """Return what ``query`` returns; None, and an entry in `errors`, where it fails."""
         try:
-            answer = ask()
+            answer = query()
         except EffectOnceError as error:
             self.errors[source] = show(error, 300)
             return None
-        except Exception as error:  # a driver's own, or a URL that leads nowhere: its text may hold secrets
+        except Exception as error:  # of a driver, or of a wrong URL: its text may hold secrets
             log.warning("the dashboard could not read the %s: %s", source, type(error).__name__)
             self.errors[source] = type(error).__name__
             return None
         self.errors.pop(source, None)
         return answer
 
-    # -- what it has seen
+    # -- what it has polled
 
-    def sample(self, patience: float = 0.1) -> Sample | None:
-        """The newest; right after the start it is waited for a moment."""
-        self._first.wait(patience)
+    def sample(self, wait: float = 0.1) -> Sample | None:
+        """Return the newest sample. Right after the start, wait up to ``wait`` seconds for the first."""
+        self._has_sample.wait(wait)
         return self.samples[-1] if self.samples else None
 
     def series(self) -> dict[str, list[Any]]:
-        """What the plots show, by name, one value for each time; None where nobody knows."""
+        """Return what the plots show, by name, with one value for each time; None where it is not known."""
         samples = list(self.samples)
         pairs = list(pairwise(samples))
         return {
-            "at": [round(each.at, 2) for _, each in pairs],
+            "at": [round(sample.at, 2) for _, sample in pairs],
             "deliveries": [_rate(a, b, DELIVERIES) for a, b in pairs],
             "first_runs": [_first_runs(a, b) for a, b in pairs],
             "duplicates": [_rate(a, b, DUPLICATES) for a, b in pairs],
@@ -127,26 +131,26 @@ class Watcher:
     # -- the workers' own counts
 
     def _totals(self) -> dict[str, dict[str, float]]:
-        """The events that the workers have counted, those of one that does not answer left out."""
+        """Return the events that each worker has counted. Workers that do not answer are left out."""
         totals: dict[str, dict[str, float]] = {}
         for url in self._sources.metrics:
-            counts = self._asked(f"worker at {urlsplit(url).netloc.rpartition('@')[2]}", partial(_counted, url))
+            counts = self._query(f"worker at {urlsplit(url).netloc.rpartition('@')[2]}", partial(_fetch_counts, url))
             if counts is not None:
                 totals[url] = counts
         return totals
 
 
-def _counted(url: str) -> dict[str, float]:
-    """What a worker has counted, by kind, of all of its scopes together."""
-    with urllib.request.urlopen(url, timeout=3) as answer:
-        text = answer.read(LARGEST).decode("utf-8", "replace")
+def _fetch_counts(url: str) -> dict[str, float]:
+    """Return the events that a worker has counted, by kind, summed over its scopes."""
+    with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
+        text = answer.read(MAX_METRICS_BYTES).decode("utf-8", "replace")
     counts: dict[str, float] = {}
     for kind, value in events_in(text):
         counts[kind] = counts.get(kind, 0.0) + value
     return counts
 
 
-#: The metric in which a worker counts what happened, by kind of event.
+#: The metric in which a worker counts its events, by kind.
 METRIC: Final = "effectonce_outcomes_total"
 FIRST_RUNS: Final = ("completed",)
 DUPLICATES: Final = ("replayed",)
@@ -154,32 +158,32 @@ DELIVERIES: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatc
 
 
 def events_in(text: str) -> Iterable[tuple[str, float]]:
-    """(kind, count) of every sample of `METRIC` in a page of metrics."""
+    """Yield (kind, count) of every sample of `METRIC` in a page of metrics."""
     for row in text.splitlines():
         if row.startswith(METRIC):
-            found = _SAMPLE.match(row)
-            kind = _KIND.search(found[2] or "") if found is not None else None
-            if found is not None and kind is not None:
-                yield kind[1], float(found[3])
+            sample = _SAMPLE.match(row)
+            kind = _KIND.search(sample[2] or "") if sample is not None else None
+            if sample is not None and kind is not None:
+                yield kind[1], float(sample[3])
 
 
 def _rate(before: Sample, after: Sample, kinds: Iterable[str]) -> float | None:
-    """Events a second, of the workers that answered both times; None where none did."""
+    """Return events per second of the workers that answered both times; None where none did."""
     if not before.totals or not after.totals:
         return None
     both = before.totals.keys() & after.totals.keys()
-    grown = sum(_grown(before.totals[url], after.totals[url], kind) for url in both for kind in kinds)
-    return round(grown / max(0.001, after.at - before.at), 3) if both else None
+    growth = sum(_growth(before.totals[url], after.totals[url], kind) for url in both for kind in kinds)
+    return round(growth / max(0.001, after.at - before.at), 3) if both else None
 
 
-def _grown(before: Mapping[str, float], after: Mapping[str, float], kind: str) -> float:
-    """By how much a worker's count has grown. One that has fallen began anew with its process."""
+def _growth(before: Mapping[str, float], after: Mapping[str, float], kind: str) -> float:
+    """Return by how much a worker's count has grown. A count that fell started from zero in a new process."""
     was, now = before.get(kind, 0.0), after.get(kind, 0.0)
     return now - was if now >= was else now
 
 
 def _first_runs(before: Sample, after: Sample) -> float | None:
-    """By the workers' counts, else by how many records there are more, as far as the store counts."""
+    """Return first runs per second: from the workers' counts, else from the store's count of done records."""
     if after.totals:
         return _rate(before, after, FIRST_RUNS)
     if before.stats is None or after.stats is None or "done" in after.stats.approximate:
@@ -191,7 +195,7 @@ def _first_runs(before: Sample, after: Sample) -> float | None:
 
 
 def _lag(sample: Sample) -> float | None:
-    """How old the oldest message is that has not left, in seconds."""
+    """Return the age of the oldest unpublished message, in seconds."""
     backlog = sample.backlog
     if backlog is None:
         return None

@@ -1,4 +1,4 @@
-"""What the dashboard looks at: a store, and what is known of the programs that use it."""
+"""What the dashboard shows: a store, and the programs that use it as far as they were named."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from effectonce.store import Store
 from effectonce.telemetry.audit_log import Audit
 from effectonce.worker.worker import Worker
 
-SCOPES: Final = 200
-"""The most scopes that are found in a store by looking."""
-ROWS: Final = 50
-"""Rows of one page."""
-PATIENCE: Final = 0.04
-"""Seconds after which an empty page is shown as such, with the way on."""
-NEXT: Final = "\x01"
-"""Behind a scope's name: what comes after all of its records."""
+MAX_SCOPES: Final = 200
+"""How many scopes are discovered in a store at most."""
+PAGE_SIZE: Final = 50
+EMPTY_PAGES_TIMEOUT_S: Final = 0.04
+"""How long a search skips empty pages. After that it returns an empty page with a cursor."""
+AFTER_SCOPE: Final = "\x01"
+"""Appended to a scope's name, it sorts after all of the scope's records."""
 
 
 class Sources:
-    """One store, and what stands around it.
+    """One store, and the broker, workers, intents and sagas around it.
 
     The store is read through a handle of our own, without its secret where it has one: keys are shown as they are
-    stored, and what is sealed stays sealed. `intents` and `sagas` by scope: with them what they keep can be decided as
-    their program would; without, records are all there is to see.
+    stored, and sealed values stay sealed. `intents` and `sagas` are by scope. With them a record in doubt is decided as
+    its program would decide it; without them it is decided as a bare record.
     """
 
     def __init__(
@@ -53,20 +52,20 @@ class Sources:
         metrics: Sequence[str] = (),
         audit: Audit | None = None,
     ) -> None:
-        given = store or next((worker.store for worker in workers if worker.store is not None), None)
-        if given is None:
+        source = store or next((worker.store for worker in workers if worker.store is not None), None)
+        if source is None:
             raise ConfigurationError(
-                "which store? Give --store URL, set EFFECTONCE_STORE, or name a --worker that has one"
+                "the dashboard needs a store: give --store URL, set EFFECTONCE_STORE, or name a --worker that has one"
             )
-        backend = given.runtime.backend
-        self.privacy = given.runtime.privacy
+        backend = source.runtime.backend
+        self.privacy = source.runtime.privacy
         self.store = Store(backend, sweep_every=None)
-        #: For the watcher, which must keep no page waiting.
-        self.watched = Store(backend, sweep_every=None)
+        #: The poller has a handle of its own, so that it delays no page.
+        self.polling_store = Store(backend, sweep_every=None)
         self.workers = list(workers)
         self.broker = broker
-        self.intents = {scope: each for each in intents for scope in each.operations}
-        self.sagas: dict[str, Saga[Any]] = {each.scope: each for each in sagas}
+        self.intents = {scope: program for program in intents for scope in program.operations}
+        self.sagas: dict[str, Saga[Any]] = {saga.scope: saga for saga in sagas}
         self.outbox = outbox or (self.store if isinstance(backend, OutboxBackend) else None)
         self.table = table
         self.queues, self.group = list(queues), group
@@ -75,87 +74,88 @@ class Sources:
                 raise ConfigurationError(f"--metrics takes the http address of a worker's /metrics, not {show(url)!r}")
         self.metrics = list(metrics)
         self.audit = audit if audit is not None else Audit()
-        self.letters = dict(self._letters(broker))
-        self._scopes: list[str] = []
+        self.dead_letter_queues = dict(self._dead_letter_queues(broker))
+        self._discovered_scopes: list[str] = []
 
-    def _letters(self, broker: Broker | None) -> Iterable[tuple[str, DeadLetterQueue]]:
+    def _dead_letter_queues(self, broker: Broker | None) -> Iterable[tuple[str, DeadLetterQueue]]:
         for worker in self.workers:
             for queue in worker.queues:
                 yield f"{worker.name}/{queue}", DeadLetterQueue(worker, queue)
         for queue in self.queues:
             if broker is None:
-                raise ConfigurationError(f"the dead letters of {show(queue)} are in which broker? Give --broker URL")
+                raise ConfigurationError(f"--queue {show(queue)} needs the broker that holds it: give --broker URL")
             yield f"{self.group}/{queue}", DeadLetterQueue(broker, queue, group=self.group)
 
     # -- scopes
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes that are known: of the programs, and those that were found in the store."""
-        own = [route.policy.scope for worker in self.workers if worker.store is not None for route in worker.routes]
-        return sorted({*own, *self.intents, *self.sagas, *self._scopes})
+        """The scopes of the programs, and those that were discovered in the store."""
+        of_workers = [
+            route.policy.scope for worker in self.workers if worker.store is not None for route in worker.routes
+        ]
+        return sorted({*of_workers, *self.intents, *self.sagas, *self._discovered_scopes})
 
-    def look_for_scopes(self) -> None:
-        """Find the scopes that are in the store: one step each, where it keeps records in order."""
-        if not self.watched.capabilities.ordered:
+    def discover_scopes(self) -> None:
+        """Find the scopes in the store with one query each, where the store keeps records in order."""
+        if not self.polling_store.capabilities.ordered:
             return
-        found: list[str] = []
-        place = ("", "")
-        while len(found) < SCOPES:
-            page = self.watched.list(limit=1, after=place)
-            if page.records:
-                found.append(page.records[0].scope)
-                place = (found[-1] + NEXT, "")
-            elif page.cursor is None:
+        scopes: list[str] = []
+        after = ("", "")
+        while len(scopes) < MAX_SCOPES:
+            page = self.polling_store.list(limit=1, after=after)
+            if not page.records:  # the end, or many expired records that wait for a sweep: the next poll gets further
                 break
-            else:  # many that have expired, and no sweeper has taken yet: not today
-                break
-        self._scopes = found
+            scopes.append(page.records[0].scope)
+            after = (scopes[-1] + AFTER_SCOPE, "")
+        self._discovered_scopes = scopes
 
     def note_scopes(self, records: Iterable[Record]) -> None:
-        """Remember the scopes of what was seen, for stores that cannot be searched for them."""
-        new = {record.scope for record in records}.difference(self._scopes)
-        if new and len(self._scopes) < SCOPES:
-            self._scopes = [*self._scopes, *new]
+        """Remember the scopes of these records, for stores in which scopes cannot be discovered."""
+        new = {record.scope for record in records}.difference(self._discovered_scopes)
+        if new and len(self._discovered_scopes) < MAX_SCOPES:
+            self._discovered_scopes = [*self._discovered_scopes, *new]
 
     # -- records
 
     def search(self, key: str, scope: str, state: State | None, cursor: str | None) -> Page:
-        """A page of records: all of a scope and state, those with a key, or whose key begins with ``key*``."""
+        """Return a page of records: all of a scope and state, those with a key, or for ``key*`` those with a prefix."""
         if not key:
-            return self._listed(scope or None, state, cursor)
+            return self._list(scope or None, state, cursor)
         if not key.endswith("*"):
             scopes = [scope] if scope else self.scopes
-            return Page([record for record in self._exact(scopes, key) if state in (None, record.state)])
+            return Page([record for record in self._with_key(scopes, key) if state in (None, record.state)])
         prefix = key[:-1]
         if not self.store.capabilities.ordered:
             raise InvalidOption(
                 f"{self.store.capabilities.name} keeps keys in no order: search for a whole key, without the *"
             )
         if not prefix:
-            return self._listed(scope or None, state, cursor)
+            return self._list(scope or None, state, cursor)
         if scope:
-            return self._beginning(prefix, scope, state, cursor)
-        found: list[Record] = []
-        for each in self.scopes:
-            found += self._beginning(prefix, each, state, None).records
-            if len(found) > ROWS:
+            return self._with_prefix(prefix, scope, state, cursor)
+        records: list[Record] = []
+        for known_scope in self.scopes:
+            records += self._with_prefix(prefix, known_scope, state, None).records
+            if len(records) > PAGE_SIZE:
                 break
-        return Page(found[:ROWS])
+        return Page(records[:PAGE_SIZE])
 
-    def _listed(self, scope: str | None, state: State | None, cursor: str | None) -> Page:
-        return self._filled(lambda after: self.store.list(scope=scope, state=state, limit=ROWS, cursor=after), cursor)
+    def _list(self, scope: str | None, state: State | None, cursor: str | None) -> Page:
+        return self._first_filled_page(
+            lambda after: self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=after), cursor
+        )
 
-    def _filled(self, ask: Callable[[str | None], Page], cursor: str | None) -> Page:
-        """The first page with something on it, as far as there is time: those of a rare state may be empty."""
-        until = time.monotonic() + PATIENCE
-        page = ask(cursor)
-        while not page.records and page.cursor is not None and time.monotonic() < until:
-            page = ask(page.cursor)
+    def _first_filled_page(self, fetch: Callable[[str | None], Page], cursor: str | None) -> Page:
+        """Return the first page with a record, as far as there is time: pages of a rare state may be empty."""
+        deadline = time.monotonic() + EMPTY_PAGES_TIMEOUT_S
+        page = fetch(cursor)
+        while not page.records and page.cursor is not None and time.monotonic() < deadline:
+            page = fetch(page.cursor)
         self.note_scopes(page.records)
         return page
 
-    def _exact(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
+    def _with_key(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
         for scope in scopes:
             record = self.store.get(scope, key)
             if record is None and self.privacy is not None:
@@ -163,51 +163,51 @@ class Sources:
             if record is not None:
                 yield record
 
-    def _beginning(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
-        place = (scope, prefix)
-        page = self._filled(
-            lambda after: self.store.list(scope=scope, state=state, limit=ROWS, cursor=after, after=place), cursor
+    def _with_prefix(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
+        start = (scope, prefix)
+        page = self._first_filled_page(
+            lambda after: self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=after, after=start), cursor
         )
         records = [record for record in page.records if record.key.startswith(prefix)]
-        goes_on = page.cursor if len(records) == len(page.records) else None
-        whole = self.store.get(scope, prefix) if cursor is None else None
-        if whole is not None and state in (None, whole.state):
-            records.insert(0, whole)
-        return Page(records, goes_on)
+        next_cursor = page.cursor if len(records) == len(page.records) else None
+        exact = self.store.get(scope, prefix) if cursor is None else None  # listing starts after the prefix itself
+        if exact is not None and state in (None, exact.state):
+            records.insert(0, exact)
+        return Page(records, next_cursor)
 
     def record(self, scope: str, key: str) -> Record | None:
-        """The record of a stored key."""
+        """Return the record of a key, as the key is stored."""
         return self.store.get(scope, key)
 
     # -- the outbox
 
     def outbox_stats(self) -> Backlog:
-        return ask_outbox(self._outbox(), self.table, lambda port: port.stats())
+        return ask_outbox(self._require_outbox(), self.table, lambda port: port.stats())
 
     def outbox_rows(self, state: OutboxState, cursor: str | None) -> Entries:
-        return ask_outbox(self._outbox(), self.table, lambda port: port.list(state, ROWS, cursor))
+        return ask_outbox(self._require_outbox(), self.table, lambda port: port.list(state, PAGE_SIZE, cursor))
 
     def unpark(self, seqs: Sequence[int] | None) -> int:
-        return unpark(self._outbox(), self.table, seqs)
+        return unpark(self._require_outbox(), self.table, seqs)
 
     @property
     def outbox_name(self) -> str:
-        """How the audit log names it."""
-        return f"{self._outbox().runtime.backend!r} {self.table or 'outbox'}"
+        """The audit log's name of the outbox."""
+        return f"{self._require_outbox().runtime.backend!r} {self.table or 'outbox'}"
 
-    def _outbox(self) -> Store:
+    def _require_outbox(self) -> Store:
         if self.outbox is None:
             raise ConfigurationError(f"{self.store!r} cannot hold an outbox; give --outbox URL of the one that does")
         return self.outbox
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
-        """Close what is ours, and the handles of the programs, which live in this process."""
+        """Close our own handles, and those of the programs, which live in this process."""
         programs: list[Worker | Intents | Saga[Any]] = [*self.workers, *self.intents.values(), *self.sagas.values()]
-        stores = [self.store, self.watched, self.outbox, *(program.store for program in programs)]
-        for store in {id(each): each for each in stores if each is not None}.values():
+        stores = [self.store, self.polling_store, self.outbox, *(program.store for program in programs)]
+        for store in {id(store): store for store in stores if store is not None}.values():
             store.close()
         brokers = [self.broker, *(worker.broker for worker in self.workers)]
-        for broker in {id(each): each for each in brokers if each is not None}.values():
+        for broker in {id(broker): broker for broker in brokers if broker is not None}.values():
             broker.close()

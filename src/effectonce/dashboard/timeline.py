@@ -1,4 +1,4 @@
-"""The life of one effect, as far as its record and the audit log tell it: what happened, when, and by whom."""
+"""The timeline of one record, from its fields and the audit log: what happened, when, and by whom."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from msgspec import Struct
 
 from effectonce.core.notes import note_in
 from effectonce.errors import CorruptRecord, show
-from effectonce.intents import log as intent_flow
+from effectonce.intents import log as intent_logs
 from effectonce.record import Record
-from effectonce.sagas import log as saga_flow
-from effectonce.telemetry.audit_log import ASKED, Entry
+from effectonce.sagas import log as saga_logs
+from effectonce.telemetry.audit_log import ASKED, AuditEntry
 
 from .sources import Sources
 
 Kind = Literal["guard", "intent", "saga"]
 
-AUDITED: Final = 1000
-"""How far back the audit log is searched for one record."""
+MAX_AUDIT_ENTRIES: Final = 1000
+"""How many of the newest audit entries are searched for those of one record."""
 
 
 class Moment(Struct, frozen=True):
-    """One thing that happened, or will. ``tone`` is a state's name, for its colour."""
+    """Something that happened, or will. ``tone`` is the name of a state, whose colour it gets."""
 
     at: int
     what: str
@@ -33,54 +33,55 @@ class Moment(Struct, frozen=True):
 
 
 def kind_of(scope: str) -> Kind:
+    """Return what kind of program writes records of ``scope``."""
     if scope.startswith("intents/"):
         return "intent"
     return "saga" if scope.startswith("saga/") else "guard"
 
 
-def intent_log(sources: Sources, record: Record) -> intent_flow.Log | None:
-    """What an intent's record says; None where it is sealed, or not of this release."""
-    known = sources.intents.get(record.scope)
+def intent_log(sources: Sources, record: Record) -> intent_logs.Log | None:
+    """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
+    intents = sources.intents.get(record.scope)
     try:
-        return intent_flow.read(note_in(record, known.store.runtime.privacy if known is not None else None))
+        return intent_logs.read(note_in(record, intents.store.runtime.privacy if intents is not None else None))
     except CorruptRecord:
         return None
 
 
-def saga_log(sources: Sources, record: Record) -> saga_flow.Log | None:
-    """What a saga's record says; None where it is sealed, or not of this release."""
-    known = sources.sagas.get(record.scope)
+def saga_log(sources: Sources, record: Record) -> saga_logs.Log | None:
+    """Return the log in a saga's record; None where it is sealed, or written by a newer release."""
+    saga = sources.sagas.get(record.scope)
     try:
-        return saga_flow.read(note_in(record, known.store.runtime.privacy if known is not None else None))
+        return saga_logs.read(note_in(record, saga.store.runtime.privacy if saga is not None else None))
     except CorruptRecord:
         return None
 
 
 def target_of(scope: str, key: str) -> str:
-    """How the audit log names a record, here and on the command line."""
+    """Return the audit log's name of a record, the same here and on the command line."""
     return f"{show(scope)} {show(key)}"
 
 
-def audited(sources: Sources, record: Record) -> list[Entry]:
-    """What people did to a record, newest first, each once: what was asked and then done is done. A saga goes by its
-    own name and id on the command line."""
+def audit_entries(sources: Sources, record: Record) -> list[AuditEntry]:
+    """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end is
+    returned. The command line names a saga by its own name and id, so both names are looked for."""
     targets = {target_of(record.scope, record.key), target_of(record.scope.removeprefix("saga/"), record.key)}
-    found: list[Entry] = []
+    entries: list[AuditEntry] = []
     ended: set[tuple[str, ...]] = set()
-    for entry in sources.audit.recent(AUDITED):
+    for entry in sources.audit.recent(MAX_AUDIT_ENTRIES):
         if entry.target in targets:
-            deed = (entry.action, entry.by, entry.detail, entry.place)
+            action = (entry.action, entry.by, entry.detail, entry.place)
             if entry.outcome != ASKED:
-                ended.add(deed)
-            elif deed in ended:
-                ended.remove(deed)
+                ended.add(action)
+            elif action in ended:
+                ended.remove(action)
                 continue
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def timeline(sources: Sources, record: Record) -> list[Moment]:
-    """Oldest first. A record keeps its last claim, not each one: how many there were is the number of attempts."""
+    """Return the moments of a record, oldest first. A record keeps its last claim only; its attempts count them all."""
     moments = [Moment(record.created_at, "first seen", detail="the record was made")]
     moments += _claim(record)
     if record.note is not None and kind_of(record.scope) == "intent":
@@ -89,23 +90,26 @@ def timeline(sources: Sources, record: Record) -> list[Moment]:
         moments += _steps(sources, record)
     moments += _state(record)
     here = repr(sources.store.runtime.backend)
-    moments += [Moment(entry.at, entry.action, entry.by, _deed(entry, here)) for entry in audited(sources, record)]
+    moments += [
+        Moment(entry.at, entry.action, entry.by, _describe_action(entry, here))
+        for entry in audit_entries(sources, record)
+    ]
     if record.expires_at is not None:
         moments.append(
-            Moment(record.expires_at, "expires", detail="after that a duplicate would run again", tone="free")
+            Moment(record.expires_at, "expires", detail="a duplicate after this would run again", tone="free")
         )
     return sorted(moments, key=lambda moment: moment.at)
 
 
-def _deed(entry: Entry, here: str) -> str:
-    """What was done, and where, if that goes by another name: another store, or this one by another way."""
-    outcome = "asked, and no outcome was written down" if entry.outcome == ASKED else entry.outcome
+def _describe_action(entry: AuditEntry, here: str) -> str:
+    """Return what was done, and in which store where the log names another: or the same one by another address."""
+    outcome = "asked, and no outcome was written" if entry.outcome == ASKED else entry.outcome
     where = "" if entry.place in ("", here) else f" (in {entry.place})"
     return f"{entry.detail}: {outcome}{where}" if entry.detail else f"{outcome}{where}"
 
 
 def _claim(record: Record) -> Iterable[Moment]:
-    """A token is the store's time of the claim, in microseconds, unless two came within one."""
+    """Yield the last claim. Its token is the store's time of the claim in µs, or next to it."""
     if record.owner:
         nth = "first attempt" if record.attempts == 1 else f"attempt {record.attempts}"
         again = f", generation {record.generation}" if record.generation else ""
@@ -119,13 +123,14 @@ def _claim(record: Record) -> Iterable[Moment]:
     elif record.attempts == 0 and record.state == "done":
         yield Moment(record.token, "remembered", detail="recorded after it had run, without a claim", tone="done")
     elif record.token > record.created_at:
-        yield Moment(record.token, "owner fenced out", detail="an operator's word; its token is newer", tone="free")
+        yield Moment(record.token, "owner fenced out", detail="an operator decided; its token is newer", tone="free")
     if record.state == "claimed" and record.lease_until is not None:
         means = "in doubt" if record.doubt_on_lapse else "the next delivery runs it again"
         yield Moment(record.lease_until, "lease ends", detail=f"if nothing renews it: {means}", tone="claimed")
 
 
 def _state(record: Record) -> Iterable[Moment]:
+    """Yield the state that the record is in, unless it is running."""
     words = {
         "done": "done",
         "failed": "failed for good",
@@ -134,7 +139,7 @@ def _state(record: Record) -> Iterable[Moment]:
     }
     details = {
         "done": "result stored" if record.result is not None else "no result stored",
-        "in_doubt": "nobody knows whether the effect happened",
+        "in_doubt": "it is not known whether the effect happened",
         "free": "the next delivery runs it",
         "failed": "duplicates get the same error",
     }
@@ -158,8 +163,8 @@ def _steps(sources: Sources, record: Record) -> Iterable[Moment]:
                 tone = "done" if part.state == "done" else "failed"
                 yield Moment(part.ended, f"{name}: {part.state.replace('_', ' ')}", detail=_tries(part), tone=tone)
             elif part.began:
-                yield Moment(part.began, f"{name}: begun", detail=_tries(part), tone="claimed")
+                yield Moment(part.began, f"{name}: started", detail=_tries(part), tone="claimed")
 
 
-def _tries(part: saga_flow.Part) -> str:
+def _tries(part: saga_logs.Part) -> str:
     return "first try" if part.attempts <= 1 else f"{part.attempts} tries"

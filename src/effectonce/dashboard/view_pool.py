@@ -1,5 +1,8 @@
-"""How long a page is waited for. Stores and brokers are asked by sync calls, in threads: one that hangs must keep
-nobody waiting for long, nor take the threads from which everything else is answered."""
+"""Where views run: each in a thread, a bounded number at a time, each page with a time limit.
+
+Views call stores and brokers synchronously. The bounds keep a server that hangs from delaying visitors for long, and
+from using up the threads that answer every other request.
+"""
 
 from __future__ import annotations
 
@@ -12,69 +15,72 @@ from starlette.responses import Response
 
 T = TypeVar("T")
 
-PATIENCE: Final = 10.0
-"""Seconds after which a page that is not there is given up."""
-AT_ONCE: Final = 8
-"""How many views run at a time; the others wait for their turn."""
+VIEW_TIMEOUT_S: Final = 10.0
+MAX_RUNNING_VIEWS: Final = 8
 
 
 class Overdue(Exception):
-    """There was no answer in time. An action that was refused like this has not begun."""
+    """A view gave no answer in time. An action that is refused like this has not begun."""
 
 
-class Patience:
-    """Where views run."""
+class ViewPool:
+    """Runs views in threads: at most ``max_running`` at a time, and each is given up after ``timeout`` seconds."""
 
-    def __init__(self, seconds: float = PATIENCE, at_once: int = AT_ONCE) -> None:
-        self.seconds = seconds
-        self._turns = asyncio.Semaphore(at_once)
+    def __init__(self, timeout: float = VIEW_TIMEOUT_S, max_running: int = MAX_RUNNING_VIEWS) -> None:
+        self.timeout = timeout
+        self._slots = asyncio.Semaphore(max_running)
 
     async def answer(self, view: Callable[[], Response], *, acts: bool) -> Response:
-        """What ``view`` answers; `Overdue` where its turn has not come in time.
+        """Run ``view`` in a thread and return its response. Raises `Overdue` where no slot was free in time.
 
-        A page that takes too long is `Overdue` as well: nobody waits for the rest of it, and it keeps its turn until
-        the store gives up. What ``acts`` is waited for to its end: somebody has to be told what became of it.
+        A page that takes too long is `Overdue` as well; its thread keeps the slot until the store gives up. An action
+        (``acts``) that has begun is waited for to its end, because the operator must learn what it did.
         """
-        until = asyncio.get_running_loop().time() + self.seconds
+        deadline = asyncio.get_running_loop().time() + self.timeout
         try:
-            async with asyncio.timeout_at(until):
-                await self._turns.acquire()
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
         except TimeoutError:
             raise Overdue from None
-        running = aside(view)
-        running.add_done_callback(lambda _: self._turns.release())
-        left = None if acts else until - asyncio.get_running_loop().time()
-        done, _ = await asyncio.wait({running}, timeout=left)
+        running = run_in_thread(view)
+        running.add_done_callback(lambda _: self._slots.release())
+        remaining = None if acts else deadline - asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait({running}, timeout=remaining)
         if not done:
             raise Overdue
         return running.result()
 
 
-def aside(work: Callable[[], T]) -> asyncio.Future[T]:
-    """What ``work`` gives, in a thread of its own that does not keep the process from ending."""
+def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    future.add_done_callback(_looked_at)
+    future.add_done_callback(_retrieve_exception)
 
-    def settle(settled: Callable[[Any], None], what: Any) -> None:
-        if not future.done():
-            settled(what)
+    def set_outcome(result: T | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
 
     def run() -> None:
+        result, error = None, None
         try:
-            told = (future.set_result, work())
-        except Exception as error:
-            told = (future.set_exception, error)  # type: ignore[assignment]
+            result = work()
+        except Exception as raised:
+            error = raised
         try:
-            loop.call_soon_threadsafe(settle, *told)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(set_outcome, result, error)
+        except RuntimeError:  # the loop is closed, and with it every request that waited
             pass
 
     threading.Thread(target=run, name="effectonce-view", daemon=True).start()
     return future
 
 
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    """So that nobody complains of an error whose visitor has gone."""
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the error as seen: asyncio would log it as never retrieved where the visitor has left."""
     if not future.cancelled():
         future.exception()

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from msgspec import Struct, json, structs
 
-from effectonce.cli.terminal import Screen, redacted
+from effectonce.cli.terminal import Screen, redact
 from effectonce.guard.once import once
 from effectonce.message import Message
 from effectonce.store import connect
@@ -73,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
     """Complains as argparse does, but never repeats a URL with its password."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(redacted(message, message.split()))
+        super().error(redact(message, message.split()))
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -93,7 +93,7 @@ def charge_once(folder: Path, *, as_json: bool = False) -> int:
         queue.append(body)
         if not as_json:
             size = f"{'same ' if number > 1 else ''}{len(body)} bytes"
-            screen.tell("publish", f"delivery {number}  id={message.id}  {size}", "dim")
+            screen.print_tagged("publish", f"delivery {number}  id={message.id}  {size}", "dim")
 
     with connect(sqlite_url(folder / "store.db")) as store:
 
@@ -102,7 +102,7 @@ def charge_once(folder: Path, *, as_json: bool = False) -> int:
             payment = message.data
             if not as_json:
                 money = f"{payment.amount / 100:.2f} {payment.currency}"
-                screen.tell("charge", f"payment_id={payment.payment_id}  {money}  id={message.id}", "yellow")
+                screen.print_tagged("charge", f"payment_id={payment.payment_id}  {money}  id={message.id}", "yellow")
             return ledger.charge(payment)
 
         while queue:
@@ -120,9 +120,11 @@ def _show(report: Report, screen: Screen, as_json: bool) -> None:
         print(json.encode({"ok": report.kept, **structs.asdict(report)}).decode())
         return
     fired = f"side-effect fired {report.charges} time(s)."
-    screen.tell("result", f"{report.deliveries} deliveries of the SAME payment {report.payment_id}: {fired}", "bold")
+    screen.print_tagged(
+        "result", f"{report.deliveries} deliveries of the SAME payment {report.payment_id}: {fired}", "bold"
+    )
     if report.kept:
         number = report.receipts[0].number
-        screen.tell("ok", f"delivered at least once, charged exactly once: both got receipt {number}.", "green")
+        screen.print_tagged("ok", f"delivered at least once, charged exactly once: both got receipt {number}.", "green")
     else:
-        screen.tell("FAILED", f"one charge was promised, {report.charges} happened.", "red")
+        screen.print_tagged("FAILED", f"one charge was promised, {report.charges} happened.", "red")

@@ -232,9 +232,9 @@ def main(folder: Path, *, as_json: bool = False) -> int:
     """Play everything, print one table; 0 where every mode kept its promise, 1 where one did not, 2 if it failed."""
     screen = Screen()
     if not as_json:
-        screen.say("One payment, always the same bytes; workers die by SIGKILL before they can ack.")
-        screen.say("How often was the card charged?")
-        screen.say()
+        screen.print("One payment, always the same bytes; workers die by SIGKILL before they can ack.")
+        screen.print("How often was the card charged?")
+        screen.print()
     started = time.monotonic()
     try:
         lines = play_all(folder)
@@ -279,15 +279,15 @@ def _play(mode: Mode, scenario: Scenario, folder: Path, crew: Crew) -> Happened:
 def _print(screen: Screen, lines: Sequence[Line]) -> None:
     heads = ["mode", *(scenario.head for scenario in SCENARIOS), "lost", "lets through"]
     for text in table(screen, heads, [_row(line) for line in lines]):
-        screen.say(text)
-    screen.say()
-    screen.say("DOUBLED: the customer paid twice.  LOST: acked, but never charged.")
-    screen.say("in doubt: nobody can know; neither run again nor dropped, an operator decides.")
+        screen.print(text)
+    screen.print()
+    screen.print("DOUBLED: the customer paid twice.  LOST: acked, but never charged.")
+    screen.print("in doubt: nobody can know; neither run again nor dropped, an operator decides.")
     broken = [f"{line.mode.title}: {name}" for line in lines for name in line.broken()]
     if broken:
-        screen.tell("FAILED", f"a promise was not kept: {'; '.join(broken)}", "red")
+        screen.print_tagged("FAILED", f"a promise was not kept: {'; '.join(broken)}", "red")
     else:
-        screen.tell("ok", "every mode of effectonce kept its promise, and none lost the payment.", "green")
+        screen.print_tagged("ok", "every mode of effectonce kept its promise, and none lost the payment.", "green")
 
 
 def _row(line: Line) -> list[Cell]:

@@ -159,7 +159,7 @@ def in_one_commit(desk: Desk) -> Handler:
         inbox.migrate(db)
 
     def handle(message: Message[Payment]) -> None:
-        with closing(desk.ledger.open(patience=0.2)) as db, db:
+        with closing(desk.ledger.open(lock_timeout=0.2)) as db, db:
             db.execute("BEGIN")
             if inbox.first(db, message):
                 with desk.reached():

@@ -80,6 +80,6 @@ class Ledger:
             (count,) = db.execute("SELECT count(*) FROM charges").fetchone()
         return int(count)
 
-    def open(self, patience: float = 30) -> sqlite3.Connection:
-        """A connection that waits so many seconds for another's transaction."""
-        return sqlite3.connect(self._file, timeout=patience, isolation_level=None)
+    def open(self, lock_timeout: float = 30) -> sqlite3.Connection:
+        """Open a connection that waits up to ``lock_timeout`` seconds for another transaction."""
+        return sqlite3.connect(self._file, timeout=lock_timeout, isolation_level=None)

@@ -1,4 +1,4 @@
-"""What happened, for those who watch: each sink is switched on by one line, and costs nothing where it is not.
+"""Sinks for events: logs, metrics, traces and the audit log. Each is switched on by one line, and costs nothing if not.
 
     EventLogger().watch(store)       # telemetry.logging: one line for each event
     Metrics().watch(worker)          # telemetry.prometheus

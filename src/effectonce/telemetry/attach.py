@@ -1,4 +1,4 @@
-"""What every sink does alike: find the store behind what it is to watch, and be told each event once."""
+"""What every sink shares: finding the store behind what it watches, and receiving each event once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from effectonce.worker.worker import Worker
 
 Watched = Store | Worker | Relay
 
-#: Scopes beyond these are counted as one, so that names made of data cannot fill the server that scrapes.
+#: Further scopes are counted as `OTHER`, so that names made of data cannot fill the scraping server.
 MAX_SCOPES = 500
 OTHER = "(other)"
 
 
 def store_of(watched: Watched) -> Store | None:
-    """The store behind ``watched``; None: a worker in transactions has none."""
+    """Return the store behind ``watched``; None for a worker in transactions, which has none."""
     if isinstance(watched, Store):
         return watched
     if isinstance(watched, Worker | Relay):
         return watched.store
-    raise ConfigurationError(f"a Store, a Worker or a Relay can be watched, not {type(watched).__name__}")
+    raise ConfigurationError(f"a sink watches a Store, a Worker or a Relay, not {type(watched).__name__}")
 
 
 def hook_into(watched: Watched, hook: Hook) -> None:
-    """Let ``hook`` be told what happens to ``watched``, once for each event, however often this is asked for."""
+    """Send the events of ``watched`` to ``hook``. Calling it again changes nothing: each event is sent once."""
     store = store_of(watched)
     if store is not None:
         store.add_hook(hook)

@@ -1,4 +1,4 @@
-"""Who did what to which record, written down before it is done and again when it is."""
+"""The audit log: which operator did what to which record, written before it is done and again afterwards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = logging.getLogger("effectonce.telemetry.audit_log")
 
 ASKED = "asked"
 DONE = "done"
-_KEPT = 1000
-_BLOCK = 64 * 1024
+_MAX_ENTRIES_IN_MEMORY = 1000
+_BLOCK_BYTES = 64 * 1024
 
 
-class Entry(Struct, frozen=True):
-    """One line of the audit log. ``target`` names records, messages or sagas, never what is in them."""
+class AuditEntry(Struct, frozen=True):
+    """One line of the audit log. ``target`` names records, messages or sagas, never their content."""
 
     at: int  # µs since the epoch, on this machine's clock
     by: str
@@ -36,65 +36,72 @@ class Entry(Struct, frozen=True):
 
 
 class Audit:
-    """An append-only log of what people did: JSON lines in the file at ``path``, and always the logger
+    """An append-only log of what operators did: JSON lines in the file at ``path``, and always the logger
     ``effectonce.telemetry.audit_log``.
 
     An entry is one write to a file opened for appending, so that several processes may share it; it is on the disk
-    before what it announces is done. Where it cannot be written, that is `ConfigurationError`, and nothing is done.
+    before the action starts. Where it cannot be written, `ConfigurationError` is raised, and nothing is done.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else os.fspath(path)
-        self._here: deque[Entry] = deque(maxlen=_KEPT)
+        self._in_memory: deque[AuditEntry] = deque(maxlen=_MAX_ENTRIES_IN_MEMORY)
 
     def record(
         self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
-    ) -> Entry:
-        """Write down one entry. Long texts are cut; control characters never get out as such."""
-        texts = (show(by, 200), show(action, 100), show(target, 1000), show(outcome, 500), show(detail, 8000))
-        where = show(place, 500)
-        entry = Entry(time.time_ns() // 1000, *texts, where)
+    ) -> AuditEntry:
+        """Write one entry. Long texts are cut, and control characters made visible."""
+        entry = AuditEntry(
+            at=time.time_ns() // 1000,
+            by=show(by, 200),
+            action=show(action, 100),
+            target=show(target, 1000),
+            outcome=show(outcome, 500),
+            detail=show(detail, 8000),
+            place=show(place, 500),
+        )
         if self.path is None:
-            self._here.append(entry)
+            self._in_memory.append(entry)
         else:
             self._append(self.path, msgspec.json.encode(entry) + b"\n")
-        more = f"{f' ({texts[4]})' if texts[4] else ''}{f' in {where}' if where else ''}"
-        log.info("%s %s %s: %s%s", *texts[:4], more)
+        more = f" ({entry.detail})" if entry.detail else ""
+        more += f" in {entry.place}" if entry.place else ""
+        log.info("%s %s %s: %s%s", entry.by, entry.action, entry.target, entry.outcome, more)
         return entry
 
     @contextmanager
     def doing(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
-        """``asked`` before what happens inside, then ``done``, or ``failed: …`` where it raised, which goes on.
+        """Write ``asked`` before the block runs, then ``done``, or ``failed: …`` where it raised; the error propagates.
 
-        An ``asked`` without another line after it: the process died on the way, or the disk was full by then (which is
-        logged, and changes no outcome): look at the target.
+        An ``asked`` without a second line means that the process died in between, or that the disk was full by then
+        (which is logged, and changes no outcome): check the target.
         """
         self.record(action, target, by=by, outcome=ASKED, detail=detail, place=place)
         try:
             yield
         except BaseException as error:
             what = f"[{error.code}] {error}" if isinstance(error, EffectOnceError) else type(error).__name__
-            self._ended(action, target, by, f"failed: {what}", detail, place)
+            self._record_end(action, target, by, f"failed: {what}", detail, place)
             raise
-        self._ended(action, target, by, DONE, detail, place)
+        self._record_end(action, target, by, DONE, detail, place)
 
-    def _ended(self, action: str, target: str, by: str, outcome: str, detail: str, place: str) -> None:
+    def _record_end(self, action: str, target: str, by: str, outcome: str, detail: str, place: str) -> None:
         try:
             self.record(action, target, by=by, outcome=outcome, detail=detail, place=place)
         except ConfigurationError as error:
-            log.error("%s %s: %s, which could not be written down: %s", action, show(target), outcome, error)
+            log.error("%s %s: %s, but the audit log could not be written: %s", action, show(target), outcome, error)
 
-    def recent(self, limit: int = 100) -> list[Entry]:
-        """The newest entries, newest first: of the file, or of this process where there is none. Lines that cannot be
-        read are passed over; a file that cannot be is `ConfigurationError`."""
+    def recent(self, limit: int = 100) -> list[AuditEntry]:
+        """Return the newest entries, newest first: of the file, or of this process where there is no file. Lines that
+        cannot be decoded are skipped. Raises `ConfigurationError` where the file cannot be read."""
         if self.path is None:
-            return list(self._here)[: -limit - 1 : -1]
-        entries: list[Entry] = []
+            return list(self._in_memory)[: -limit - 1 : -1]
+        entries: list[AuditEntry] = []
         for line in _last_lines(self.path):
             if len(entries) >= limit:
                 break
             try:
-                entries.append(msgspec.json.decode(line, type=Entry))
+                entries.append(msgspec.json.decode(line, type=AuditEntry))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
         return entries
@@ -111,22 +118,24 @@ class Audit:
         except OSError as error:
             raise ConfigurationError(
                 f"the audit log {show(path)} cannot be written ({error.strerror}): make it writable, or name another "
-                "by --audit or EFFECTONCE_AUDIT; nothing is done that is not written down"
+                "by --audit or EFFECTONCE_AUDIT; actions are not started without it"
             ) from error
 
 
 def _last_lines(path: str) -> Iterator[bytes]:
-    """The lines of a file from its end, without reading more of it than is asked for."""
+    """Yield the lines of a file from its end, reading no more of it than the caller consumes."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ConfigurationError(f"the audit log {show(path)} cannot be read ({error.strerror})") from error
+        raise ConfigurationError(
+            f"the audit log {show(path)} cannot be read ({error.strerror}); make it readable"
+        ) from error
     with file:
         at, rest = file.seek(0, os.SEEK_END), b""
         while at:
-            size = min(_BLOCK, at)
+            size = min(_BLOCK_BYTES, at)
             at = file.seek(at - size)
             rest, *lines = (file.read(size) + rest).split(b"\n")
             yield from (line for line in reversed(lines) if line)

@@ -1,4 +1,4 @@
-"""Figures that somebody has to be asked for: kept for a while, asked for once at a time, and never waited for long."""
+"""Figures that a server is queried for: cached for a while, queried by one thread at a time, never waited for long."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ T = TypeVar("T")
 log = logging.getLogger("effectonce")
 
 
-class Reading(Generic[T]):
-    """What ``read()`` gave, not longer than ``keep`` seconds ago.
+class CachedProbe(Generic[T]):
+    """The result of ``read()``, not older than ``max_age`` seconds.
 
-    However many ask, it is read by one thread at a time; one that hangs on a dead server holds up nobody else, and no
-    second one is started beside it.
+    One thread reads at a time, for all callers. A read that hangs on a dead server delays no caller, and no second
+    thread is started beside it.
     """
 
-    def __init__(self, what: str, read: Callable[[], T], keep: float = 10.0) -> None:
+    def __init__(self, what: str, read: Callable[[], T], max_age: float = 10.0) -> None:
         self.what = what
         self.error: Exception | None = None
         self._read = read
-        self._keep = keep
+        self._max_age = max_age
         self._value: T | None = None
         self._read_at = float("-inf")
-        self._fresh()
+        self._reset()
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._done: threading.Event | None = None  # of the thread that reads now
+        self._done: threading.Event | None = None  # set when the thread that reads now has finished
 
     def refresh(self) -> threading.Event | None:
-        """Begin to read, unless what is there is new enough; what is set when that is done."""
-        if self._pid != os.getpid():  # the thread that reads is the parent's
-            self._fresh()
+        """Start to read, unless the value is new enough. Returns an event that is set when the read is done."""
+        if self._pid != os.getpid():  # a fork: the thread that reads is in the parent
+            self._reset()
         with self._lock:
-            if time.monotonic() - self._read_at < self._keep:
+            if time.monotonic() - self._read_at < self._max_age:
                 return None
             if self._done is None:
                 self._done = threading.Event()
@@ -57,9 +57,9 @@ class Reading(Generic[T]):
         value, error = None, None
         try:
             value = self._read()
-        except Exception as failed:
-            error = failed
-            log.debug("effectonce could not read %s: %s", self.what, failed)
+        except Exception as raised:
+            error = raised
+            log.debug("effectonce could not read %s: %s", self.what, raised)
         with self._lock:
             self._value, self.error, self._read_at = value, error, time.monotonic()
             done, self._done = self._done, None
@@ -68,39 +68,41 @@ class Reading(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """What was read; None where that failed, or is too old since nobody answers."""
+        """The value; None where the last read failed, or is still running."""
         with self._lock:
             return None if self._done is not None else self._value
 
 
-def refresh(readings: Iterable[Reading[Any]], patience: float = 2.0) -> Sequence[Reading[Any]]:
-    """Bring all of them up to date, at the same time and in at most ``patience`` seconds; give them back."""
-    readings = list(readings)
-    begun = [done for each in readings if (done := each.refresh()) is not None]
-    deadline = time.monotonic() + patience
-    for done in begun:
+def refresh(probes: Iterable[CachedProbe[Any]], timeout: float = 2.0) -> Sequence[CachedProbe[Any]]:
+    """Refresh all probes at the same time, and wait at most ``timeout`` seconds. Returns the probes."""
+    probes = list(probes)
+    running = [done for probe in probes if (done := probe.refresh()) is not None]
+    deadline = time.monotonic() + timeout
+    for done in running:
         done.wait(max(0.0, deadline - time.monotonic()))
-    return readings
+    return probes
 
 
-# -- asking
+# -- queries
 
 
-def ask(store: Store, question: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-    """What ``question(port)`` gives, on a connection of its own: one that hangs is in nobody's way."""
+def query_store(store: Store, query: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    """Run ``query(port)`` on a connection of its own: one that hangs blocks no other user of the store."""
     port = store.runtime.backend.sync_port()
     try:
-        return run_sync(question(port))
+        return run_sync(query(port))
     finally:
         run_sync(port.close())
 
 
-def in_loop(loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
-    """What ``work()`` gives on another thread's event loop, which may be busy, or not answer at all."""
+def run_in_loop(
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], timeout: float
+) -> T:
+    """Run ``work()`` on another thread's event loop. Raises `TimeoutError` where that takes too long."""
     if loop is None or loop.is_closed():
-        raise StoreUnavailable("it is not running")
+        raise StoreUnavailable("the event loop of the worker is not running; start the worker, then scrape again")
     future = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
-        return future.result(patience)
+        return future.result(timeout)
     finally:
         future.cancel()

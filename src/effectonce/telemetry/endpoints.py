@@ -1,7 +1,8 @@
 """/metrics, /healthz and /readyz of a worker or a relay, served by threads of their own.
 
-/healthz is 200 while the event loop comes round at all: 503 means that a restart would help. /readyz is 200 while it
-consumes (or relays), its store and its broker answer, and it is not draining; otherwise 503, with the reasons.
+/healthz is 200 while the event loop runs its callbacks: 503 means that a restart would help. /readyz is 200 while the
+worker consumes (or the relay relays), its store and its broker answer, and it is not draining; otherwise 503 with the
+reasons.
 """
 
 from __future__ import annotations
@@ -11,29 +12,30 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
 from effectonce.relay.relay import Relay
-from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .cached_probe import Reading, ask, in_loop, refresh
+from .cached_probe import CachedProbe, query_store, refresh, run_in_loop
 from .prometheus import Metrics
 
 log = logging.getLogger("effectonce")
 
-#: Seconds without a turn of the event loop after which it counts as stuck for good.
-STUCK: Final = 60.0
-#: Seconds that a probe waits for those it asks.
-PATIENCE: Final = 2.0
-#: Seconds for which an answer of the store or the broker is good enough for the next probe.
-KEEP: Final = 5.0
-
-#: Requests at once; those beyond are hung up on.
-MOST: Final = 20
+#: The event loop counts as stuck when it has run no callback for this long.
+LOOP_STUCK_S: Final = 60.0
+#: How long a request waits for the store and the broker.
+PROBE_TIMEOUT_S: Final = 2.0
+#: How long an answer of the store or the broker is reused.
+PROBE_MAX_AGE_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 5
+SERVER_POLL_S: Final = 0.2
+#: Connections beyond these are closed at once.
+MAX_REQUESTS: Final = 20
 
 TEXT: Final = "text/plain; charset=utf-8"
 
@@ -43,22 +45,22 @@ class Endpoints:
 
     def __init__(self, watched: Worker | Relay, listen: str) -> None:
         self._watched = watched
-        self._place = parse(listen)
+        self._address = parse(listen)
         self._metrics = Metrics().watch(watched)
         self._loop = asyncio.get_running_loop()
-        self._turned = time.monotonic()
-        self._readings = list(self._checks())
+        self._loop_answered_at = time.monotonic()
+        self._probes = list(self._make_probes())
 
     def __enter__(self) -> Endpoints:
         try:
-            self._server = _Server(self._place, _Request)
+            self._server = _Server(self._address, _Request)
         except OSError as error:
             raise ConfigurationError(
-                f"listen={'{}:{}'.format(*self._place)}: {error.strerror or error}; give another address, or none"
+                f"listen={'{}:{}'.format(*self._address)}: {error.strerror or error}; give another address, or none"
             ) from error
         self._server.endpoints = self
         run = self._server.serve_forever
-        threading.Thread(target=run, args=(0.2,), name="effectonce endpoints", daemon=True).start()
+        threading.Thread(target=run, args=(SERVER_POLL_S,), name="effectonce endpoints", daemon=True).start()
         host, port = self._server.server_address[:2]
         self._watched.listen = f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
         log.info("metrics and health are at http://%s/metrics, /healthz and /readyz", self._watched.listen)
@@ -68,12 +70,14 @@ class Endpoints:
         self._server.shutdown()
         self._server.server_close()
 
-    def _checks(self) -> Any:
+    def _make_probes(self) -> Iterator[CachedProbe[Any]]:
         watched = self._watched
         if (store := watched.store) is not None:
-            yield Reading("store", lambda: _answers(store), KEEP)
+            yield CachedProbe("store", lambda: query_store(store, lambda port: port.now()), PROBE_MAX_AGE_S)
         if isinstance(watched, Worker):
-            yield Reading("broker", lambda: in_loop(self._loop, self._check_queues, 2 * PATIENCE), KEEP)
+            yield CachedProbe(
+                "broker", lambda: run_in_loop(self._loop, self._check_queues, 2 * PROBE_TIMEOUT_S), PROBE_MAX_AGE_S
+            )
 
     async def _check_queues(self) -> bool:
         assert isinstance(self._watched, Worker)
@@ -84,58 +88,54 @@ class Endpoints:
     # -- answers
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Return the status, content type and body of a response."""
         if path == "/metrics":
             return 200, self._metrics.content_type, self._metrics.text()
         if path in ("/healthz", "/readyz"):
-            wrong = self.illness() if path == "/healthz" else self.hindrances()
-            return 503 if wrong else 200, TEXT, "".join(f"{each}\n" for each in wrong or ["ok"]).encode()
+            problems = self.health_problems() if path == "/healthz" else self.readiness_problems()
+            return 503 if problems else 200, TEXT, "".join(f"{line}\n" for line in problems or ["ok"]).encode()
         return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
 
-    def illness(self) -> list[str]:
-        """Why a restart would help; [] where it would not."""
-        if self._turn(PATIENCE / 2):
+    def health_problems(self) -> list[str]:
+        """Return why a restart would help; [] where it would not."""
+        if self._loop_answers(PROBE_TIMEOUT_S / 2):
             return []
-        silent = time.monotonic() - self._turned
-        return [f"the event loop has not come round for {silent:.0f} s"] if silent > STUCK else []
+        silent = time.monotonic() - self._loop_answered_at
+        return [f"the event loop has not run for {silent:.0f} s"] if silent > LOOP_STUCK_S else []
 
-    def hindrances(self) -> list[str]:
-        """Why it does no work now."""
+    def readiness_problems(self) -> list[str]:
+        """Return why no work is done now; [] where it is."""
         phase = self._watched.phase
-        wrong = [] if phase == "running" else [f"it is {phase}"]
-        if not self._turn(PATIENCE / 2):
-            wrong.append("the event loop does not come round: a handler blocks it (make it a plain `def`)")
-            return wrong
-        wrong += [
-            f"the {reading.what} does not answer: {show(reading.error or 'no reply in time', 300)}"
-            for reading in refresh(self._readings, PATIENCE)
-            if reading.value is None
+        problems = [] if phase == "running" else [f"it is {phase}"]
+        if not self._loop_answers(PROBE_TIMEOUT_S / 2):
+            problems.append("the event loop does not run: a handler blocks it (make it a plain `def`)")
+            return problems
+        problems += [
+            f"the {probe.what} does not answer: {show(probe.error or 'no reply in time', 300)}"
+            for probe in refresh(self._probes, PROBE_TIMEOUT_S)
+            if probe.value is None
         ]
         if isinstance(self._watched, Relay) and self._watched.outage is not None:
-            wrong.append(f"the broker is away: {show(self._watched.outage, 300)}")
-        return wrong
+            problems.append(f"the broker is away: {show(self._watched.outage, 300)}")
+        return problems
 
-    def _turn(self, patience: float) -> bool:
-        """Whether the event loop comes round within ``patience`` seconds."""
-        came = threading.Event()
+    def _loop_answers(self, timeout: float) -> bool:
+        """Tell whether the event loop runs a callback within ``timeout`` seconds."""
+        answered = threading.Event()
         try:
-            self._loop.call_soon_threadsafe(came.set)
+            self._loop.call_soon_threadsafe(answered.set)
         except RuntimeError:  # it is closed
             return False
-        if came.wait(patience):
-            self._turned = time.monotonic()
-        return came.is_set()
-
-
-def _answers(store: Store) -> int:
-    return ask(store, lambda port: port.now())
+        if answered.wait(timeout):
+            self._loop_answered_at = time.monotonic()
+        return answered.is_set()
 
 
 def parse(listen: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:9464", "[::1]:9464" or ":9464"; without a host it is this machine only."""
+    """Split "127.0.0.1:9464", "[::1]:9464" or ":9464" into host and port. Without a host it is this machine only."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"listen={show(listen)!r} is no address; write 127.0.0.1:9464")
+        raise ConfigurationError(f"listen={show(listen)!r} is not an address; write 127.0.0.1:9464")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -143,14 +143,14 @@ class _Server(ThreadingHTTPServer):
     endpoints: Endpoints
     daemon_threads = True
 
-    def __init__(self, place: tuple[str, int], handler: Any) -> None:
-        if ":" in place[0]:
-            self.address_family = socket.AF_INET6  # which `socketserver` does not find out by itself
-        self._room = threading.BoundedSemaphore(MOST)
-        super().__init__(place, handler)
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6  # `socketserver` does not derive it from the address
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
+        super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -159,23 +159,23 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is nothing to write about."""
+        """Log nothing: a client may disconnect at any time."""
 
 
 class _Request(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "effectonce", ""
-    timeout = 5  # of a client that sends nothing
+    timeout = REQUEST_TIMEOUT_S  # for a client that sends nothing
 
     def do_GET(self) -> None:
         try:
             status, kind, body = self.server.endpoints.answer(self.path.partition("?")[0])
-        except Exception:  # of a collector in the same registry, for example
+        except Exception:  # another collector in the same registry may fail
             log.exception("%s could not be answered", show(self.path))
-            status, kind, body = 500, TEXT, b"it failed; the log says why\n"
+            status, kind, body = 500, TEXT, b"the request failed; see the log of the worker\n"
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -187,4 +187,4 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds: none is logged."""
+        """Log nothing: probes come every few seconds."""

@@ -6,7 +6,7 @@
     effectonce.events: replayed scope=charge-card key=pay_7f3a attempt=1
 
 A line never holds a payload, a result or a password. Keys are whole, unless the store is private or ``keys=False``:
-then they are a short hash, by which lines about one key can still be found.
+then a line holds a short hash, by which the lines of one key can still be found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .attach import Watched, hook_into, store_of
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
-#: How loud each kind is. What is not here is a warning.
+#: The level of each kind of event. Other kinds are warnings.
 LEVELS = {
     "claimed": DEBUG,
     "completed": DEBUG,
@@ -45,14 +45,14 @@ LEVELS = {
     "parked": ERROR,
 }
 
-MAX_TEXT = 500
+MAX_TEXT_CHARACTERS = 500
 
 _PLAIN = re.compile(r'[^ ="]+')
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")  # of a URL, in what a driver said
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")  # of a URL in a driver's error
 
 
 class EventLogger:
-    """A hook that logs. ``level`` is the least that is logged, fixed here, so that what is below it costs nothing."""
+    """A hook that logs events from ``level`` up. The level is fixed here, so that events below it cost nothing."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class EventLogger:
 
     def watch(self, *watched: Watched) -> EventLogger:
         """Log what happens to these from now on."""
-        for each in watched:
-            store = store_of(each)
+        for source in watched:
+            store = store_of(source)
             if store is not None and store.private:
-                hook_into(each, _Hiding(self))
+                hook_into(source, _KeyHidingLogger(self))
             else:
-                hook_into(each, self)
+                hook_into(source, self)
         return self
 
     def wants(self, kind: str, scope: str) -> bool:
@@ -86,15 +86,15 @@ class EventLogger:
         self.log(event, hidden=not self._keys)
 
     def log(self, event: Event, *, hidden: bool) -> None:
-        """Write one line. ``hidden``: a hash of the key instead of it, and no detail, which may quote it."""
+        """Write one line. ``hidden``: a hash of the key instead of the key, and no detail, since that may quote it."""
         level = LEVELS.get(event.kind, WARNING)
         if not self._logger.isEnabledFor(level):
             return
         facts: dict[str, Any] = {}
         if event.scope:
-            facts["scope"] = show(event.scope, MAX_TEXT)
+            facts["scope"] = show(event.scope, MAX_TEXT_CHARACTERS)
         if event.key:
-            facts["key"] = _short(event) if hidden else show(event.key, MAX_TEXT)
+            facts["key"] = _key_hash(event) if hidden else show(event.key, MAX_TEXT_CHARACTERS)
         if event.attempt:
             facts["attempt"] = event.attempt
         if event.token:
@@ -102,12 +102,12 @@ class EventLogger:
         if event.seconds:
             facts["seconds"] = round(event.seconds, 6)
         if event.detail and not hidden:
-            facts["detail"] = show(_PASSWORD.sub(r"\1***@", event.detail), MAX_TEXT)
+            facts["detail"] = show(_PASSWORD.sub(r"\1***@", event.detail), MAX_TEXT_CHARACTERS)
         self._logger.log(level, "%s", self._write(event.kind, facts), extra={"effectonce": facts})
 
 
-class _Hiding:
-    """An `EventLogger` on a store that is private."""
+class _KeyHidingLogger:
+    """The hook of an `EventLogger` on a private store."""
 
     def __init__(self, logger: EventLogger) -> None:
         self.wants = logger.wants
@@ -117,22 +117,22 @@ class _Hiding:
         self._logger.log(event, hidden=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hiding) and other._logger is self._logger
+        return isinstance(other, _KeyHidingLogger) and other._logger is self._logger
 
     def __hash__(self) -> int:
         return hash(self._logger)
 
 
-def _short(event: Event) -> str:
+def _key_hash(event: Event) -> str:
     text = f"{len(event.scope)}:{event.scope}{event.key}"
     return f"#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def _as_text(kind: str, facts: dict[str, Any]) -> str:
-    return " ".join((kind, *(f"{name}={_word(value)}" for name, value in facts.items())))
+    return " ".join((kind, *(f"{name}={_quoted(value)}" for name, value in facts.items())))
 
 
-def _word(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.encode(text).decode()
 

@@ -4,12 +4,12 @@
 
     create orders ──(outbox)── send orders ──(broker)── process orders ◄──link── process orders, of a duplicate
 
-The trace travels in the headers of the message (``traceparent``), so a message and all that comes of it is one trace,
-whichever broker and outbox is between. A duplicate has a link to the run whose result it gets: its trace is kept with
+The trace travels in the headers of the message (``traceparent``), so a message and everything it causes is one trace,
+across every broker and outbox. A duplicate has a link to the run whose result it gets: its trace is kept with
 the result, where there is one. In a transaction (`Inbox`) none is kept, nor where a result was not stored: those share
 the trace of the message itself.
 
-What a processor, a propagator or an exporter raises is logged, and changes no outcome.
+Errors of processors, propagators and exporters are logged, and change no outcome.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from effectonce.worker.worker import Worker
 
 from .attach import MAX_SCOPES, OTHER, hook_into
 
-#: How the conventions call our brokers.
+#: The conventions' names of brokers, where they differ from ours.
 SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
-#: Seconds, as the conventions advise.
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+#: The buckets of durations that the conventions advise.
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 TRACEPARENT = "traceparent"
-MAX_LINKS = 100  # of one span
+MAX_LINKS_PER_SPAN = 100
 
 Attributes = dict[str, str | int | bool]
 T = TypeVar("T")
@@ -59,7 +59,7 @@ log = logging.getLogger("effectonce")
 
 
 class Tracing:
-    """Spans and metrics of what it watches, by the global providers of OpenTelemetry, or these."""
+    """Spans and metrics of what it watches, through the global providers of OpenTelemetry, or those given."""
 
     def __init__(
         self, tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
@@ -69,29 +69,29 @@ class Tracing:
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
         self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
         self._operation_time = meter.create_histogram(
-            "messaging.client.operation.duration", "s", explicit_bucket_boundaries_advisory=BOUNDS
+            "messaging.client.operation.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
         )
         self._process_time = meter.create_histogram(
-            "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BOUNDS
+            "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
         )
         self._scopes: set[str] = set()
         self._outcomes = meter.create_counter("effectonce.outcomes", "{event}", "What happened to operations, by kind.")
 
     def watch(self, *watched: Store | Broker | Outbox | Worker | Relay) -> Tracing:
         """Trace these from now on; of a worker and of a relay also the store and the broker."""
-        for each in watched:
-            if isinstance(each, Worker):
-                self._watch_worker(each)
-            elif isinstance(each, Relay):
-                self.watch(each.store)
-            elif isinstance(each, Store):
-                each.runtime.tracer = self
-                hook_into(each, self)
-            elif isinstance(each, Broker | Outbox):
-                each.tracer = self
+        for source in watched:
+            if isinstance(source, Worker):
+                self._watch_worker(source)
+            elif isinstance(source, Relay):
+                self.watch(source.store)
+            elif isinstance(source, Store):
+                source.runtime.tracer = self
+                hook_into(source, self)
+            elif isinstance(source, Broker | Outbox):
+                source.tracer = self
             else:
                 raise ConfigurationError(
-                    f"a Store, a Broker, an Outbox, a Worker or a Relay can be traced, not {type(each).__name__}"
+                    f"a Store, a Broker, an Outbox, a Worker or a Relay can be traced, not {type(source).__name__}"
                 )
         return self
 
@@ -102,7 +102,7 @@ class Tracing:
         else:
             hook_into(worker, self)
         if worker.tracer is None:
-            worker.tracer = tracer = _Handlers(self, worker)
+            worker.tracer = tracer = _WorkerTracer(self, worker)
             for route in worker.routes:
                 route.function = tracer.handling(route.queue, route.function)
 
@@ -116,53 +116,60 @@ class Tracing:
         return lambda seconds: add(1, attributes)
 
     def __call__(self, event: Event) -> None:
-        """Never called: it takes meters only."""
+        """Never called: `wants` returns a meter for every event."""
 
     # -- results
 
     def context(self) -> bytes:
-        return _quietly(lambda: _written(trace.get_current_span().get_span_context()), b"")
+        return _log_errors(lambda: _encode_context(trace.get_current_span().get_span_context()), b"")
 
     def replayed(self, run: Run) -> None:
         def link_to_first() -> None:
             span = trace.get_current_span()
             if span.is_recording():
-                for link in _links(run.trace):
+                for link in _links_to_first_run(run.trace):
                     span.add_link(link.context, {"effectonce.scope": run.scope, "effectonce.replayed": True})
 
-        _quietly(link_to_first, None)
+        _log_errors(link_to_first, None)
 
     # -- sending
 
     def created(self, queue: str, message: Message[Any]) -> Message[Any]:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
-        about = {"messaging.message.id": message.id, **_about("effectonce", queue, "create")}
+        about = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
         with self._span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=about):
-            return _injected(message)
+            return _with_trace_header(message)
 
     @contextmanager
     def sending(self, system: str, queue: str, messages: Sequence[Message[Any]]) -> Iterator[Sequence[Message[Any]]]:
-        known = [link for each in messages if TRACEPARENT in each.headers for link in _links_of(each.headers)]
-        about = _about(system, queue, "send")
+        known = [
+            link
+            for message in messages
+            if TRACEPARENT in message.headers
+            for link in _links_from_headers(message.headers)
+        ]
+        about = _attributes(system, queue, "send")
         labels = dict(about)
         if len(messages) == 1:
             about["messaging.message.id"] = messages[0].id
         else:
             about["messaging.batch.message_count"] = len(messages)
         kind = SpanKind.CLIENT if len(known) == len(messages) else SpanKind.PRODUCER
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             with self._span(f"send {queue}", kind=kind, attributes=about, links=known):
-                yield [each if TRACEPARENT in each.headers else _injected(each) for each in messages]
+                yield [
+                    message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages
+                ]
         except Exception as error:
             labels["error.type"] = type(error).__qualname__
             raise
         finally:
-            self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - began, labels)
+            self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - started_at, labels)
 
     def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
-        about = _about(system, row.destination, "send")
+        about = _attributes(system, row.destination, "send")
         labels = dict(about)
         about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
         if error is not None:
@@ -172,7 +179,7 @@ class Tracing:
         def send() -> None:
             span = self._tracer.start_span(
                 f"send {row.destination}",
-                context=_extracted(_headers(row)),
+                context=_extract_context(_headers(row)),
                 kind=SpanKind.CLIENT,
                 attributes=about,
                 start_time=now - round(seconds * 1e9),
@@ -181,7 +188,7 @@ class Tracing:
                 span.set_status(Status(StatusCode.ERROR, show(error, 300)))
             span.end(now)
 
-        _quietly(send, None)
+        _log_errors(send, None)
         self._count(self._sent, 1, self._operation_time, seconds, labels)
 
     # -- handling
@@ -190,15 +197,15 @@ class Tracing:
     def processing(
         self, about: Attributes, message: Message[Any], links: Sequence[Link], **more: str | int | bool
     ) -> Iterator[trace.Span]:
-        """A span around what is done with ``message``, in the trace of the message."""
+        """Make a span around the processing of ``message``, in the trace of the message."""
         labels = dict(about)
         queue = about["messaging.destination.name"]
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         attributes = {**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more}
         try:
             with self._span(
                 f"process {queue}",
-                context=_extracted(message.headers),
+                context=_extract_context(message.headers),
                 kind=SpanKind.CONSUMER,
                 attributes=attributes,
                 links=links,
@@ -208,17 +215,17 @@ class Tracing:
             labels["error.type"] = type(error).__qualname__
             raise
         finally:
-            self._count(self._consumed, 1, self._process_time, time.perf_counter() - began, labels)
+            self._count(self._consumed, 1, self._process_time, time.perf_counter() - started_at, labels)
 
     def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """A span about a settlement, with links to the messages, as far as their headers say what trace they are of
-        (in structured CloudEvents the body does, which is not read again for this)."""
+        """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
+        CloudEvents the body names it, which is not decoded again for this.)"""
         now = time.time_ns()
         links = [
             link
-            for each in deliveries[:MAX_LINKS]
-            if TRACEPARENT in each.packet.headers
-            for link in _links_of(each.packet.headers)
+            for delivery in deliveries[:MAX_LINKS_PER_SPAN]
+            if TRACEPARENT in delivery.packet.headers
+            for link in _links_from_headers(delivery.packet.headers)
         ]
 
         def settle() -> None:
@@ -236,24 +243,24 @@ class Tracing:
             ).end(now)
             self._operation_time.record(seconds, about)
 
-        _quietly(settle, None)
+        _log_errors(settle, None)
 
-    # -- so that none of it touches what is traced
+    # -- spans and counters that never raise
 
     @contextmanager
     def _span(self, name: str, **about: Any) -> Iterator[trace.Span]:
-        """A span around what is done inside, which is the current one there."""
+        """Make a span around the block, in which it is the current span."""
         none: trace.Span = trace.INVALID_SPAN
-        span = _quietly(lambda: self._tracer.start_span(name, **about), none)
+        span = _log_errors(lambda: self._tracer.start_span(name, **about), none)
         token = context.attach(trace.set_span_in_context(span))
         try:
             yield span
         except Exception as error:
-            _quietly(functools.partial(_failed, span, error), None)
+            _log_errors(functools.partial(_mark_failed, span, error), None)
             raise
         finally:
             context.detach(token)
-            _quietly(span.end, None)
+            _log_errors(span.end, None)
 
     def _count(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, seconds: float, labels: Attributes
@@ -262,11 +269,11 @@ class Tracing:
             counter.add(number, labels)
             timer.record(seconds, labels)
 
-        _quietly(count, None)
+        _log_errors(count, None)
 
 
-class _Handlers:
-    """Spans of one worker's handlers."""
+class _WorkerTracer:
+    """Makes the spans of one worker's handlers and settlements."""
 
     def __init__(self, tracing: Tracing, worker: Worker) -> None:
         self._tracing = tracing
@@ -278,40 +285,40 @@ class _Handlers:
 
             @functools.wraps(function)
             async def handle_async(*args: Any) -> Any:
-                with self._around(queue, args[-1]):
+                with self._span_around(queue, args[-1]):
                     return await function(*args)
 
             return handle_async
 
         @functools.wraps(function)
         def handle(*args: Any) -> Any:
-            with self._around(queue, args[-1]):
+            with self._span_around(queue, args[-1]):
                 return function(*args)
 
         return handle
 
     @contextmanager
-    def _around(self, queue: str, message: Message[Any]) -> Iterator[None]:
+    def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = running.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._tracing.processing(self._about(queue), message, (), **more) as span:
+        with self._tracing.processing(self._process_attributes(queue), message, (), **more) as span:
             if run is not None:
-                run.trace = _written(span.get_span_context())
+                run.trace = _encode_context(span.get_span_context())
             yield
 
     def skipped(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._tracing.processing(self._about(queue), message, _links(run.trace), **more):
+        with self._tracing.processing(self._process_attributes(queue), message, _links_to_first_run(run.trace), **more):
             pass
 
     def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self._tracing.settled(_about(self._system, queue, how, "settle"), self._group, deliveries, seconds)
+        self._tracing.settled(_attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds)
 
-    def _about(self, queue: str) -> Attributes:
-        return _about(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
+    def _process_attributes(self, queue: str) -> Attributes:
+        return _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
 
 
-def _about(system: str, queue: str, name: str, kind: str = "") -> Attributes:
+def _attributes(system: str, queue: str, name: str, kind: str = "") -> Attributes:
     return {
         "messaging.system": SYSTEMS.get(system, system),
         "messaging.destination.name": queue,
@@ -320,54 +327,55 @@ def _about(system: str, queue: str, name: str, kind: str = "") -> Attributes:
     }
 
 
-def _quietly(work: Callable[[], T], otherwise: T) -> T:
+def _log_errors(work: Callable[[], T], otherwise: T) -> T:
+    """Run ``work``. Where it raises, log that and return ``otherwise``: tracing must not change what is traced."""
     try:
         return work()
     except Exception:
-        log.exception("OpenTelemetry failed: this is not traced, and otherwise as it would be")
+        log.exception("OpenTelemetry failed: this operation is not traced; its outcome is unaffected")
         return otherwise
 
 
-def _failed(span: trace.Span, error: Exception) -> None:
+def _mark_failed(span: trace.Span, error: Exception) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
     span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, f"{type(error).__qualname__}: {show(error, 300)}"))
 
 
-# -- contexts, as they travel and as they are kept
+# -- contexts, in headers and in records
 
 
-def _injected(message: Message[Any]) -> Message[Any]:
+def _with_trace_header(message: Message[Any]) -> Message[Any]:
     headers = dict(message.headers)
-    _quietly(lambda: propagate.inject(headers), None)
+    _log_errors(lambda: propagate.inject(headers), None)
     return replace(message, headers=headers) if headers != message.headers else message
 
 
-def _extracted(headers: Mapping[str, str]) -> context.Context:
-    nowhere = context.Context()
-    return _quietly(lambda: propagate.extract(headers, context=nowhere), nowhere)
+def _extract_context(headers: Mapping[str, str]) -> context.Context:
+    empty = context.Context()
+    return _log_errors(lambda: propagate.extract(headers, context=empty), empty)
 
 
 def _headers(row: Outgoing) -> dict[str, str]:
     try:
         return json.decode(row.headers, type=dict[str, str])
-    except DecodeError:  # a row that somebody else wrote, and that cannot be sent either
+    except DecodeError:  # another program wrote the row, and it cannot be published either
         return {}
 
 
-def _links_of(headers: Mapping[str, str]) -> list[Link]:
-    found = trace.get_current_span(_extracted(headers)).get_span_context()
-    return [Link(found)] if found.is_valid else []
+def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
+    span = trace.get_current_span(_extract_context(headers)).get_span_context()
+    return [Link(span)] if span.is_valid else []
 
 
-def _written(found: SpanContext) -> bytes:
-    return f"{found.trace_id:032x}{found.span_id:016x}".encode() if found.is_valid else b""
+def _encode_context(span: SpanContext) -> bytes:
+    return f"{span.trace_id:032x}{span.span_id:016x}".encode() if span.is_valid else b""
 
 
-def _links(kept: bytes) -> list[Link]:
-    """To what `_written` wrote; [] where there is nothing, or something else."""
+def _links_to_first_run(encoded: bytes) -> list[Link]:
+    """Return a link to the span that `_encode_context` encoded; [] where there is none, or it cannot be read."""
     try:
-        found = SpanContext(int(kept[:32], 16), int(kept[32:], 16), True, TraceFlags(TraceFlags.SAMPLED))
+        span = SpanContext(int(encoded[:32], 16), int(encoded[32:], 16), True, TraceFlags(TraceFlags.SAMPLED))
     except ValueError:
         return []
-    return [Link(found, {"effectonce.link": "first-run"})] if found.is_valid else []
+    return [Link(span, {"effectonce.link": "first-run"})] if span.is_valid else []

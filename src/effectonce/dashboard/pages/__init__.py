@@ -1,1 +1,1 @@
-"""What each page shows, and what each button does."""
+"""The views: one module per page of the menu, with the actions of its buttons."""

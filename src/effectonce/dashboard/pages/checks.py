@@ -7,36 +7,37 @@ from typing import Final
 
 from starlette.responses import Response
 
-from effectonce.dashboard.context import Ask
+from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.sources import Sources
 from effectonce.doctor import Finding, examine
 from effectonce.intents.intents import Intents
 from effectonce.worker.worker import Worker
 
-SHOWN: Final = 200
-GOOD_FOR: Final = 5.0
-"""Seconds for which one examination answers everybody."""
+AUDIT_ENTRIES_SHOWN: Final = 200
+EXAMINATION_MAX_AGE_S: Final = 5.0
+"""One examination answers all requests for this long."""
 
 
-def doctor(ask: Ask) -> Response:
-    desk = ask.desk
-    with desk.examining:
-        if time.monotonic() - desk.examined[0] > GOOD_FOR:
-            desk.examined = (time.monotonic(), examined(ask.sources))
-        at, findings = desk.examined
+def show_findings(context: RequestContext) -> Response:
+    dashboard = context.dashboard
+    with dashboard.doctor_lock:
+        last = dashboard.last_examination
+        if last is None or time.monotonic() - last[0] > EXAMINATION_MAX_AGE_S:
+            last = dashboard.last_examination = (time.monotonic(), examine_sources(context.sources))
+    examined_at, findings = last
     counts = {
-        severity: sum(each.severity == severity for each in findings) for severity in ("error", "warning", "note")
+        severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")
     }
-    return ask.render("doctor.html", findings=findings, counts=counts, seconds=time.monotonic() - at)
+    return context.render("doctor.html", findings=findings, counts=counts, seconds=time.monotonic() - examined_at)
 
 
-def examined(sources: Sources) -> list[Finding]:
-    """What doctor finds, each once: the store is not asked again for every program that uses it."""
+def examine_sources(sources: Sources) -> list[Finding]:
+    """Return doctor's findings, each once: a store that a program uses is examined with the program only."""
     programs: list[Worker | Intents] = [*sources.workers, *dict.fromkeys(sources.intents.values())]
-    theirs = {id(program.store.runtime.backend) for program in programs if program.store is not None}
-    alone = sources.watched if id(sources.watched.runtime.backend) not in theirs else None
+    program_backends = {id(program.store.runtime.backend) for program in programs if program.store is not None}
+    is_programs = id(sources.polling_store.runtime.backend) in program_backends
     findings = examine(
-        alone,
+        None if is_programs else sources.polling_store,
         broker=sources.broker,
         queues=sources.queues,
         group=sources.group,
@@ -44,10 +45,11 @@ def examined(sources: Sources) -> list[Finding]:
         outbox=sources.table if sources.outbox is sources.store else None,
     )
     if sources.outbox is not None and sources.outbox is not sources.store:
-        findings += [each for each in examine(sources.outbox, outbox=sources.table) if each not in findings]
+        of_outbox = examine(sources.outbox, outbox=sources.table)
+        findings += [finding for finding in of_outbox if finding not in findings]
     return findings
 
 
-def audit(ask: Ask) -> Response:
-    entries = ask.sources.audit.recent(SHOWN)
-    return ask.render("audit.html", entries=entries, kept_in=ask.sources.audit.path)
+def show_audit_log(context: RequestContext) -> Response:
+    entries = context.sources.audit.recent(AUDIT_ENTRIES_SHOWN)
+    return context.render("audit.html", entries=entries, audit_file=context.sources.audit.path)

@@ -1,4 +1,4 @@
-"""The queue of what is in doubt, and an operator's word on it."""
+"""The queue of records that are in doubt, and an operator's decision on one of them."""
 
 from __future__ import annotations
 
@@ -7,87 +7,110 @@ from typing import Any, Final
 from msgspec import DecodeError, json
 from starlette.responses import Response
 
-from effectonce.dashboard.context import Ask, link
-from effectonce.dashboard.sources import ROWS
+from effectonce.dashboard.context import RequestContext, link
+from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, target_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.intents.intents import FOREVER
 from effectonce.record import Record
 from effectonce.store import DEFAULT_RETENTION
+from effectonce.values.durations import Duration
 
-from .records import choices
+from .records import decision_options
 
-KEPT: Final = "30d"
-"""How long an intent that was decided without its program is kept, as `Intents.operation` does by default."""
+INTENT_RETENTION: Final = "30d"
+"""How long an intent that was decided without its program is kept: the default of `Intents.operation`."""
+
+#: What the next page says, by the operator's decision.
+CONFIRMATIONS: Final = {
+    "done": "It is done: duplicates get its result.",
+    "not_done": "It did not happen: the saga's next resume compensates what is done.",
+    "retry": "It may run again, as a new generation. If its worker gave it up, redrive its dead letter now.",
+    "abandon": "It is given up, and counts as failed.",
+}
 
 
-def queue(ask: Ask) -> Response:
-    cursor = ask.text("cursor") or None
-    page = ask.sources.store.list(state="in_doubt", limit=ROWS, cursor=cursor)
-    rows = [(record, kind_of(record.scope), *_about(ask, record)) for record in page.records]
-    following = link("/doubts", cursor=page.cursor) if page.cursor is not None else ""
-    return ask.render("doubts.html", rows=rows, next=following, now=ask.sources.store.now())
+def show_queue(context: RequestContext) -> Response:
+    cursor = context.text("cursor") or None
+    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=cursor)
+    rows = [(record, kind_of(record.scope), *_describe(context, record)) for record in page.records]
+    next_page = link("/in-doubt", cursor=page.cursor) if page.cursor is not None else ""
+    return context.render("in_doubt.html", rows=rows, next=next_page, now=context.sources.store.now())
 
 
-def _about(ask: Ask, record: Record) -> tuple[str, str]:
-    """What it is, in a few words; and why nobody knows, for operators."""
+def _describe(context: RequestContext, record: Record) -> tuple[str, str]:
+    """Return what is known of a record in a few words, and, for operators, the reason of the doubt."""
     kind = kind_of(record.scope)
     if kind == "intent":
-        log = intent_log(ask.sources, record)
-        sent = "" if log is None else f"sent {'once' if log.send_count == 1 else f'{log.send_count} times'}"
-        return sent, f"for {show(log.key, 80)}" if log is not None and ask.session.acts else ""
+        return _describe_intent(context, record)
     if kind == "saga":
-        saga = saga_log(ask.sources, record)
-        if saga is None:
-            return "", ""
-        return f"at {'undo ' if saga.undoing else ''}{saga.doubtful}", saga.doubt if ask.session.acts else ""
+        return _describe_saga(context, record)
     tries = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
     return f"{tries}, none with an outcome", ""
 
 
-def resolve(ask: Ask) -> Response:
-    """One word on one record; what it was is in the audit log before it is done."""
-    scope, key, word = ask.text("scope"), ask.text("key"), ask.text("outcome")
-    record = ask.sources.record(scope, key)
+def _describe_intent(context: RequestContext, record: Record) -> tuple[str, str]:
+    log = intent_log(context.sources, record)
+    if log is None:
+        return "", ""
+    times = "once" if log.send_count == 1 else f"{log.send_count} times"
+    return f"sent {times}", f"for {show(log.key, 80)}" if context.session.acts else ""
+
+
+def _describe_saga(context: RequestContext, record: Record) -> tuple[str, str]:
+    log = saga_log(context.sources, record)
+    if log is None:
+        return "", ""
+    return f"at {'undo ' if log.undoing else ''}{log.doubtful}", log.doubt if context.session.acts else ""
+
+
+def resolve(context: RequestContext) -> Response:
+    """Apply an operator's decision to one record. The decision is in the audit log before it is applied."""
+    scope, key, outcome = context.text("scope"), context.text("key"), context.text("outcome")
+    record = context.sources.record(scope, key)
     if record is None:
         raise NotInDoubt("there is no such record any more; nothing was changed")
-    allowed = choices(ask, record)["words_for"]
-    if word not in allowed:
-        raise InvalidOption(f"say one of: {', '.join(allowed)}")
-    result = _result(ask.text("result")) if word == "done" else ...
-    place = repr(ask.sources.store.runtime.backend)
-    with ask.audited("records resolve", target_of(scope, key), detail=word, place=place):
-        _decide(ask, record, word, result)
-    said = {
-        "done": "It is done: duplicates get its result.",
-        "not_done": "It did not happen: the saga's next resume compensates what is done.",
-        "retry": "It may run again, as a new generation. If its worker gave it up, redrive its dead letter now.",
-        "abandon": "It is given up, and counts as failed.",
-    }
-    back = link("/saga" if kind_of(scope) == "saga" else "/record", scope=scope, key=key)
-    return ask.go(back, said[word])
+    allowed = decision_options(context, record)["outcomes"]
+    if outcome not in allowed:
+        raise InvalidOption(f"choose one of: {', '.join(allowed)}")
+    result = _parse_result(context.text("result")) if outcome == "done" else ...
+    place = repr(context.sources.store.runtime.backend)
+    with context.audit("records resolve", target_of(scope, key), detail=outcome, place=place):
+        _apply_decision(context, record, outcome, result)
+    record_page = link("/saga" if kind_of(scope) == "saga" else "/record", scope=scope, key=key)
+    return context.redirect(record_page, CONFIRMATIONS[outcome])
 
 
-def _decide(ask: Ask, record: Record, word: Any, result: Any) -> None:
-    scope, key, who = record.scope, record.key, ask.session.signature
-    saga, intents = ask.sources.sagas.get(scope), ask.sources.intents.get(scope)
+def _apply_decision(context: RequestContext, record: Record, outcome: Any, result: Any) -> None:
+    """Decide through the record's program where it is known: it checks the result, and resumes its saga."""
+    scope, key, operator = record.scope, record.key, context.session.signature
+    saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
-        log = saga_log(ask.sources, record)
+        log = saga_log(context.sources, record)
         if log is None:
             raise CorruptRecord(f"the log of saga {show(key)} cannot be read; upgrade this process")
-        saga.resolve(log.id, word, result=None if result is ... else result, who=who)
+        saga.resolve(log.id, outcome, result=None if result is ... else result, who=operator)
     elif intents is not None:
-        intents.resolve(intents.id_of(record), word, result=result, who=who)
+        intents.resolve(intents.id_of(record), outcome, result=result, who=operator)
     else:
-        kept = DEFAULT_RETENTION if kind_of(scope) == "guard" else FOREVER / 1e6 if word == "retry" else KEPT
-        ask.sources.store.resolve(scope, key, word, result=result, retention=kept, who=who)
+        retention = _retention(scope, outcome)
+        context.sources.store.resolve(scope, key, outcome, result=result, retention=retention, who=operator)
 
 
-def _result(text: str) -> Any:
-    """The result that an operator typed, as JSON; nothing typed: not known."""
+def _retention(scope: str, outcome: str) -> Duration:
+    """Return how long a record that is decided without its program is kept."""
+    if kind_of(scope) == "guard":
+        return DEFAULT_RETENTION
+    if outcome == "retry":  # unfinished: its program needs it, however late it resumes
+        return FOREVER / 1e6
+    return INTENT_RETENTION
+
+
+def _parse_result(text: str) -> Any:
+    """Decode the result that an operator typed as JSON. ``...`` where the field is empty: the result is not known."""
     if not text.strip():
         return ...
     try:
         return json.decode(text)
     except (DecodeError, UnicodeError) as error:
-        raise InvalidOption(f"the result is no JSON: {error}; text goes in quotes") from error
+        raise InvalidOption(f"the result is not JSON: {error}; put text in quotes") from error

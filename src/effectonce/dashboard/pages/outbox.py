@@ -1,4 +1,4 @@
-"""The outbox: what waits to leave, and keys that are parked."""
+"""The outbox: messages that wait to be published, and keys that are parked."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ from typing import Final
 from starlette.responses import Response
 
 from effectonce.contracts.outbox import Backlog, Entries, State
-from effectonce.dashboard.context import Ask, link
+from effectonce.dashboard.context import RequestContext, link
 from effectonce.errors import InvalidOption
 
 STATES: Final[tuple[State, ...]] = ("parked", "waiting", "pending", "published")
 
 
-def rows(ask: Ask) -> Response:
-    state: State = ask.one_of("state", STATES, "parked")
-    there = ask.sources.outbox is not None
-    backlog = ask.sources.outbox_stats() if there else Backlog(counts={}, cap=0)
-    page = ask.sources.outbox_rows(state, ask.text("cursor") or None) if there else Entries([])
-    following = link("/outbox", state=state, cursor=page.cursor) if page.cursor is not None else ""
-    return ask.render(
-        "outbox.html", there=there, state=state, known=STATES, backlog=backlog, entries=page.entries, next=following
+def show_rows(context: RequestContext) -> Response:
+    state: State = context.one_of("state", STATES, "parked")
+    exists = context.sources.outbox is not None
+    backlog = context.sources.outbox_stats() if exists else Backlog(counts={}, cap=0)
+    page = context.sources.outbox_rows(state, context.text("cursor") or None) if exists else Entries([])
+    next_page = link("/outbox", state=state, cursor=page.cursor) if page.cursor is not None else ""
+    return context.render(
+        "outbox.html",
+        exists=exists,
+        state=state,
+        outbox_states=STATES,
+        backlog=backlog,
+        entries=page.entries,
+        next=next_page,
     )
 
 
-def unpark(ask: Ask) -> Response:
-    """Let parked messages go again: those that were chosen, or all."""
-    chosen = ask.form.get("seq", ())
-    if not all(each.isdecimal() and len(each) < 19 for each in chosen):
+def unpark(context: RequestContext) -> Response:
+    """Let the relay publish parked messages again: those that were chosen, or all."""
+    chosen = context.form.get("seq", ())
+    if not all(number.isdecimal() and len(number) < 19 for number in chosen):
         raise InvalidOption("a message of an outbox is known by its number")
-    seqs = [int(each) for each in chosen]
-    everything = ask.text("all") == "yes"
+    seqs = [int(number) for number in chosen]
+    everything = context.text("all") == "yes"
     if bool(seqs) == everything:
-        raise InvalidOption("choose the messages that are to go again, or all of them")
-    with ask.audited("outbox unpark", ask.sources.outbox_name, detail=" ".join(map(str, seqs)) or "all"):
-        count = ask.sources.unpark(None if everything else seqs)
-    return ask.go("/outbox", f"{count} unparked: the relay sends them next, and what waited behind them follows.")
+        raise InvalidOption("choose the messages to unpark, or all of them")
+    with context.audit("outbox unpark", context.sources.outbox_name, detail=" ".join(map(str, seqs)) or "all"):
+        count = context.sources.unpark(None if everything else seqs)
+    return context.redirect("/outbox", f"{count} unparked: the relay sends them next, then what waited behind them.")

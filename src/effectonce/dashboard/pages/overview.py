@@ -1,94 +1,93 @@
-"""The overview: what needs somebody, and how it goes."""
+"""The overview: what needs attention, and how it goes."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from msgspec import json
 from starlette.responses import Response
 
-from effectonce.dashboard.context import Ask, link
+from effectonce.dashboard.context import RequestContext, link
 from effectonce.dashboard.formatting import STATES, age, count
 from effectonce.dashboard.poller import Sample
 
-STALE = 15 * 60 * 1_000_000
-"""After how long without a finished sweep that is worth a word (F37)."""
+SWEEP_OVERDUE_US: Final = 15 * 60 * 1_000_000
+"""When no sweep has finished for this long, the overview says so (F37: records are not swept)."""
 
 
-def overview(ask: Ask) -> Response:
-    watcher = ask.desk.watcher
-    sample = watcher.sample()
+def overview(context: RequestContext) -> Response:
+    sample = context.dashboard.poller.sample()
+    metrics = bool(context.sources.metrics)
     plots = [
-        ("deliveries", "Deliveries", "per second", bool(ask.sources.metrics)),
-        ("first_runs", "First runs", "per second", bool(ask.sources.metrics) or _countable(sample)),
-        ("duplicates", "Duplicates skipped", "per second", bool(ask.sources.metrics)),
+        ("deliveries", "Deliveries", "per second", metrics),
+        ("first_runs", "First runs", "per second", metrics or _counts_done(sample)),
+        ("duplicates", "Duplicates skipped", "per second", metrics),
         ("in_doubt", "In doubt", "records", True),
-        ("outbox_lag", "Outbox lag", "seconds", ask.sources.outbox is not None),
+        ("outbox_lag", "Outbox lag", "seconds", context.sources.outbox is not None),
     ]
-    return ask.render("overview.html", plots=plots, **_seen(ask, sample))
+    return context.render("overview.html", plots=plots, **_page_values(context, sample))
 
 
-def figures(ask: Ask) -> Response:
-    """What changes on the overview, for its script."""
-    sample = ask.desk.watcher.sample()
-    seen = _seen(ask, sample)
+def figures(context: RequestContext) -> Response:
+    """Return what changes on the overview, for its script."""
+    poller = context.dashboard.poller
+    values = _page_values(context, poller.sample())
     facts = {
-        "series": ask.desk.watcher.series(),
-        "states": [[name, text] for name, _, text, _ in seen["shares"]],
-        "needs": [[number, where] for _, number, _, where in seen["needs"]],
+        "series": poller.series(),
+        "states": [[name, text] for name, _, text, _ in values["shares"]],
+        "needs": [[number, where] for _, number, _, where in values["needs"]],
     }
     return Response(json.encode(facts), media_type="application/json")
 
 
-def _countable(sample: Sample | None) -> bool:
-    """Whether the store counts what is done, so that its growth can be seen."""
+def _counts_done(sample: Sample | None) -> bool:
+    """Tell whether the store counts the records that are done exactly, so that their growth can be plotted."""
     stats = sample.stats if sample is not None else None
     return stats is None or ("done" not in stats.approximate and stats.counts.get("done", 0) < stats.cap)
 
 
-def _seen(ask: Ask, sample: Sample | None) -> dict[str, Any]:
+def _page_values(context: RequestContext, sample: Sample | None) -> dict[str, Any]:
     return {
         "sample": sample,
         "shares": _shares(sample),
-        "needs": _needs(ask, sample),
-        "errors": dict(ask.desk.watcher.errors),
+        "needs": _needs(context, sample),
+        "errors": dict(context.dashboard.poller.errors),
         "backlog": sample.backlog if sample is not None else None,
-        "letters": dict(ask.desk.watcher.letters),
     }
 
 
 def _shares(sample: Sample | None) -> list[tuple[str, str, str, float]]:
-    """(state, its word, how many, its share of the bar in per cent), in the order of the bar."""
+    """Return (state, its word, how many, its share of the bar in per cent), in the order of the bar."""
     if sample is None or sample.stats is None:
         return []
     stats = sample.stats
     total = sum(stats.counts.values()) or 1
-    shown = []
+    shares = []
     for state, word in STATES.items():
         number = stats.counts.get(state, 0)
         about = "~" if state in stats.approximate else ""
-        shown.append((state, word, about + count(number, stats.cap), 100 * number / total))
-    return shown
+        shares.append((state, word, about + count(number, stats.cap), 100 * number / total))
+    return shares
 
 
-def _needs(ask: Ask, sample: Sample | None) -> list[tuple[str, str, str, str]]:
-    """(tone, how many, what, where): what somebody has to look at, the worst first."""
+def _needs(context: RequestContext, sample: Sample | None) -> list[tuple[str, str, str, str]]:
+    """Return (tone, how many, what, where) of everything that needs attention, the worst first."""
     needs: list[tuple[str, str, str, str]] = []
     now = round(time.time() * 1e6)
     stats = sample.stats if sample is not None else None
-    if stats is not None and (doubts := stats.counts.get("in_doubt", 0)):
+    if stats is not None and (in_doubt := stats.counts.get("in_doubt", 0)):
         since = f", the oldest for {age(now - stats.oldest_in_doubt)}" if stats.oldest_in_doubt else ""
         what = f"in doubt{since}: decide whether the effect happened"
-        needs.append(("in_doubt", count(doubts, stats.cap), what, "/doubts"))
+        needs.append(("in_doubt", count(in_doubt, stats.cap), what, "/in-doubt"))
     backlog = sample.backlog if sample is not None else None
     if backlog is not None and (parked := backlog.counts.get("parked", 0)):
-        what = "parked in the outbox: what shares their ordering key waits behind them"
+        what = "parked in the outbox: messages with the same ordering key wait behind them"
         needs.append(("failed", count(parked, backlog.cap), what, "/outbox?state=parked"))
-    for name, number in ask.desk.watcher.letters.items():
+    for name, number in context.dashboard.poller.dead_letter_counts.items():
         if number:
-            needs.append(("failed", count(number), f"dead letters of {name}", link("/letters", queue=name)))
-    if stats is not None and stats.swept_at and now - stats.swept_at > STALE:
-        what = "since the last finished sweep: expired records stay, lapsed leases are not seen"
+            needs.append(("failed", count(number), f"dead letters of {name}", link("/dead-letters", queue=name)))
+    if stats is not None and stats.swept_at and now - stats.swept_at > SWEEP_OVERDUE_US:
+        what = "since the last finished sweep: expired records stay, lapsed leases go unnoticed"
         needs.append(("free", age(now - stats.swept_at), what, "/doctor"))
     return needs

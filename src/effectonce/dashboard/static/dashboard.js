@@ -1,4 +1,4 @@
-// Live plots, and small comforts. Every page works without this file.
+// Live plots, and conveniences. Every page works without this file.
 "use strict";
 
 // -- theme
@@ -7,10 +7,10 @@ document.getElementById("theme")?.addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("effectonce-theme", root.dataset.theme); } catch { /* it lasts for this page */ }
+  try { localStorage.setItem("effectonce-theme", root.dataset.theme); } catch { /* without storage the choice lasts for this page */ }
 });
 
-// -- on a phone the menu scrolls: show where we are
+// -- on a phone the menu scrolls: scroll to the current page
 
 const here = document.querySelector(".side [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - 24;
@@ -27,13 +27,13 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// -- lists: one box for all, and a question before what concerns all
+// -- lists: one checkbox for all rows, and a confirmation before an action on all
 
 for (const box of document.querySelectorAll("input[data-all]")) {
-  const each = () => box.form.querySelectorAll(`input[type=checkbox][name="${box.dataset.all}"]`);
-  box.addEventListener("change", () => { for (const one of each()) one.checked = box.checked; });
+  const boxes = () => box.form.querySelectorAll(`input[type=checkbox][name="${box.dataset.all}"]`);
+  box.addEventListener("change", () => { for (const one of boxes()) one.checked = box.checked; });
   box.form.addEventListener("change", (event) => {
-    if (event.target.name === box.dataset.all) box.checked = [...each()].every((one) => one.checked);
+    if (event.target.name === box.dataset.all) box.checked = [...boxes()].every((one) => one.checked);
   });
 }
 
@@ -59,10 +59,10 @@ const span = (seconds) =>
 
 const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
-const part = (name, attributes) => {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
+const svgElement = (name, attributes) => {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
 };
 
 class Plot {
@@ -75,12 +75,12 @@ class Plot {
     this.axis = figure.querySelectorAll(".axis span");
     this.points = [];
     if (!this.svg) return;
-    this.area = part("path", { class: "area" });
-    this.line = part("path", { class: "line" });
-    this.cross = part("line", { class: "cross", y1: 0, y2: HEIGHT });
+    this.area = svgElement("path", { class: "area" });
+    this.line = svgElement("path", { class: "line" });
+    this.cross = svgElement("line", { class: "cross", y1: 0, y2: HEIGHT });
     this.svg.append(this.area, this.line, this.cross);
     this.svg.addEventListener("pointermove", (event) => this.point(event));
-    this.svg.addEventListener("pointerleave", () => { this.held = null; this.say(); });
+    this.svg.addEventListener("pointerleave", () => { this.pointedAt = null; this.label(); });
   }
 
   show(times, values) {
@@ -96,30 +96,30 @@ class Plot {
     const ends = this.points.length ? [this.x(this.points[0][0]), this.x(this.points.at(-1)[0])] : [];
     this.area.setAttribute("d", path && `${path}L${ends[1].toFixed(1)} ${HEIGHT}L${ends[0].toFixed(1)} ${HEIGHT}Z`);
     this.range = times.length ? [clock(from), clock(to)] : ["", ""];
-    this.say();
+    this.label();
   }
 
   point(event) {
     if (!this.points.length) return;
     const box = this.svg.getBoundingClientRect();
     const wanted = ((event.clientX - box.left) / box.width) * WIDTH;
-    this.held = this.points.reduce((best, each) =>
-      Math.abs(this.x(each[0]) - wanted) < Math.abs(this.x(best[0]) - wanted) ? each : best)[0];
-    this.say();
+    this.pointedAt = this.points.reduce((best, candidate) =>
+      Math.abs(this.x(candidate[0]) - wanted) < Math.abs(this.x(best[0]) - wanted) ? candidate : best)[0];
+    this.label();
   }
 
-  say() {
-    const found = this.held ? this.points.find(([at]) => at === this.held) : null;
-    const shown = found || this.points.at(-1);
+  label() {
+    const pointed = this.pointedAt ? this.points.find(([at]) => at === this.pointedAt) : null;
+    const shown = pointed || this.points.at(-1);
     if (shown && this.spans) [this.output.textContent, this.unit.textContent] = span(shown[1]);
     else this.output.textContent = shown ? number(shown[1]) : "–";
-    this.cross.setAttribute("class", found ? "cross on" : "cross");
-    if (found) {
-      this.cross.setAttribute("x1", this.x(found[0]));
-      this.cross.setAttribute("x2", this.x(found[0]));
+    this.cross.setAttribute("class", pointed ? "cross on" : "cross");
+    if (pointed) {
+      this.cross.setAttribute("x1", this.x(pointed[0]));
+      this.cross.setAttribute("x2", this.x(pointed[0]));
     }
-    this.axis[0].textContent = found ? clock(found[0]) : this.range?.[0] || "";
-    this.axis[1].textContent = found ? "" : this.range?.[1] || "";
+    this.axis[0].textContent = pointed ? clock(pointed[0]) : this.range?.[0] || "";
+    this.axis[1].textContent = pointed ? "" : this.range?.[1] || "";
   }
 }
 
@@ -140,8 +140,8 @@ if (live) {
       }
       live.dataset.state = "live";
       const shown = [...document.querySelectorAll(".needs a")];
-      if (needs.map(([, where]) => where).join() !== shown.map((each) => each.getAttribute("href")).join()) {
-        if (!document.activeElement?.matches("input")) location.reload(); // somebody is typing: later
+      if (needs.map(([, where]) => where).join() !== shown.map((link) => link.getAttribute("href")).join()) {
+        if (!document.activeElement?.matches("input")) location.reload(); // while the visitor types, wait for the next refresh
       } else needs.forEach(([count], n) => { shown[n].querySelector("b").textContent = count; });
     } catch { live.dataset.state = "lost"; }
   };
