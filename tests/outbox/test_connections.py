@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce import outbox as outboxes
 from effectonce.contracts import Event
+from effectonce.outbox import outbox as outboxes
 from effectonce.outbox.outbox import Outbox
 from tests.inbox.kinds import KINDS, Kind, told
 from tests.outbox.conftest import Office
@@ -137,14 +137,14 @@ async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.
     """The second statement fails, and the caller goes on and commits."""
     desk = await office.desk()
     await desk.run(office.effect("paid"))
-    monkeypatch.setattr("effectonce.outbox._MAX_ROWS", 2)
+    monkeypatch.setattr("effectonce.outbox.outbox._MAX_ROWS", 2)
     params = outboxes._params
 
     def second_fails(dialect: Any, rows: Any) -> Any:
         found = params(dialect, rows)
         return found[:-1] if rows[0].message_id == "m2" else found
 
-    monkeypatch.setattr("effectonce.outbox._params", second_fails)
+    monkeypatch.setattr("effectonce.outbox.outbox._params", second_fails)
     with pytest.raises(Exception):  # noqa: B017  (each driver has its own words for it)
         await told(office.outbox.send_many(desk.conn, [paid(f"m{n}") for n in range(4)]))
     await desk.commit()

@@ -19,7 +19,7 @@ import msgspec
 
 from effectonce.backends.common.sql_files import outbox_schema, outbox_words, quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, Session, SyncConnection, Tracer
-from effectonce.contracts.outbox import Outgoing, channel_of, line_of
+from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
 from effectonce.core.drive import Pending, drive
 from effectonce.core.hints import ring
@@ -134,7 +134,7 @@ class Outbox:
             message.id,
             self.to,
             message.ordering_key,
-            line_of(self.to, message.ordering_key),
+            hash_line(self.to, message.ordering_key),
             message.type,
             headers,
             payload,
@@ -164,7 +164,7 @@ class Row(NamedTuple):
     time: str | None
 
 
-def message_of(row: Outgoing) -> Message[Any]:
+def message_of(row: OutboxRow) -> Message[Any]:
     """The message that was sent, its data as JSON reads it."""
     return Message(
         data=row.payload if row.content == "bytes" else msgspec.json.decode(row.payload),
@@ -259,7 +259,7 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
     columns = ", ".join((*Row._fields, "created_at"))
     insert = f"INSERT INTO {quoted(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
-        return f"WITH sent AS ({insert}) SELECT pg_notify('{channel_of(table)}', '')"
+        return f"WITH sent AS ({insert}) SELECT pg_notify('{notify_channel(table)}', '')"
     return insert
 
 

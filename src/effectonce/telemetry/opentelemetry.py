@@ -34,7 +34,7 @@ except ImportError as missing:
 
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event, Meter
-from effectonce.contracts.outbox import Outgoing
+from effectonce.contracts.outbox import OutboxRow
 from effectonce.core.flow import Run, running
 from effectonce.guard.introspection import is_async
 from effectonce.message import Message
@@ -161,7 +161,7 @@ class Tracing:
         finally:
             self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - began, labels)
 
-    def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
+    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _about(system, row.destination, "send")
         labels = dict(about)
         about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
@@ -348,7 +348,7 @@ def _extracted(headers: Mapping[str, str]) -> context.Context:
     return _quietly(lambda: propagate.extract(headers, context=nowhere), nowhere)
 
 
-def _headers(row: Outgoing) -> dict[str, str]:
+def _headers(row: OutboxRow) -> dict[str, str]:
     try:
         return json.decode(row.headers, type=dict[str, str])
     except DecodeError:  # a row that somebody else wrote, and that cannot be sent either

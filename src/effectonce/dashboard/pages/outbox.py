@@ -6,18 +6,18 @@ from typing import Final
 
 from starlette.responses import Response
 
-from effectonce.contracts.outbox import Backlog, Entries, State
+from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.dashboard.context import Ask, link
 from effectonce.errors import InvalidOption
 
-STATES: Final[tuple[State, ...]] = ("parked", "waiting", "pending", "published")
+STATES: Final[tuple[OutboxState, ...]] = ("parked", "waiting", "pending", "published")
 
 
 def rows(ask: Ask) -> Response:
-    state: State = ask.one_of("state", STATES, "parked")
+    state: OutboxState = ask.one_of("state", STATES, "parked")
     there = ask.sources.outbox is not None
-    backlog = ask.sources.outbox_stats() if there else Backlog(counts={}, cap=0)
-    page = ask.sources.outbox_rows(state, ask.text("cursor") or None) if there else Entries([])
+    backlog = ask.sources.outbox_stats() if there else OutboxBacklog(counts={}, cap=0)
+    page = ask.sources.outbox_rows(state, ask.text("cursor") or None) if there else OutboxPage([])
     following = link("/outbox", state=state, cursor=page.cursor) if page.cursor is not None else ""
     return ask.render(
         "outbox.html", there=there, state=state, known=STATES, backlog=backlog, entries=page.entries, next=following
