@@ -18,8 +18,8 @@ from msgspec import json, structs
 from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
-from effectonce.sagas.decisions import Word
-from effectonce.sagas.log import Entry, Log, Part
+from effectonce.sagas.decisions import SagaDecision
+from effectonce.sagas.log import LoggedStep, SagaLog, StepProgress
 from effectonce.sagas.saga import Saga
 from effectonce.values.durations import readable
 
@@ -101,7 +101,7 @@ def show_(name: Name, id: Id, as_json: Json = False) -> None:
     rows = []
     for entry, part, undo in parts:
         label = f"undo {entry.name}" if undo else entry.name
-        state = "in doubt" if record.state == "in_doubt" and part is log.part_in_doubt()[1] else part.state
+        state = "in doubt" if record.state == "in_doubt" and part is log.find_doubtful()[1] else part.state
         took = readable(part.ended - part.began) if part.ended > part.began > 0 else "-"
         told = part.error or (entry.result or b"")[1:].decode("utf-8", "replace") if not undo else part.error
         cells = [label, state, str(part.attempts), _clock(part.began), _bar(screen, part, start, end), took]
@@ -181,7 +181,7 @@ def resolve(
 ) -> None:
     """Decide the step or compensation that is in doubt. The next resume goes on. Who decided what is logged."""
     words = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
-    word: Word = chosen(words, "--done [--result JSON], --not-done, --retry or --abandon")
+    word: SagaDecision = chosen(words, "--done [--result JSON], --not-done, --retry or --abandon")
     if result is not None and word != "done":
         raise ConfigurationError("--result goes with --done: it is what the step gave; nothing was changed")
     value = None if result is None else json_value(result, "--result")
@@ -243,7 +243,7 @@ def _outside(record: Record) -> dict[str, Any]:
     }
 
 
-def _facts(record: Record, log: Log) -> dict[str, Any]:
+def _facts(record: Record, log: SagaLog) -> dict[str, Any]:
     return {
         "id": log.id,
         **_outside(record),
@@ -254,13 +254,13 @@ def _facts(record: Record, log: Log) -> dict[str, Any]:
     }
 
 
-def _parts(log: Log) -> list[tuple[Entry, Part, bool]]:
+def _parts(log: SagaLog) -> list[tuple[LoggedStep, StepProgress, bool]]:
     """Steps, then compensations, in the order in which they run."""
     undone = [(entry, entry.undo, True) for entry in reversed(log.entries) if entry.undo.attempts or entry.undo.rounds]
     return [*((entry, entry.do, False) for entry in log.entries), *undone]
 
 
-def _part_facts(entry: Entry, part: Part, undo: bool) -> dict[str, Any]:
+def _part_facts(entry: LoggedStep, part: StepProgress, undo: bool) -> dict[str, Any]:
     return {
         "step": entry.name,
         "compensation": undo,
@@ -277,7 +277,7 @@ def _clock(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3] if at else "-"
 
 
-def _bar(screen: Screen, part: Part, start: int, end: int) -> str:
+def _bar(screen: Screen, part: StepProgress, start: int, end: int) -> str:
     """When it ran, between the first thing that began and the last that ended."""
     empty, full = ("·", "█") if screen.boxes else (".", "#")
     if not part.began or end <= start:

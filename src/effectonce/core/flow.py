@@ -623,7 +623,7 @@ async def leave(run: Run, side: Side, state: Literal["free", "in_doubt"], why: s
     """End a run that did not raise and is not done either: free for the next delivery, or in doubt. Whether that is
     recorded.
 
-    ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
+    ``note``, as `notes.seal_note` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
     run.over()
     if run.protected and run.holds:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.core.notes import note_in
+from effectonce.core.notes import read_listed_note
 from effectonce.errors import CorruptRecord, show
 from effectonce.intents import log as intent_flow
 from effectonce.record import Record
@@ -38,20 +38,22 @@ def kind_of(scope: str) -> Kind:
     return "saga" if scope.startswith("saga/") else "guard"
 
 
-def intent_log(sources: Sources, record: Record) -> intent_flow.Log | None:
+def intent_log(sources: Sources, record: Record) -> intent_flow.IntentLog | None:
     """What an intent's record says; None where it is sealed, or not of this release."""
     known = sources.intents.get(record.scope)
     try:
-        return intent_flow.read(note_in(record, known.store.engine.privacy if known is not None else None))
+        return intent_flow.decode_log(
+            read_listed_note(record, known.store.engine.privacy if known is not None else None)
+        )
     except CorruptRecord:
         return None
 
 
-def saga_log(sources: Sources, record: Record) -> saga_flow.Log | None:
+def saga_log(sources: Sources, record: Record) -> saga_flow.SagaLog | None:
     """What a saga's record says; None where it is sealed, or not of this release."""
     known = sources.sagas.get(record.scope)
     try:
-        return saga_flow.read(note_in(record, known.store.engine.privacy if known is not None else None))
+        return saga_flow.decode_log(read_listed_note(record, known.store.engine.privacy if known is not None else None))
     except CorruptRecord:
         return None
 
@@ -161,5 +163,5 @@ def _steps(sources: Sources, record: Record) -> Iterable[Moment]:
                 yield Moment(part.began, f"{name}: begun", detail=_tries(part), tone="claimed")
 
 
-def _tries(part: saga_flow.Part) -> str:
+def _tries(part: saga_flow.StepProgress) -> str:
     return "first try" if part.attempts <= 1 else f"{part.attempts} tries"

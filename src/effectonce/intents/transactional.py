@@ -1,10 +1,10 @@
-"""Effects that have happened, and whose completion commits with rows of the caller's."""
+"""`Sent`: an effect that has happened, and whose completion commits with the caller's own rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from effectonce.contracts import Joinable, Session
 from effectonce.core.drive import Pending, drive
@@ -16,17 +16,21 @@ from effectonce.sessions import session_on
 
 Res = TypeVar("Res")
 
+Completion = Literal["record", "leave", "recover"]
+"""Who completes a success: ``record``: the operation itself. ``leave``: its caller. ``recover``: the operation, unless
+the intent is transactional; then its result is recorded for the delivery that writes its rows."""
 
-class Sender(Protocol):
-    """What this needs of an `Operation`."""
+
+class SendingOperation(Protocol):
+    """The parts of an `IntentOperation` that `Sent` needs."""
 
     is_async: bool
 
-    async def through(self, run: Run, side: Side, complete: bool | None) -> tuple[Any, BaseException | None]: ...
+    async def run_intent(self, run: Run, side: Side, completion: Completion) -> tuple[Any, BaseException | None]: ...
 
 
 class Sent(Generic[Res]):
-    """An effect that has happened and is not recorded yet: its completion commits with rows of yours.
+    """An effect that has happened and is not recorded yet: its completion commits with your own rows.
 
         with charge.send(payment, key=message.key) as sent:
             with conn.transaction():
@@ -36,11 +40,11 @@ class Sent(Generic[Res]):
                 sent.complete(conn)
 
     Until that commits the intent is open: after a crash the next delivery sends it again with the same key, gets the
-    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, rows and all, so
-    a message would be sent a second time.
+    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, with its rows, so
+    writing them again would double them.
     """
 
-    def __init__(self, operation: Sender, run: Run) -> None:
+    def __init__(self, operation: SendingOperation, run: Run) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
@@ -55,14 +59,15 @@ class Sent(Generic[Res]):
         return self._run.replayed
 
     def complete(self, connection: Any, result: Any = ...) -> Any:
-        """Record the success, with its result, in the transaction that is open on ``connection``; on an async one
-        `await` it. `LeaseLost` where another goes on with this intent: roll back. Nothing to do for a replay."""
+        """Record the success, with its result, in the transaction that is open on ``connection``; `await` it on an
+        async one. Raises `LeaseLost` where another process has resumed this intent: roll back then. A replay has
+        nothing to record."""
         session = session_on(connection)
         session.require_transaction()
-        done = self._complete(session, self._result if result is ... else result)
-        return Pending(done, "complete(…)") if session.is_async else drive(done)
+        written = self._write_completion(session, self._result if result is ... else result)
+        return Pending(written, "complete(…)") if session.is_async else drive(written)
 
-    async def _complete(self, session: Session, result: Any) -> None:
+    async def _write_completion(self, session: Session, result: Any) -> None:
         run = self._run
         if run.replayed:
             return
@@ -70,7 +75,8 @@ class Sent(Generic[Res]):
         op = completion_of(run, stored_result(run, result))
         if not isinstance(backend, Joinable) or not isinstance(op, Settlement):
             raise ConfigurationError(
-                f"{backend!r} is no SQL database, so no transaction of yours can complete an intent there"
+                f"{backend!r} is not an SQL database, so your transaction cannot complete an intent there; keep the "
+                "intents in your own database"
             )
         dialect, statements = backend.completion(op)
         if dialect != session.dialect:
@@ -82,7 +88,7 @@ class Sent(Generic[Res]):
         for sql, params in statements:
             rows = await session.rows(sql, params)
         if not rows:
-            raise LeaseLost(f"intent {run.key}: its lease ended and another goes on with it: roll this back")
+            raise LeaseLost(f"intent {run.key}: its lease ended and another process resumed it: roll this back")
         self._completed = True
         run.engine.leased.discard(run)  # a renewal would be refused once this commits
 
@@ -91,27 +97,28 @@ class Sent(Generic[Res]):
     def __enter__(self) -> Sent[Res]:
         if self._operation.is_async:
             raise SyncAsyncMismatch("this operation is async: write `async with`")
-        return self._entered(drive(self._operation.through(self._run, self._run.engine.sync_side(), False)))
+        return self._enter(drive(self._operation.run_intent(self._run, self._run.engine.sync_side(), "leave")))
 
     async def __aenter__(self) -> Sent[Res]:
-        return self._entered(await self._operation.through(self._run, self._run.engine.async_side(), False))
+        return self._enter(await self._operation.run_intent(self._run, self._run.engine.async_side(), "leave"))
 
-    def _entered(self, came: tuple[Any, BaseException | None]) -> Sent[Res]:
-        self._result, error = came
+    def _enter(self, outcome: tuple[Any, BaseException | None]) -> Sent[Res]:
+        self._result, error = outcome
         if error is not None:
             raise error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        drive(self._exited(self._run.engine.sync_side()))
+        drive(self._exit(self._run.engine.sync_side()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._exited(self._run.engine.async_side())
+        await self._exit(self._run.engine.async_side())
 
-    async def _exited(self, side: Side) -> None:
-        """What was completed is settled by the commit, or by nobody: only the database knows whether that happened."""
+    async def _exit(self, side: Side) -> None:
+        """Release an intent that was not completed. One that was is settled by the caller's commit, and only the
+        database knows whether that happened."""
         run = self._run
         if not run.replayed and run.active:
             if self._completed:

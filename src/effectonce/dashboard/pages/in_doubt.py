@@ -11,7 +11,7 @@ from effectonce.dashboard.context import Ask, link
 from effectonce.dashboard.sources import ROWS
 from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, target_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
-from effectonce.intents.intents import FOREVER
+from effectonce.intents.intents import UNFINISHED_HOLD_US
 from effectonce.record import Record
 from effectonce.store import DEFAULT_RETENTION
 
@@ -79,7 +79,7 @@ def _decide(ask: Ask, record: Record, word: Any, result: Any) -> None:
     elif intents is not None:
         intents.resolve(intents.id_of(record), word, result=result, who=who)
     else:
-        kept = DEFAULT_RETENTION if kind_of(scope) == "guard" else FOREVER / 1e6 if word == "retry" else KEPT
+        kept = DEFAULT_RETENTION if kind_of(scope) == "guard" else UNFINISHED_HOLD_US / 1e6 if word == "retry" else KEPT
         ask.sources.store.resolve(scope, key, word, result=result, retention=kept, who=who)
 
 

@@ -12,7 +12,7 @@ import httpx
 
 from effectonce.core.drive import drive
 from effectonce.http.protocol import KEY
-from effectonce.intents.operations import Operation
+from effectonce.intents.operations import IntentOperation
 
 from .calls import UNSETTLED, Call, Settings
 from .intent_log import Answer, IntentLog, Request, alive, live
@@ -79,7 +79,7 @@ class _LoggedPort(_Port):
 
     def __init__(
         self, transport: httpx.BaseTransport, request: httpx.Request, call: Call, log: IntentLog,
-        operation: Operation[Request, Any],
+        operation: IntentOperation[Request, Any],
     ) -> None:  # fmt: skip
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
@@ -117,7 +117,7 @@ class _AsyncPort:
 class _AsyncLoggedPort(_AsyncPort):
     def __init__(
         self, transport: httpx.AsyncBaseTransport, request: httpx.Request, call: Call, log: IntentLog,
-        operation: Operation[Request, Any],
+        operation: IntentOperation[Request, Any],
     ) -> None:  # fmt: skip
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)

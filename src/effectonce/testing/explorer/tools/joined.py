@@ -100,7 +100,7 @@ class JoinedStage(IntentsStage):
         for key in sorted({entry.key for entry in world.broker.entries}):
             rows, messages = self.database.effects.count(key), self.sent.count(key)
             charged = key in self.provider.effects
-            record = drive(world.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
+            record = drive(world.port.get(self.operation.scope, self.operation.rules.intent_id(key, "", "")))
             done = record is not None and record.state == "done"
             if rows > 1 or messages > 1:
                 world.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")

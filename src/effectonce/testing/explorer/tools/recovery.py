@@ -134,7 +134,7 @@ class IntentsRecoveryStage(RecoveryStage, IntentsStage):
         return self.operation.scope
 
     def id_of(self, key: str) -> str:
-        return self.operation.terms.id(key, "", "")
+        return self.operation.rules.intent_id(key, "", "")
 
     async def recover(self) -> object:
         return await self.intents.arecover(idle=1e-6)
