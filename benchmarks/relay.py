@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import effectonce as eo
-from effectonce.contracts.outbox import Lease, Verdict
+from effectonce.contracts.outbox import LeaseRequest, RowOutcome
 from tests.harness import servers
 from tests.harness.rabbitmq import rabbitmq
 
@@ -202,9 +202,9 @@ def leases(scale: float) -> Iterator[Table]:
                 for _ in range(count):
                     owner = os.urandom(16)
                     began = time.perf_counter()
-                    leased = await port.lease(Lease(owner=owner, limit=100, span=30_000_000, ordered=True))
+                    leased = await port.lease(LeaseRequest(owner=owner, limit=100, span=30_000_000, ordered=True))
                     spent += time.perf_counter() - began
-                    await port.settle(owner, [Verdict(row.seq, "pending", refund=True) for row in leased.rows], 0)
+                    await port.settle(owner, [RowOutcome(row.seq, "pending", refund=True) for row in leased.rows], 0)
                 await port.close()
                 return spent / count * 1000
 

@@ -58,7 +58,7 @@ def charge(intent: eo.Intent[Payment]) -> str:
     return provider.charge(intent.request, intent.headers)
 
 
-@intents.operation("ses", "receipt", keyless="at-most-once")
+@intents.operation("ses", "receipt", without_key="at-most-once")
 def receipt(intent: eo.Intent[Payment]) -> None:
     provider.mail(intent.request)
 

@@ -18,6 +18,12 @@ State = Literal["claimed", "done", "failed", "in_doubt", "free"]
 Settled = Literal["done", "failed", "in_doubt", "free"]
 Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
+
+def visible_state(state: str) -> str:
+    """Return the name of a state that users see: ``free`` is the stored word for ``released``."""
+    return "released" if state == "free" else state
+
+
 #: The stored error of a record that failed because no attempt was left (`failed` with this: `exhausted`).
 EXHAUSTED = b'1{"code":"attempts-exhausted"}'
 

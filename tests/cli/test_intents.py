@@ -21,7 +21,7 @@ store = eo.connect("sqlite:///shop.db")
 intents = eo.Intents(store, scope="billing")
 
 
-@intents.operation("ses", "send", keyless="at-most-once")
+@intents.operation("ses", "send", without_key="at-most-once")
 def mail(intent: eo.Intent[str]) -> str:
     raise TimeoutError("no answer")
 
@@ -198,7 +198,7 @@ def test_a_typed_result_is_said_as_json(tmp_path: Path, run: Run) -> None:
     (mail,) = listed(run, "--in-doubt")
     wrong = run("intents", "resolve", "billing:intents", str(mail["id"]), "--done", '"SM1"', "--yes")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert 'this is no result of billing/ses/send, which gives Receipt, an object with "id"' in wrong.stderr
+    assert 'this is not a result of billing/ses/send, which gives Receipt, an object with "id"' in wrong.stderr
     assert len(listed(run, "--in-doubt")) == 1
     done = run("intents", "resolve", "billing:intents", str(mail["id"]), "--done", '{"id": "SM1"}', "--yes")
     assert done.returncode == 0

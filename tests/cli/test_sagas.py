@@ -210,7 +210,7 @@ def test_a_result_is_said_as_the_step_gives_it(cli: Cli) -> None:
     for result in ('"text"', "null"):
         code, out, err = cli("resolve", "o-unknown", "--done", "--result", result, "--yes")
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "this is no result of step charge, which gives a whole number (Expected `int`, got " in err
+        assert "this is not a result of step charge, which gives a whole number (Expected `int`, got " in err
         assert err.rstrip().endswith("; nothing was changed")
     assert "which gives a whole number" in cli("resolve", "o-unknown", "--done", "--yes")[2]
     assert cli("resolve", "o-unknown", "--done", "--result", "4200", "--yes")[0] == 0

@@ -58,7 +58,7 @@ class World:
     def _intents(self) -> eo.Intents:
         intents = eo.Intents(self.store, scope="billing")
 
-        @intents.operation("twilio", "sms", keyless="at-most-once", returns=dict[str, Any])
+        @intents.operation("twilio", "sms", without_key="at-most-once", returns=dict[str, Any])
         def sms(intent: eo.Intent[dict[str, Any]]) -> Any:
             if intent.request["to"].startswith("+49"):
                 raise TimeoutError("no answer")

@@ -63,7 +63,7 @@ def charge(intents: Intents, bank: Bank) -> Any:
 def mail(intents: Intents) -> Any:
     sent: list[str] = []
 
-    @intents.operation("ses", "send", keyless="at-most-once")
+    @intents.operation("ses", "send", without_key="at-most-once")
     def mail(intent: Intent[str]) -> None:
         sent.append(intent.request)
         if intent.request == "lost reply":

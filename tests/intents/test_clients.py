@@ -357,7 +357,7 @@ def test_at_most_once_is_not_sent_again_after_a_hidden_send(serving: Callable[..
     left = list(servers)
     intents = eo.Intents(eo.connect("memory://", sweep_every=None), scope="sms")
 
-    @intents.operation("twilio", "sms", keyless="at-most-once")
+    @intents.operation("twilio", "sms", without_key="at-most-once")
     def sms(intent: eo.Intent[str]) -> str:
         return session(total=2).post(left.pop(0).url, data=b"x").text
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.intents.log import Log
+from effectonce.intents.log import IntentLog
 from tests.harness.provider import Provider
 
 from .shop import STEPS, shop
@@ -146,8 +146,8 @@ def test_a_key_in_use_is_unknown_until_the_first_request_has_ended(url: str, pro
     intents, charge = shop(url, provider.url)
     order = {"order": "o1", "amount": 4200}
     with intents.store, ThreadPoolExecutor(1) as threads:
-        id = charge.terms.id("o1", "", "")
-        key = charge.terms.key(Log(b"", "o1", "", ""))
+        id = charge.rules.intent_id("o1", "", "")
+        key = charge.rules.provider_key(IntentLog(b"", "o1", "", ""))
         first = threads.submit(httpx.post, f"{provider.url}/charges", headers={"Idempotency-Key": key}, json=order)
         assert provider.begun.wait(30)
         with pytest.raises(eo.OutcomeUnknown, match="still running"):
@@ -165,7 +165,7 @@ def test_rule_5_past_the_window_nothing_is_sent_though_the_provider_would_execut
     """The store's clock decides, on a real store: the window here is over before the second delivery."""
     provider.next("drop")
     intents, charge = shop(url, provider.url)
-    charge.terms = msgspec.structs.replace(charge.terms, window=50_000, margin=0)
+    charge.rules = msgspec.structs.replace(charge.rules, window=50_000, margin=0)
     with intents.store:
         with pytest.raises(eo.OutcomeUnknown):
             charge({"order": "o1", "amount": 4200}, key="o1")

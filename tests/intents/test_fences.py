@@ -25,7 +25,7 @@ def test_a_handler_that_has_lost_its_lease_sends_nothing_more(
         clock.advance("31s")
         charge(PAYMENT, key=message.id)
 
-    with pytest.raises(eo.LeaseLost, match="what calls it"):
+    with pytest.raises(eo.LeaseLost, match="its caller has lost its lease"):
         consume(eo.Message(type="order.paid", data={}))
     assert bank.seen == []
 

@@ -282,7 +282,7 @@ def test_at_least_once_is_a_choice(intents: Intents) -> None:
     """Rule 8."""
     sent = []
 
-    @intents.operation("twilio", "message", keyless="at-least-once")
+    @intents.operation("twilio", "message", without_key="at-least-once")
     def message(intent: Intent[str]) -> None:
         sent.append(intent.id)
         if len(sent) == 1:

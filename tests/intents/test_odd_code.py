@@ -40,7 +40,7 @@ class Unread(Exception):
 def one_mail(intents: Intents, error: BaseException | None) -> Callable[[], Any]:
     """A provider without keys: what is ambiguous is in doubt."""
 
-    @intents.operation("ses", "send", keyless="at-most-once")
+    @intents.operation("ses", "send", without_key="at-most-once")
     def send(intent: Intent[str]) -> str:
         if error is not None:
             raise error
@@ -169,7 +169,7 @@ def test_a_reconciler_that_ends_the_process_ends_its_own_recovery(
 def test_without_keys_what_ended_a_recovery_is_in_doubt(clock: ManualClock, intents: Intents) -> None:
     calls: list[str] = []
 
-    @intents.operation("ses", "send", keyless="at-most-once")
+    @intents.operation("ses", "send", without_key="at-most-once")
     def send(intent: Intent[str]) -> None:
         calls.append(intent.key)
         if len(calls) > 2:

@@ -35,7 +35,7 @@ def doubted(intents: Intents, returns: Any, joined: bool = False) -> tuple[str, 
     """An intent in doubt whose operation gives ``returns``: its id, how it is delivered again, what was sent."""
     sent: list[str] = []
 
-    @intents.operation("ses", "send", keyless="at-most-once", returns=returns)
+    @intents.operation("ses", "send", without_key="at-most-once", returns=returns)
     def send(intent: Intent[str]) -> Any:
         sent.append(intent.provider_key)
         raise TimeoutError
@@ -99,7 +99,7 @@ def test_a_result_is_said_as_json_or_as_a_value(
 @pytest.mark.parametrize(
     ("returns", "said", "told"),
     [
-        (Receipt, "SM1", r'Receipt, an object with "id", "amount" \(or not\)'),
+        (Receipt, "SM1", r'Receipt, an object with "id", "amount" \(optional\)'),
         (Receipt, {"id": 7}, r'Receipt, an object with "id"'),
         (Parcel, {}, r'Parcel, an object with "number"'),
         (Pair, {}, r'Pair, a list of "first", "second"'),
@@ -116,7 +116,7 @@ def test_a_wrong_result_is_told_what_would_be_one(
 ) -> None:
     id, _, _ = doubted(intents, returns, joined)
     (before,) = intents.in_doubt()
-    with pytest.raises(eo.ConfigurationError, match=f"^this is no result of billing/ses/send.*{told}"):
+    with pytest.raises(eo.ConfigurationError, match=f"^this is not a result of billing/ses/send.*{told}"):
         intents.resolve(id, "done", result=said)
     assert intents.in_doubt() == [before]
 
@@ -128,7 +128,7 @@ def renamed(store: Store, scope: str = "billing") -> Intents:
     """The same intents after a deploy that gave the operation another name."""
     deployed = Intents(Store(store.runtime.backend, sweep_every=None), scope=scope)
 
-    @deployed.operation("ses", "mail", keyless="at-most-once")
+    @deployed.operation("ses", "mail", without_key="at-most-once")
     def mail(intent: Intent[str]) -> str:
         return "sent"
 
@@ -156,7 +156,7 @@ def test_they_are_those_of_these_intents_only(store: Store, intents: Intents) ->
 
 
 def test_names_with_slashes_are_found_as_well(store: Store, intents: Intents) -> None:
-    @intents.operation("ses", "mail/of/the/day", keyless="at-most-once")
+    @intents.operation("ses", "mail/of/the/day", without_key="at-most-once")
     def mail(intent: Intent[str]) -> None:
         raise TimeoutError
 
@@ -173,7 +173,7 @@ def test_what_a_renamed_operation_left_is_told_by_a_check(
     intents.check("1d")
     assert not caplog.records
     renamed(store).check("1d")
-    assert "billing/ses/send left intents that are not finished" in caplog.text
+    assert "billing/ses/send left unfinished intents" in caplog.text
     caplog.clear()
     renamed(store).resolve(id, "abandon")
     renamed(store).check("1d")

@@ -75,8 +75,8 @@ def test_an_operator_says_what_came_of_it(clock: ManualClock, intents: Intents, 
     ("provider", "options", "said"),
     [
         ("nobody", {}, "no provider is known by"),
-        ("ses", {}, "keeps no keys: choose keyless="),
-        ("stripe", {"keyless": "at-most-once"}, "keeps keys"),
+        ("ses", {}, "keeps no keys: choose without_key="),
+        ("stripe", {"without_key": "at-most-once"}, "keeps keys"),
         ("square", {}, "does not say how long"),
         ("paypal", {}, "does not say how long"),
         ("stripe", {"margin": "25h"}, "leaves nothing"),
@@ -93,7 +93,7 @@ def test_an_operation_that_cannot_keep_its_promise_is_refused(
 def test_a_request_that_cannot_be_frozen_is_refused_before_anything_happens(
     intents: Intents, charge: Any, bank: Bank
 ) -> None:
-    with pytest.raises(eo.ConfigurationError, match="cannot be written down"):
+    with pytest.raises(eo.ConfigurationError, match="cannot be stored"):
         charge(object(), key="k")
     with pytest.raises(eo.ConfigurationError, match="over the limit"):
         charge(Payment("x" * 300_000, 1), key="k")

@@ -75,7 +75,7 @@ class Shop:
             return int(self.execute(conn, f"SELECT COUNT(*) FROM {self.orders}")[0][0])
 
     def state(self, order: str) -> str:
-        record = self.store.get(self.charge.scope, self.charge.terms.id(order, "", ""))
+        record = self.store.get(self.charge.scope, self.charge.rules.intent_id(order, "", ""))
         return "absent" if record is None else record.state
 
 
@@ -138,7 +138,7 @@ def test_what_is_not_completed_is_open_for_the_next_delivery(shop: Shop) -> None
 def test_a_completion_that_another_has_overtaken_is_refused(shop: Shop) -> None:
     """F08: the lease was lost, so the caller's transaction must not commit."""
     with shop.charge.send("o1", key="o1") as sent:
-        shop.store.forget(shop.charge.scope, shop.charge.terms.id("o1", "", ""))
+        shop.store.forget(shop.charge.scope, shop.charge.rules.intent_id("o1", "", ""))
         with pytest.raises(eo.LeaseLost, match="roll this back"), shop.transaction() as conn:  # noqa: PT012
             shop.execute(conn, f"INSERT INTO {shop.orders} (id) VALUES ('o1')")
             sent.complete(conn)
@@ -164,7 +164,7 @@ def test_a_store_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
     with charge.send("o1", key="o1") as sent:
         conn = sqlite3.connect(":memory:")
-        with pytest.raises(eo.ConfigurationError, match="no SQL database"):
+        with pytest.raises(eo.ConfigurationError, match="not an SQL database"):
             sent.complete(conn)
         conn.close()
 
@@ -201,7 +201,7 @@ def in_doubt(shop: Shop) -> str:
         shop.pay("o1")
     shop.lost = False
     shop.intents.reconcile("stripe")(lambda intent: Verdict.unknown("their search is down"))
-    shop.charge.terms = msgspec.structs.replace(shop.charge.terms, window=0, margin=0)  # it is over
+    shop.charge.rules = msgspec.structs.replace(shop.charge.rules, window=0, margin=0)  # it is over
     with pytest.raises(eo.InDoubt):
         shop.pay("o1")
     (record,) = shop.intents.in_doubt()

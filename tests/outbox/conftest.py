@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.contracts.outbox import Outgoing
+from effectonce.contracts.outbox import OutboxRow
 from effectonce.outbox.outbox import Outbox, message_of
 from tests.inbox.kinds import Desk, Kind, Place, observers
 
@@ -79,7 +79,7 @@ class Office:
     def sent(self) -> list[eo.Message[Any]]:
         """The messages whose rows are committed, in the order of their rows."""
         rows = self._select(COLUMNS, "outbox_tests", "destination")
-        return [message_of(Outgoing(*row, 0)) for row in sorted(rows)]
+        return [message_of(OutboxRow(*row, 0)) for row in sorted(rows)]
 
     @property
     def ids(self) -> list[str]:

@@ -167,7 +167,7 @@ def _connection(place: Place) -> Any:
 def _intents(order: Order) -> tuple[eo.Intents, Any]:
     intents = eo.Intents(connect(order), scope=SCOPE)
     keyed = order.mode == "K"
-    options: dict[str, Any] = {} if keyed else {"keyless": "at-most-once"}
+    options: dict[str, Any] = {} if keyed else {"without_key": "at-most-once"}
     line = http.client.HTTPConnection(order.provider.removeprefix("http://"), timeout=10)
 
     @intents.operation("stripe" if keyed else "ses", "charge", lease=LEASE, returns=dict[str, Any], **options)

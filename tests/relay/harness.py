@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities, OutboxPort, Packet
-from effectonce.contracts.outbox import Lease, Leased
+from effectonce.contracts.outbox import LeasedRows, LeaseRequest
 from effectonce.envelopes import CloudEvents
 from effectonce.outbox.outbox import Outbox
 from effectonce.relay.relay import Relay
@@ -114,11 +114,13 @@ def message(number: int, key: str | None = None) -> eo.Message[Any]:
     return eo.Message(data={"n": number}, type="numbered", id=f"m{number}", ordering_key=key)
 
 
-async def lease(port: OutboxPort, owner: bytes, limit: int = 100, span: float = 30.0, ordered: bool = True) -> Leased:
-    return await port.lease(Lease(owner=owner, limit=limit, span=round(span * 1e6), ordered=ordered))
+async def lease(
+    port: OutboxPort, owner: bytes, limit: int = 100, span: float = 30.0, ordered: bool = True
+) -> LeasedRows:
+    return await port.lease(LeaseRequest(owner=owner, limit=limit, span=round(span * 1e6), ordered=ordered))
 
 
-def numbers(leased: Leased) -> list[int]:
+def numbers(leased: LeasedRows) -> list[int]:
     return [int(row.message_id[1:]) for row in leased.rows]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Event, OutboxPort
-from effectonce.contracts.outbox import LOOK_AGAIN, Lease, Leased, Verdict
+from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, LeasedRows, LeaseRequest, RowOutcome
 from effectonce.errors import StoreUnavailable
 from tests.harness.proxy import FaultProxy
 from tests.harness.waiting import auntil
@@ -77,7 +77,7 @@ class LosesTheReplyToALease:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         leased = await self._port.lease(lease)
         if leased.rows and not self.lost:
             self.lost += 1
@@ -133,7 +133,7 @@ async def test_it_works_behind_a_pooler(
     """PgBouncer in transaction mode: nothing of a session is used; there are no wake-ups, looking does it."""
     with eo.connect(f"{pgbouncer_url}?prefix={postgres.prefix}") as store:
         relay = eo.Relay(store, broker, poll="50ms", batch=10)  # type: ignore[arg-type]
-        monkeypatch.setattr("effectonce.outbox.outbox.ring", lambda table: None)
+        monkeypatch.setattr("effectonce.outbox.outbox.notify", lambda table: None)
         serving = asyncio.create_task(relay.serve())
         postgres.send_numbers(range(50), key=lambda n: f"k{n % 5}")
         await auntil(lambda: len(broker.sent) == 50)
@@ -167,9 +167,9 @@ class Meter:
         before = await self._read()
         rows = (await lease(self._port, A, 20, ordered=ordered)).rows
         assert len(rows) >= 18
-        await self._port.settle(A, [Verdict(row.seq, "published") for row in rows[:6]], HOUR)
-        await self._port.settle(A, [Verdict(row.seq, "published") for row in rows[6:12]], 0)
-        await self._port.settle(A, [Verdict(row.seq, "waiting", span=HOUR, error="no") for row in rows[12:]], HOUR)
+        await self._port.settle(A, [RowOutcome(row.seq, "published") for row in rows[:6]], HOUR)
+        await self._port.settle(A, [RowOutcome(row.seq, "published") for row in rows[6:12]], 0)
+        await self._port.settle(A, [RowOutcome(row.seq, "waiting", span=HOUR, error="no") for row in rows[12:]], HOUR)
         return await self._read() - before
 
     async def _read(self) -> float:
@@ -242,7 +242,7 @@ async def test_postgresql_touches_as_many_pages_however_many_rows_it_is_not_abou
     whole table by its primary key."""
     port: Any = postgres.port()
     statement = port._queries[name].sql.decode()
-    values = ["'\\x00'", "1", "20", "0", "20", "'{}'", f"{LOOK_AGAIN}"]
+    values = ["'\\x00'", "1", "20", "0", "20", "'{}'", f"{BLOCKED_ROW_RECHECK_US}"]
     given = ", ".join(values[: 7 if name == "lease_in_order" else 6])
 
     def pages() -> int:
@@ -284,8 +284,8 @@ async def test_mariadb_changes_rows_by_their_numbers_and_walks_over_no_table(mar
     port._wire.ask = recorded
     rows = (await lease(port, A, 500)).rows
     parts = [
-        [Verdict(row.seq, "published") for row in rows[:250]],
-        [Verdict(row.seq, "parked", error="no") for row in rows[250:]],
+        [RowOutcome(row.seq, "published") for row in rows[:250]],
+        [RowOutcome(row.seq, "parked", error="no") for row in rows[250:]],
     ]
     await port.settle(A, parts[0], HOUR)
     await port.settle(A, parts[0], 0)

@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import OutboxPort
-from effectonce.contracts.outbox import Verdict
+from effectonce.contracts.outbox import RowOutcome
 from tests.relay.harness import Database, lease, message, numbers
 
 pytestmark = pytest.mark.quick_on("postgres", "mariadb")
@@ -60,8 +60,8 @@ async def test_a_lease_that_ends_is_anybodys_and_fences_out_its_owner(
     second = (await lease(rival, B)).rows
     assert [row.attempts for row in second] == [2, 2]
     assert [row.message_id for row in first] == [row.message_id for row in second]
-    assert await port.settle(A, [Verdict(row.seq, "published") for row in first], 0) == 0, "a zombie settles nothing"
-    assert await rival.settle(B, [Verdict(row.seq, "published") for row in second], 0) == 2
+    assert await port.settle(A, [RowOutcome(row.seq, "published") for row in first], 0) == 0, "a zombie settles nothing"
+    assert await rival.settle(B, [RowOutcome(row.seq, "published") for row in second], 0) == 2
     assert database.states() == {}
 
 
@@ -76,7 +76,7 @@ async def test_commit_order_hides_no_row(database: Database, port: OutboxPort) -
     early.commit()
     leased = await lease(port, A)
     assert numbers(leased) == [2]
-    await port.settle(A, [Verdict(leased.rows[0].seq, "published")], HOUR)
+    await port.settle(A, [RowOutcome(leased.rows[0].seq, "published")], HOUR)
     late.commit()
     assert numbers(await lease(port, B)) == [1]
     late.close()
@@ -93,7 +93,7 @@ async def test_a_line_goes_in_order_while_others_flow(database: Database, port: 
     assert numbers(await lease(rival, B)) == [], "2 and 3 stand behind 1"
     database.send_numbers([4, 5], key=lambda n: f"other{n}")
     assert numbers(await lease(rival, B)) == [4, 5]
-    await port.settle(A, [Verdict(row.seq, "published") for row in (await lease(port, A, 1)).rows], HOUR)
+    await port.settle(A, [RowOutcome(row.seq, "published") for row in (await lease(port, A, 1)).rows], HOUR)
     assert numbers(await lease(rival, C)) == [2, 3]
 
 
@@ -108,7 +108,7 @@ async def test_rows_behind_a_waiting_one_wait_as_long(database: Database, port: 
     """F46: and the next lease does not look at them."""
     database.send_numbers([1, 2, 3], key=lambda n: "k" if n != 3 else None)
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [Verdict(first.seq, "waiting", span=HOUR, error="Refused: no")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "waiting", span=HOUR, error="Refused: no")], HOUR)
     assert numbers(await lease(port, B)) == [3]
     due = database.execute("SELECT message_id, due_at, attempts FROM {outbox} WHERE state = 'waiting' ORDER BY seq")
     assert [(who, tries) for who, _, tries in due] == [("m1", 1), ("m2", 0)]
@@ -121,7 +121,7 @@ async def test_a_row_behind_one_that_is_due_and_left_out_is_left_out(database: D
     """F43: the limit cuts a line after its first rows, never before them."""
     database.send_numbers([1, 2, 3, 4], key=lambda n: "k" if n != 2 else "j")
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [Verdict(first.seq, "waiting", span=1, error="Refused: no")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "waiting", span=1, error="Refused: no")], HOUR)
     assert numbers(await lease(port, B, 2)) == [1, 2]
     assert numbers(await lease(port, C)) == []
 
@@ -174,7 +174,7 @@ async def test_two_relays_that_lease_at_once_never_split_a_line(
             leased = await lease(port, owner, 5)
             for row in leased.rows:
                 order.setdefault(row.ordering_key or "", []).append(int(row.message_id[1:]))
-            await port.settle(owner, [Verdict(row.seq, "published") for row in leased.rows], 0)
+            await port.settle(owner, [RowOutcome(row.seq, "published") for row in leased.rows], 0)
             if sum(map(len, order.values())) == 300:
                 return
 
@@ -191,10 +191,10 @@ async def test_entries_are_settled_one_by_one(database: Database, port: OutboxPo
     database.send_numbers(range(4))
     rows = (await lease(port, A)).rows
     kinds = [
-        Verdict(rows[0].seq, "published"),
-        Verdict(rows[1].seq, "waiting", span=HOUR, error="Refused: later"),
-        Verdict(rows[2].seq, "parked", error="Refused: never"),
-        Verdict(rows[3].seq, "pending", refund=True),
+        RowOutcome(rows[0].seq, "published"),
+        RowOutcome(rows[1].seq, "waiting", span=HOUR, error="Refused: later"),
+        RowOutcome(rows[2].seq, "parked", error="Refused: never"),
+        RowOutcome(rows[3].seq, "pending", refund=True),
     ]
     assert await port.settle(A, kinds, HOUR) == 4
     found = database.execute("SELECT message_id, state, attempts, error FROM {outbox} ORDER BY seq")
@@ -211,8 +211,8 @@ async def test_entries_are_settled_one_by_one(database: Database, port: OutboxPo
 async def test_a_published_row_is_kept_or_deleted(database: Database, port: OutboxPort) -> None:
     database.send_numbers([1, 2], key=lambda n: "k")
     rows = (await lease(port, A)).rows
-    await port.settle(A, [Verdict(rows[0].seq, "published")], HOUR)
-    await port.settle(A, [Verdict(rows[1].seq, "published")], 0)
+    await port.settle(A, [RowOutcome(rows[0].seq, "published")], HOUR)
+    await port.settle(A, [RowOutcome(rows[1].seq, "published")], 0)
     ((who, line, published_at, due_at, created_at),) = database.execute(
         "SELECT message_id, line, published_at, due_at, created_at FROM {outbox}"
     )
@@ -230,7 +230,7 @@ async def test_parked_rows_are_listed_counted_and_freed_with_those_behind_them(
     """F46."""
     database.send_numbers([1, 2, 3], key=lambda n: "k")
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [Verdict(first.seq, "parked", error="Refused: never")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "parked", error="Refused: never")], HOUR)
     assert numbers(await lease(port, B)) == []
     assert database.states() == {"parked": 1, "waiting": 2}
     stats = await port.stats()
@@ -249,7 +249,7 @@ async def test_parked_rows_are_listed_counted_and_freed_with_those_behind_them(
 async def test_a_discarded_row_lets_those_behind_it_go(database: Database, port: OutboxPort) -> None:
     database.send_numbers([1, 2, 3], key=lambda n: "k")
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [Verdict(first.seq, "parked", error="Refused: never")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "parked", error="Refused: never")], HOUR)
     await lease(port, B)
     assert await port.unpark([first.seq], 10, discard=True) == 1
     assert numbers(await lease(port, C)) == [2, 3]
@@ -259,7 +259,7 @@ async def test_rows_behind_a_parked_one_that_is_gone_are_looked_at_again(databas
     """F07: somebody deleted it by hand. They come due by themselves."""
     database.send_numbers([1, 2], key=lambda n: "k")
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [Verdict(first.seq, "parked", error="Refused: never")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "parked", error="Refused: never")], HOUR)
     await lease(port, B)
     database.execute("DELETE FROM {outbox} WHERE state = 'parked'")
     ((wait,),) = database.execute("SELECT due_at - created_at FROM {outbox}")
@@ -284,7 +284,7 @@ async def test_cleaning_up_is_bounded_and_leaves_a_date(database: Database, port
     """F37."""
     database.send_numbers(range(5))
     rows = (await lease(port, A)).rows
-    await port.settle(A, [Verdict(row.seq, "published") for row in rows[:4]], 1)
+    await port.settle(A, [RowOutcome(row.seq, "published") for row in rows[:4]], 1)
     assert (await port.stats()).cleaned_at is None
     assert (done := await port.clean(3)).published == 3
     assert done.more
@@ -298,7 +298,7 @@ async def test_cleaning_up_is_bounded_and_leaves_a_date(database: Database, port
 async def test_what_is_kept_is_not_cleaned_up(database: Database, port: OutboxPort) -> None:
     database.send_numbers([1])
     (row,) = (await lease(port, A)).rows
-    await port.settle(A, [Verdict(row.seq, "published")], HOUR)
+    await port.settle(A, [RowOutcome(row.seq, "published")], HOUR)
     assert (await port.clean(10)).published == 0
     assert database.states() == {"published": 1}
 

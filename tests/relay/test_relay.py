@@ -167,7 +167,7 @@ async def test_a_discarded_message_never_leaves_and_lets_the_others_go(database:
     broker.refuse = refusing(1)
     relay = database.relay(broker, retry=Retry(1))
     await relay.drain()
-    with pytest.raises(InvalidOption, match="numbers of the messages"):
+    with pytest.raises(InvalidOption, match=r"numbers \(seq\) of the messages"):
         relay.discard()
     (entry,) = relay.list().entries
     assert relay.discard(entry.seq) == 1
@@ -294,8 +294,8 @@ async def test_a_publish_that_never_returns_is_given_up_before_the_lease_is_over
 @pytest.fixture
 def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that looks again after 0.2 s, and then not for an hour."""
-    monkeypatch.setattr("effectonce.relay.run._SOONEST", 0.2)
-    monkeypatch.setattr("effectonce.relay.run._SLOWER", 1e9)
+    monkeypatch.setattr("effectonce.relay.run._MIN_POLL_S", 0.2)
+    monkeypatch.setattr("effectonce.relay.run._POLL_GROWTH", 1e9)
 
 
 async def test_a_hint_in_the_same_process_wakes_an_idle_relay(
@@ -317,7 +317,7 @@ async def test_a_notification_wakes_an_idle_relay(
     postgres: Database, broker: FakeBroker, sleepy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from another process: no hint is given here."""
-    monkeypatch.setattr("effectonce.outbox.outbox.ring", lambda table: None)
+    monkeypatch.setattr("effectonce.outbox.outbox.notify", lambda table: None)
     relay = postgres.relay(broker, poll="1h")
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(0.5)
@@ -376,7 +376,7 @@ async def test_a_serving_relay_cleans_up(
     database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: a row that another statement has locked for a moment is left for the next time."""
-    monkeypatch.setattr("effectonce.relay.run._CLEAN_EVERY", 0.1)
+    monkeypatch.setattr("effectonce.relay.run._CLEANUP_INTERVAL_S", 0.1)
     database.send_numbers(range(3))
     relay = database.relay(broker, keep="1us")
     await relay.drain()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import effectonce as eo
 import effectonce.public  # once, and not in every child
-from effectonce.relay.pump import Lane
+from effectonce.relay.pump import RelayPump
 from tests.relay.harness import Database
 
 CONSUMER: Final = ("begun", "recorded", "paid", "sent", "committed")
@@ -65,13 +65,13 @@ class _Watched:
 
 def relay(pipe: Connection, database: Database, broker_url: str, at: str) -> None:
     """Send what is due until nothing is, with leases that end soon."""
-    honest = Lane.__init__
+    honest = RelayPump.__init__
 
     def watch(self: Any, settings: Any, signals: Any, port: Any, publisher: Any) -> None:
         port = _Watched(_Watched(port, "lease", "leased", pipe, at), "settle", "settled", pipe, at)
         honest(self, settings, signals, port, _Watched(publisher, "publish", "published", pipe, at))
 
-    Lane.__init__ = watch  # type: ignore[method-assign]
+    RelayPump.__init__ = watch  # type: ignore[method-assign]
     halt(pipe, "starting", at)
     with eo.connect(database.url) as store, eo.connect_broker(broker_url) as broker:
         count = asyncio.run(eo.Relay(store, broker, lease="200ms", batch=2).drain())

@@ -53,7 +53,7 @@ class Shop:
         def stripe_refund(intent: eo.Intent[Order]) -> str:
             return self.call("refund", intent.request, "/refunds", intent.headers)
 
-        @intents.operation("ses", "confirm", keyless="at-most-once", lease="1s")
+        @intents.operation("ses", "confirm", without_key="at-most-once", lease="1s")
         def ses_confirm(intent: eo.Intent[Order]) -> str:
             return self.call("mail", intent.request, "/mails", {})
 

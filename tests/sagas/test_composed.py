@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
 from .shop import Order

@@ -94,7 +94,7 @@ def test_f20_a_step_that_ends_its_process_again_and_again_is_in_doubt() -> None:
         backend.life = Life()
         backend.clock.advance("1m")
     saga = order_saga(store, shop, retry=retry)
-    with pytest.raises(eo.InDoubt, match="step charge: 3 processes ended in it without a word"):
+    with pytest.raises(eo.InDoubt, match="step charge: 3 processes died in it"):
         saga.run("o-1", ORDER)
     assert shop.calls == ["reserve", "charge", "charge", "charge"]
     shop.at.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 
 from .shop import Order, Receipt, Shop, order_saga
 
@@ -92,10 +92,12 @@ def test_a_migration_that_cannot_be(store: eo.Store, names: list[str], renamed: 
 
 def test_a_migration_to_nowhere_is_refused(store: eo.Store) -> None:
     saga = saga_of(store, [], "reserve")
-    with pytest.raises(eo.ConfigurationError, match="is no step of saga order; its steps are reserve"):
+    with pytest.raises(eo.ConfigurationError, match="is not a step of saga order; its steps are reserve"):
         saga.migrate("1", {"book": "booked"})
-    with pytest.raises(eo.ConfigurationError, match="book is not to be undone, which is no step of saga order"):
-        saga.migrate("1", {}, not_undone=["book"])
+    with pytest.raises(
+        eo.ConfigurationError, match="book is to lose its compensation, which is not a step of saga order"
+    ):
+        saga.migrate("1", {}, drop_compensation=["book"])
     assert saga.migrations == {}
 
 
@@ -156,7 +158,7 @@ def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
     without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
     assert without.resume() == Resumed(refused=1)
-    assert "reserve may have happened, and what undoes it is gone" in caplog.text
+    assert "reserve may have happened, and its compensation was removed" in caplog.text
     assert without.get("o-1").state == "free"  # type: ignore[union-attr]
     assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == Resumed(failed=1)
     assert did == ["reserve", "charge", "charge", "release"]
@@ -167,7 +169,7 @@ def test_a_compensation_that_is_gone_on_purpose_is_said_to_be(store: eo.Store) -
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
     without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
-    without.migrate("1", {}, not_undone=["reserve"])
+    without.migrate("1", {}, drop_compensation=["reserve"])
     assert without.resume() == Resumed(failed=1)
     assert did == ["reserve", "charge", "charge"]
 
@@ -182,7 +184,7 @@ def test_a_compensation_that_is_gone_is_noticed_where_nobody_knows_what_its_step
     did: list[str] = []
     with pytest.raises(eo.OutcomeUnknown):
         undoable(store, did, error=eo.OutcomeUnknown("?", 0.0), at="reserve").run("o-1", ORDER)
-    with pytest.raises(eo.SagaChanged, match="what undoes it is gone"):
+    with pytest.raises(eo.SagaChanged, match="its compensation was removed"):
         undoable(store, did, undo=False).run("o-1", ORDER)
 
 
@@ -249,7 +251,7 @@ def test_two_steps_or_compensations_of_one_name_are_refused(store: eo.Store) -> 
 
 def test_an_input_that_cannot_be_frozen_is_refused(store: eo.Store) -> None:
     saga: eo.Saga[Any] = order_saga(store, Shop())
-    for wrong, said in ((object(), "cannot be written down"), ("text", "cannot be written down")):
+    for wrong, said in ((object(), "cannot be stored"), ("text", "cannot be stored")):
         with pytest.raises(eo.ConfigurationError, match=said):
             saga.run("o-1", wrong)
     with pytest.raises(eo.ConfigurationError, match="over the limit"):
@@ -258,7 +260,7 @@ def test_an_input_that_cannot_be_frozen_is_refused(store: eo.Store) -> None:
         saga.run("", ORDER)
     with pytest.raises(eo.ConfigurationError, match="has no steps"):
         eo.Saga("empty", store, input=Order).run("o-1", ORDER)
-    with pytest.raises(eo.ConfigurationError, match="cannot be read back"):
+    with pytest.raises(eo.ConfigurationError, match="cannot be decoded"):
         eo.Saga("order", store, input=Order | Receipt)  # type: ignore[arg-type]
     assert store.list().records == []
 
@@ -282,7 +284,7 @@ def test_a_result_that_cannot_be_stored_is_told_to_who_asks_for_it(store: eo.Sto
             done[one]
         with pytest.raises(eo.ConfigurationError, match="two is not done"):
             done[two]
-        with pytest.raises(eo.ConfigurationError, match="is no step of this saga"):
+        with pytest.raises(eo.ConfigurationError, match="is not a step of this saga"):
             done["one"]  # type: ignore[index]
         return "went on"
 

@@ -16,7 +16,7 @@ import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import release
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import Killed, Life, MortalBackend
 
@@ -55,7 +55,7 @@ def run_by_another_release(store: eo.Store, shop: Shop) -> None:
 
 def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
     """As the store does for a caller that was cancelled just when its claim was granted."""
-    run, client = order_saga(store, shop)._run("o-1"), store.runtime.sync_client()
+    run, client = order_saga(store, shop).prepare_run("o-1"), store.runtime.sync_client()
     claim: Any = run.claim_request()
     assert run_sync(client.settle(release(claim, run_sync(client.claim(claim)))))
 
@@ -68,7 +68,7 @@ def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
     killed_after("charge", store, backend, shop)
     between(store, shop)
     saga = order_saga(store, shop)
-    with pytest.raises(eo.InDoubt, match="it was begun, and nobody knows whether it happened"):
+    with pytest.raises(eo.InDoubt, match="it was begun, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "done", result={"charge": "ch", "amount": 4200})
     assert saga.resume() == Resumed(failed=1)
@@ -100,7 +100,7 @@ def test_an_input_that_no_longer_reads_is_refused_and_the_others_go_on(caplog: p
     new = eo.Saga("order", store, input=Order)
     new.step(name="one")(_nothing)
     assert new.resume() == Resumed(done=1, refused=1)
-    assert "define an input that reads both" in caplog.text
+    assert "define an input that fits both" in caplog.text
     assert (new.get("bad").state, new.get("good").state) == ("free", "done")  # type: ignore[union-attr]
 
 
@@ -200,7 +200,7 @@ async def test_cancelled_while_it_waits_to_try_again_the_attempt_before_is_not_f
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    with pytest.raises(eo.InDoubt, match="nobody knows whether it happened"):
+    with pytest.raises(eo.InDoubt, match="whether it happened is not known"):
         await saga.acompensate("o-1")
 
 
@@ -219,7 +219,7 @@ def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> N
     clock.advance("7h")
     assert saga.resume() == Resumed(in_doubt=1)
     (record,) = saga.records("in_doubt")
-    assert "nobody has known whether it happened" in saga.log(record).doubt
+    assert "it was not known whether it happened" in saga.log(record).doubt
 
 
 # -- threads and processes that go on
@@ -397,7 +397,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
     backend.clock.advance("31d")
     saga = order_saga(store, shop)
     assert saga.resume() == Resumed(in_doubt=1)
-    assert "longer ago than what it did is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
+    assert "longer ago than its effect is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
     assert shop.calls.count("charge") == 1
 
 
@@ -428,7 +428,7 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
         killed_after("reserve", store, backend, shop)
     if resumed:
         backend.clock.advance("16d")
-        run, client = order_saga(store, shop)._run("o-1"), store.runtime.sync_client()
+        run, client = order_saga(store, shop).prepare_run("o-1"), store.runtime.sync_client()
         run_sync(client.claim(run.claim_request()))  # and it died at once
     backend.clock.advance("31d")
     assert order_saga(store, shop).resume() == Resumed(in_doubt=1)

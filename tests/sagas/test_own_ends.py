@@ -17,7 +17,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.sagas import log as saga_flow
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
 from tests.harness.signals import HANDLERS, handled
 
@@ -79,10 +79,10 @@ def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
     for number in range(3):
         saga.start(f"b-{number}", "good")
     assert resume(saga) == Resumed(done=3, later=1)
-    assert f"a-bad: a step ended with {type(end()).__name__}, and nobody knows" in caplog.text
+    assert f"a-bad: a step ended with {type(end()).__name__}, so its outcome is unknown" in caplog.text
     assert [resume(saga) for _ in range(3)] == [Resumed(later=1), Resumed(later=1), Resumed(in_doubt=1)]
     doubt = saga.log(saga.get("a-bad")).doubt  # type: ignore[arg-type]
-    assert f"3 attempts ended in it without a word; the last that was heard is {type(end()).__name__}" in doubt
+    assert f"3 attempts ended in it without an outcome; the last error was {type(end()).__name__}" in doubt
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
@@ -92,7 +92,7 @@ def test_who_runs_it_is_told_what_it_raised(store: eo.Store, colour: str, end: C
     for _ in range(3):
         with pytest.raises(type(end())):
             run(saga, "o-1", "bad")
-    with pytest.raises(eo.InDoubt, match="3 attempts ended in it without a word"):
+    with pytest.raises(eo.InDoubt, match="3 attempts ended in it without an outcome"):
         run(saga, "o-1", "bad")
 
 
@@ -240,7 +240,7 @@ def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_
     sweeper = saga.sweeper(every="1h")
     with sweeper:
         assert entered.wait(30)
-        sweeper._end.set()
+        sweeper._stopping.set()
         go.set()
     assert len(calls) == (1 if colour == "sync" else 50)
     assert sum(1 for _ in saga.records("open")) == 150 - len(calls)
@@ -282,7 +282,7 @@ async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: e
     saga = order_saga(store, shop, retry=eo.Retry(3, first="5m"))
     shop.after["charge"] = raising(TimeoutError(), 1)
     running = asyncio.create_task(saga.arun("o-1", ORDER))
-    part = saga_flow.Part()
+    part = saga_flow.StepProgress()
     while not part.guessed:
         await asyncio.sleep(0.001)
         record = store.get(saga.scope, "o-1")
@@ -406,5 +406,5 @@ def test_a_step_that_may_be_tried_for_ever_is_unless_nobody_knows_what_it_did() 
     saga.run("o-1", ORDER)
     assert shop.calls.count("charge") == 50
     shop.at["charge"] = lambda: (clock.advance("1h"), raising(TimeoutError())())
-    with pytest.raises(eo.InDoubt, match="for 1d nobody has known whether it happened"):
+    with pytest.raises(eo.InDoubt, match="for 1d it was not known whether it happened"):
         saga.run("o-2", ORDER)

@@ -10,7 +10,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.run_sync import run_sync
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
 
 from .shop import Order, Receipt, Shop, order_saga, raising, state
@@ -160,14 +160,14 @@ def test_an_interruption_is_not_forgotten_by_who_only_looks(store: eo.Store, sho
     """F49: somebody had it and died, and then it is started once more, which runs nothing."""
     saga = order_saga(store, shop, lease="50ms")
     saga.start("o-1", ORDER)
-    claimed = run_sync(store.runtime.sync_client().claim(saga._run("o-1").claim_request()))
+    claimed = run_sync(store.runtime.sync_client().claim(saga.prepare_run("o-1").claim_request()))
     assert (claimed if hasattr(claimed, "kind") else run_sync(claimed)).kind == "claimed"
     while saga.get("o-1").lease_until > store.now():  # type: ignore[union-attr, operator]
         threading.Event().wait(0.01)
     for _ in range(2):
         saga.start("o-1", ORDER)
     assert state(saga) == "free"
-    with pytest.raises(eo.InDoubt, match="step reserve: it was begun, and nobody knows"):
+    with pytest.raises(eo.InDoubt, match="step reserve: it was begun, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "not_done")
     assert saga.resume() == Resumed(failed=1)
@@ -287,7 +287,7 @@ def test_a_step_in_doubt_makes_the_saga_so(saga: eo.Saga[Order], shop: Shop) -> 
     shop.at["charge"] = raising(eo.InDoubt("the intent is in doubt"))
     with pytest.raises(eo.InDoubt, match="at step charge"):
         saga.run("o-1", ORDER)
-    with pytest.raises(eo.ConfigurationError, match="this is no result of step charge"):
+    with pytest.raises(eo.ConfigurationError, match="this is not a result of step charge"):
         saga.resolve("o-1", "done", result="x")
     assert state(saga) == "in_doubt"
     saga.resolve("o-1", "done", result={"charge": "ch_9", "amount": 4200})
@@ -357,7 +357,7 @@ def test_what_was_begun_is_not_turned_around_blindly(saga: eo.Saga[Order], shop:
     shop.after["charge"] = raising(eo.OutcomeUnknown("?", 0.0))
     with pytest.raises(eo.OutcomeUnknown):
         saga.run("o-1", ORDER)
-    with pytest.raises(eo.InDoubt, match="it was begun, and nobody knows"):
+    with pytest.raises(eo.InDoubt, match="it was begun, and whether it happened is not known"):
         saga.compensate("o-1")
     with pytest.raises(eo.ConfigurationError, match="did charge happen"):
         saga.resolve("o-1", "retry")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.saga import Resumed
+from effectonce.sagas.recovery import Resumed
 
 from .shop import QUICK, Order, Shop, order_saga, part, raising, state
 
@@ -111,7 +111,7 @@ def test_f49_a_step_that_times_out_and_succeeds_late_is_compensated(store: eo.St
 def test_f49_one_that_never_ends_is_in_doubt_until_somebody_knows(store: eo.Store, shop: Shop, colour: str) -> None:
     go = threading.Event()
     saga = slow_saga(store, shop, colour, "1ms", [], go)
-    with pytest.raises(eo.InDoubt, match="it timed out, and nobody knows whether it happened"):
+    with pytest.raises(eo.InDoubt, match="it timed out, and whether it happened is not known"):
         run_either(saga, colour)
     assert shop.effects == ["reserve"]
     saga.resolve("o-1", "not_done")

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
-from effectonce.contracts.outbox import Backlog, Entries
+from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
 from effectonce.core.run_sync import Pending
 from effectonce.envelopes import CloudEvents, Raw, Signed
 from effectonce.record import Page, Stats, Swept
@@ -385,8 +385,8 @@ relay = eo.Relay(store, broker, order=None, retry=eo.Retry(5), batch=100, keep=0
 eo.Relay(store)  # type: ignore[call-arg]
 eo.Relay(store, broker, order="queue")  # type: ignore[arg-type]
 assert_type(relay.run(), None)
-assert_type(relay.stats(), Backlog)
-assert_type(relay.list("parked", limit=10), Entries)
+assert_type(relay.stats(), OutboxBacklog)
+assert_type(relay.list("parked", limit=10), OutboxPage)
 assert_type(relay.unpark(), int)
 assert_type(relay.discard(1, 2), int)
 relay.list("lost")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 from msgspec import json, structs
 
-from effectonce.contracts.outbox import Backlog, Entry, State
+from effectonce.contracts.outbox import OutboxBacklog, OutboxEntry, OutboxState
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
@@ -40,7 +40,7 @@ Seqs = Annotated[
     typer.Argument(metavar="URL SEQ…", show_default=False, help="The messages' numbers, as `list` shows them."),
 ]
 
-STATES: tuple[str, ...] = get_args(State)
+STATES: tuple[str, ...] = get_args(OutboxState)
 _PAGE_SIZE = 1000
 
 
@@ -48,7 +48,7 @@ _PAGE_SIZE = 1000
 def stats(url: Url = None, store_url: StoreUrl = None, table: Table = None, as_json: Json = False) -> None:
     """Count the messages in each state, and show the age of the oldest unpublished one."""
     with open_store(url, store_url) as store:
-        backlog: Backlog = ask_outbox(store, table, lambda port: port.stats())
+        backlog: OutboxBacklog = ask_outbox(store, table, lambda port: port.stats())
         now = store.now()
     if as_json:
         age = None if backlog.oldest is None else round((now - backlog.oldest) / 1e6, 3)
@@ -83,7 +83,7 @@ def list_(
     print_page(as_json, "messages", rows, heads, none=f"no message is {state}", cursor=page.cursor)
 
 
-def _row(entry: Entry, now: int) -> dict[str, Any]:
+def _row(entry: OutboxEntry, now: int) -> dict[str, Any]:
     return {**structs.asdict(entry), "written": format_age(entry.created_at, now)}
 
 

@@ -18,8 +18,8 @@ from msgspec import json, structs
 from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
-from effectonce.sagas.decisions import Word
-from effectonce.sagas.log import Entry, Log, Part
+from effectonce.sagas.decisions import SagaDecision
+from effectonce.sagas.log import LoggedStep, SagaLog, StepProgress
 from effectonce.sagas.saga import Saga
 from effectonce.values.durations import readable
 
@@ -101,7 +101,7 @@ def show_(name: Name, id: Id, as_json: Json = False) -> None:
     rows = []
     for entry, part, undo in parts:
         label = f"undo {entry.name}" if undo else entry.name
-        state = "in doubt" if record.state == "in_doubt" and part is log.part_in_doubt()[1] else part.state
+        state = "in doubt" if record.state == "in_doubt" and part is log.find_doubtful()[1] else part.state
         took = readable(part.ended - part.began) if part.ended > part.began > 0 else "-"
         result = part.error
         if not result and not undo:
@@ -189,7 +189,7 @@ def resolve(
 ) -> None:
     """Decide the step or compensation that is in doubt; the next resume continues. The audit log keeps who decided."""
     outcomes = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
-    outcome: Word = require_one(outcomes, "--done [--result JSON], --not-done, --retry or --abandon")
+    outcome: SagaDecision = require_one(outcomes, "--done [--result JSON], --not-done, --retry or --abandon")
     if result is not None and outcome != "done":
         raise ConfigurationError("--result goes with --done: it is the step's result; nothing was changed")
     value = None if result is None else parse_json(result, "--result")
@@ -253,7 +253,7 @@ def _record_facts(record: Record) -> dict[str, Any]:
     }
 
 
-def _facts(record: Record, log: Log) -> dict[str, Any]:
+def _facts(record: Record, log: SagaLog) -> dict[str, Any]:
     return {
         "id": log.id,
         **_record_facts(record),
@@ -264,13 +264,13 @@ def _facts(record: Record, log: Log) -> dict[str, Any]:
     }
 
 
-def _parts(log: Log) -> list[tuple[Entry, Part, bool]]:
+def _parts(log: SagaLog) -> list[tuple[LoggedStep, StepProgress, bool]]:
     """Return the steps, then the compensations that ran, in the order in which they run."""
     undone = [(entry, entry.undo, True) for entry in reversed(log.entries) if entry.undo.attempts or entry.undo.rounds]
     return [*((entry, entry.do, False) for entry in log.entries), *undone]
 
 
-def _part_facts(entry: Entry, part: Part, undo: bool) -> dict[str, Any]:
+def _part_facts(entry: LoggedStep, part: StepProgress, undo: bool) -> dict[str, Any]:
     return {
         "step": entry.name,
         "compensation": undo,
@@ -287,7 +287,7 @@ def _clock(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3] if at else "-"
 
 
-def _draw_span(screen: Screen, part: Part, start: int, end: int) -> str:
+def _draw_span(screen: Screen, part: StepProgress, start: int, end: int) -> str:
     """Draw when a part ran, on a scale from the saga's first start to its last end."""
     empty, full = ("·", "█") if screen.boxes else (".", "#")
     if not part.began or end <= start:

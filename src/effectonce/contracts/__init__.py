@@ -22,8 +22,16 @@ from effectonce.errors import StoreUnavailable
 from effectonce.message import Message
 from effectonce.record import Batchable, Figures, Page, Query, Record, Reply, Resolution, Settlement, Stats, Swept
 
-from .outbox import Backlog, Cleaned, Entries, Lease, Leased, Outgoing, Verdict
-from .outbox import State as OutboxState
+from .outbox import (
+    CleanupResult,
+    LeasedRows,
+    LeaseRequest,
+    OutboxBacklog,
+    OutboxPage,
+    OutboxRow,
+    OutboxState,
+    RowOutcome,
+)
 
 Dialect = Literal["sqlite", "postgresql", "mysql"]
 
@@ -229,7 +237,7 @@ class OutboxPort(Protocol):
 
     table: str
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         """Look at up to ``limit`` rows of each kind, and take up to ``take`` of them, for ``span`` from now on the
         database's clock; the attempt is counted. Rows to the queues ``without`` are not looked at.
 
@@ -240,11 +248,11 @@ class OutboxPort(Protocol):
 
         ``ordered``: a row is taken only if every row before it in its line (destination and ordering key) that has not
         left is taken with it (F43). Rows that stand behind a waiting or a parked one wait as long as it, or until they
-        are looked at again (`outgoing.LOOK_AGAIN`); those behind a leased one stay as they are.
+        are looked at again (`outbox.BLOCKED_ROW_RECHECK_US`); those behind a leased one stay as they are.
         """
         ...
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         """Say what became of rows of this lease, each by itself (F44), in one round trip; how many were still its own.
         A row that another has leased since stays as it is. Published ones are deleted after ``keep``, 0: now."""
         ...
@@ -254,13 +262,13 @@ class OutboxPort(Protocol):
         follow. How many there were."""
         ...
 
-    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> Entries:
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         """A page of the rows in ``state``, in the order in which they come up."""
         ...
 
-    async def stats(self) -> Backlog: ...
+    async def stats(self) -> OutboxBacklog: ...
 
-    async def clean(self, limit: int) -> Cleaned:
+    async def clean(self, limit: int) -> CleanupResult:
         """Delete up to ``limit`` published rows, and as many rows of the inbox of the same name (where there is one),
         whose time is over. Never waits for the lock of a row. Records the time when there was no more to do (F37)."""
         ...
@@ -641,7 +649,7 @@ class Tracer(Protocol):
         """Around a `publish`; gives the messages as they are sent."""
         ...
 
-    def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
+    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         """A relay has sent what an outbox kept, or failed to; it began ``seconds`` ago."""
         ...
 

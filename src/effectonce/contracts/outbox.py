@@ -1,11 +1,11 @@
-"""What an outbox keeps of a message on its way out, what a relay asks of it, and what it answers.
+"""The rows of an outbox, and the questions and answers that pass between a relay and the database that holds them.
 
     pending ──lease──► (sent, confirmed) ──settle──► published ──(keep)──► absent
-       ▲                      │ refused
+       ▲                      │ the broker refused it
        └──── waiting ◄────────┴──► parked ──(operator)──► pending | absent
 
 Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the database's clock; spans are
-microseconds too. A leased row is ``pending`` with an owner; when its lease ends, it is there to be leased again.
+microseconds too. A leased row is ``pending`` with an owner; when its lease ends, any relay may lease it again.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from effectonce.errors import InvalidOption
 
-State = Literal["pending", "waiting", "parked", "published"]
+OutboxState = Literal["pending", "waiting", "parked", "published"]
 
-#: The most that is counted of one state.
-CAP = 100_000
-#: How soon at the latest a row is looked at again that waits behind a parked one: 10 minutes.
-LOOK_AGAIN = 600_000_000
+#: Rows of one state are counted up to this number.
+COUNT_LIMIT: Final = 100_000
+#: A row behind a parked one is looked at again after 10 minutes at the latest.
+BLOCKED_ROW_RECHECK_US: Final = 600_000_000
 
 
-class Outgoing(Struct, gc=False):
-    """One leased row: all that a message is made of, how often it was leased, and where it stands."""
+class OutboxRow(Struct, gc=False):
+    """One leased row: the parts of its message, its number in the table, and how often it was leased."""
 
     seq: int
     id: str  # the message's key
@@ -45,42 +45,40 @@ class Outgoing(Struct, gc=False):
     attempts: int
 
 
-class Lease(Struct, kw_only=True):
-    """Ask for rows to send. Repeated with the same owner it gives the same rows, and counts no attempt twice."""
+class LeaseRequest(Struct, kw_only=True):
+    """A relay's request for rows to send. The same request, repeated after a lost reply, gets the same rows and counts
+    no attempt twice."""
 
     owner: bytes  # 16 random bytes, new for every lease
-    limit: int  # how many fresh rows are looked at, and how many that are due
-    take: int | None = None  # how many of them are taken; None: as many
-    span: int
-    #: Rows of one ordering key go in their order, whoever leases them.
-    ordered: bool
-    #: Only fresh rows behind this one: what comes before was looked at, and stands behind what others are sending.
+    limit: int  # read up to so many fresh rows, and up to so many that are due
+    take: int | None = None  # lease up to so many of the rows that were read; None: ``limit``
+    span: int  # how long the lease holds
+    ordered: bool  # rows of one ordering key go out in their order, across all relays
+    #: Read only fresh rows after this number: an earlier page showed that those before it wait for other relays.
     after: int = 0
-    #: Queues whose rows are passed over: they do not answer.
-    without: Sequence[str] = ()
+    without: Sequence[str] = ()  # skip rows to these queues, which did not answer
 
 
-class Leased(Struct):
-    """The rows, by ``seq``. ``after``: fresh rows may stand behind this one that were not looked at; 0: none do.
-    ``more``: there may be others, fresh or due, that were not looked at."""
+class LeasedRows(Struct):
+    """The leased rows, sorted by ``seq``."""
 
-    rows: list[Outgoing]
-    after: int = 0
-    more: bool = False
+    rows: list[OutboxRow]
+    after: int = 0  # pass it to the next request: fresh rows beyond this number were not read; 0: all were
+    more: bool = False  # there may be more rows, fresh or due, that were not read
 
 
-class Verdict(Struct, gc=False):
-    """What became of one leased row."""
+class RowOutcome(Struct, gc=False):
+    """The result of one leased row: the state it goes to."""
 
     seq: int
-    state: State
-    span: int = 0  # waiting: how long; published: how long to keep it, 0 deletes it
+    state: OutboxState
+    span: int = 0  # only for ``waiting``: how long
     error: str | None = None
-    refund: bool = False  # it was not tried
+    refund: bool = False  # the row was not tried, so its attempt is not counted
 
 
-class Entry(Struct, frozen=True):
-    """One row as people see it."""
+class OutboxEntry(Struct, frozen=True):
+    """One row as operators see it."""
 
     seq: int
     id: str
@@ -88,45 +86,44 @@ class Entry(Struct, frozen=True):
     destination: str
     ordering_key: str | None
     type: str
-    state: State
+    state: OutboxState
     attempts: int
     created_at: int
-    due_at: int  # of waiting: when it is tried again; of published: when it is deleted
-    leased_until: int  # of pending; 0: nobody has it
+    due_at: int  # waiting: the time of the next attempt; published: the time of its deletion
+    leased_until: int  # only for pending rows; 0: not leased
     published_at: int | None
     error: str | None
 
 
-class Entries(Struct, frozen=True):
-    """One page of rows. ``cursor`` is None on the last."""
+class OutboxPage(Struct, frozen=True):
+    """One page of rows. ``cursor`` is None on the last page."""
 
-    entries: list[Entry]
+    entries: list[OutboxEntry]
     cursor: str | None = None
 
 
-class Backlog(Struct, frozen=True, kw_only=True):
-    """Counts per state, not counted beyond ``cap``; when the oldest message was written that has not left; when
-    cleaning up last came to its end."""
+class OutboxBacklog(Struct, frozen=True, kw_only=True):
+    """How many rows are in each state, and how old the backlog is."""
 
     counts: dict[str, int]
-    cap: int
-    oldest: int | None = None
-    cleaned_at: int | None = None
+    cap: int  # states with more rows than this show this number
+    oldest: int | None = None  # when the oldest unpublished message was written
+    cleaned_at: int | None = None  # when a clean-up last found nothing more to delete
 
 
-class Cleaned(Struct, frozen=True):
-    """What one bounded clean-up deleted. ``more``: the limit was reached, call again."""
+class CleanupResult(Struct, frozen=True):
+    """How many rows one bounded clean-up deleted. ``more``: it reached its limit; call it again."""
 
     published: int
     inbox: int
     more: bool
 
 
-def line_of(destination: str, ordering_key: str | None) -> int | None:
-    """The number of the line in which this ordering key stands; None: in none, it goes as it comes.
+def hash_line(destination: str, ordering_key: str | None) -> int | None:
+    """Number the line of messages that share this destination and ordering key. None: the message has no order.
 
-    64 bits of a hash, since databases limit the length of what they index. Two keys that met in one line would wait
-    for each other, and nothing worse.
+    The number is 64 bits of a hash, since databases limit the length of an indexed value. Two keys with the same
+    number would only wait for each other.
     """
     if ordering_key is None:
         return None
@@ -134,77 +131,86 @@ def line_of(destination: str, ordering_key: str | None) -> int | None:
     return int.from_bytes(sha256(head.encode("utf-8", "surrogatepass")).digest()[:8], "big", signed=True)
 
 
-def channel_of(table: str) -> str:
-    """Where senders say that they have written to ``table``: a name that no table's name is too long for."""
+def notify_channel(table: str) -> str:
+    """Name the PostgreSQL channel on which senders announce a commit to ``table``. The hash keeps it short enough for a
+    channel's name, however long the table's is."""
     return f"effectonce_{sha256(table.encode()).hexdigest()[:16]}"
 
 
-class Candidate(Struct, gc=False):
-    """A row that is there to be leased, and the last before it in its line that has not left."""
+class LeaseCandidate(Struct, gc=False):
+    """A row that could be leased by its own state. ``before``: the nearest unpublished row before it in its line."""
 
     seq: int
     line: int | None
     before: int | None = None
 
 
-def in_turn(page: Iterable[Candidate], limit: int) -> tuple[list[int], dict[int, int]]:
-    """Of the candidates, those whose turn it is, up to ``limit``; and of those whose turn it is not, by whom each is
-    held up: the nearest row before it in its line that is no candidate."""
-    turn: list[int] = []
-    held: dict[int, int] = {}
-    last: dict[int, int] = {}  # of each line, the candidate before
-    holder: dict[int, int] = {}  # of each line, who holds up the next candidate
-    for row in sorted(page, key=lambda row: row.seq):
+def select_in_turn(candidates: Iterable[LeaseCandidate], limit: int) -> tuple[list[int], dict[int, int]]:
+    """Divide the candidates into those whose turn it is (up to ``limit``) and those that another row blocks.
+
+    A row's turn has come when every unpublished row before it in its line is a candidate too: then both go out in one
+    lease, in order (F43: order is lost where a later row overtakes). For a blocked row the second value names its
+    blocker, the nearest row before it in its line that is not a candidate.
+    """
+    in_turn: list[int] = []
+    blocked: dict[int, int] = {}
+    last_seq: dict[int, int] = {}  # by line: the candidate seen last
+    blocker: dict[int, int] = {}  # by line: the row that blocks all later candidates
+    for row in sorted(candidates, key=lambda row: row.seq):
         if row.line is not None:
-            if row.before is not None and row.before != last.get(row.line):
-                holder[row.line] = row.before
-            last[row.line] = row.seq
-            if row.line in holder:
-                held[row.seq] = holder[row.line]
+            if row.before is not None and row.before != last_seq.get(row.line):
+                blocker[row.line] = row.before
+            last_seq[row.line] = row.seq
+            if row.line in blocker:
+                blocked[row.seq] = blocker[row.line]
                 continue
-        if len(turn) < limit:
-            turn.append(row.seq)
-    return turn, held
+        if len(in_turn) < limit:
+            in_turn.append(row.seq)
+    return in_turn, blocked
 
 
-def waiting_for(held: Mapping[int, int], holders: Mapping[int, tuple[str, int]], now: int) -> dict[int, int]:
-    """Until when each of the rows that are held up has to wait. ``holders``: state and due_at of those that hold them
-    up. Not among them: rows behind one that is being sent, which may go at any moment."""
-    until: dict[int, int] = {}
-    for seq, holder in held.items():
-        state, due_at = holders.get(holder, ("published", 0))
+def compute_deferrals(blocked: Mapping[int, int], blockers: Mapping[int, tuple[str, int]], now: int) -> dict[int, int]:
+    """Compute until when each blocked row waits. ``blockers`` has the state and due_at of the blocking rows.
+
+    A row behind one that is being sent has no deferral: its turn may come at any moment.
+    """
+    deferred_until: dict[int, int] = {}
+    for seq, blocker in blocked.items():
+        state, due_at = blockers.get(blocker, ("published", 0))
         if state == "waiting":
-            until[seq] = due_at
+            deferred_until[seq] = due_at
         elif state == "parked":
-            until[seq] = now + LOOK_AGAIN
-    return until
+            deferred_until[seq] = now + BLOCKED_ROW_RECHECK_US
+    return deferred_until
 
 
-# -- rows as every dialect gives them
+# -- from rows as every dialect returns them
 
 
-def page_of(rows: Sequence[Sequence[Any]], limit: int) -> Entries:
-    """Up to ``limit`` of the rows; one more among them says that there is another page."""
-    entries = [Entry(*row) for row in rows[:limit]]
-    return Entries(entries, f"{entries[-1].due_at}:{entries[-1].seq}" if len(rows) > limit else None)
+def build_page(rows: Sequence[Sequence[Any]], limit: int) -> OutboxPage:
+    """Build a page of up to ``limit`` rows. One row more than that means that another page follows."""
+    entries = [OutboxEntry(*row) for row in rows[:limit]]
+    return OutboxPage(entries, f"{entries[-1].due_at}:{entries[-1].seq}" if len(rows) > limit else None)
 
 
-def place(cursor: str | None) -> tuple[int, int]:
-    """(due_at, seq) of the last row before a page."""
-    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", cursor) if cursor is not None else None
-    if cursor is not None and found is None:
+def parse_cursor(cursor: str | None) -> tuple[int, int]:
+    """Parse a page's cursor into (due_at, seq) of the last row before it."""
+    if cursor is None:
+        return -1, 0
+    match = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", cursor)
+    if match is None:
         raise InvalidOption("this cursor was not made by this list; start again without one")
-    return (int(found[1]), int(found[2])) if found is not None else (-1, 0)
+    return int(match[1]), int(match[2])
 
 
-def backlog(rows: Iterable[Sequence[Any]]) -> Backlog:
-    """From rows of (state, count, least created_at), and one of ``cleaned`` with its time."""
-    found = {state: (count, least) for state, count, least in rows}
-    cleaned = found.pop("cleaned", (0, None))[1]
-    oldest = [least for state, (_, least) in found.items() if state != "published" and least is not None]
-    return Backlog(
-        counts={state: count for state, (count, _) in found.items()},
-        cap=CAP,
+def build_backlog(rows: Iterable[Sequence[Any]]) -> OutboxBacklog:
+    """Build the backlog from rows of (state, count, least created_at) and one of ("cleaned", 0, its time)."""
+    by_state = {state: (count, least) for state, count, least in rows}
+    _, cleaned_at = by_state.pop("cleaned", (0, None))
+    oldest = [least for state, (_, least) in by_state.items() if state != "published" and least is not None]
+    return OutboxBacklog(
+        counts={state: count for state, (count, _) in by_state.items()},
+        cap=COUNT_LIMIT,
         oldest=min(oldest, default=None),
-        cleaned_at=cleaned,
+        cleaned_at=cleaned_at,
     )

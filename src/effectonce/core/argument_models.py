@@ -1,4 +1,4 @@
-"""Arguments that came as JSON, as the models that a function's annotations ask for."""
+"""Arguments that arrive as JSON objects, decoded into the models that a function's annotations name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def model_reader(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:
-    """What makes pydantic models, dataclasses and structs of arguments that are annotated as such and came as a dict.
+    """Return a function that decodes the arguments of ``function``: a dict becomes the pydantic model, dataclass or
+    struct that its parameter is annotated with. All other arguments stay as they are.
 
-    `Undecodable` for a dict that is none. All else is left as it is.
+    The reader raises `Undecodable` for a dict that does not fit its model.
     """
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, TypeError):  # of types that exist for checkers only
+    except (NameError, TypeError):  # annotations that only type checkers can resolve
         hints = {}
     models = {name: hint for name, hint in hints.items() if name != "return" and _is_model(hint)}
     if not models:
@@ -38,8 +39,8 @@ def model_reader(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dic
                 try:
                     bound.arguments[name] = decode(to_json(value))
                 except ValueError as error:  # msgspec's and pydantic's
-                    told = f"{name!r} is no {models[name].__name__}: {show(error, 300)}"
-                    raise Undecodable(f"the argument {told}") from error
+                    model = models[name].__name__
+                    raise Undecodable(f"the argument {name!r} is not a {model}: {show(error, 300)}") from error
         return bound.args, bound.kwargs
 
     return read

@@ -1,4 +1,4 @@
-"""Notes on a claim: how far it has come, for whoever goes on with it. Only where `Capabilities.notes`."""
+"""Notes on a claim: how far its work has come, for the process that resumes it. Only where `Capabilities.notes`."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from .guarded_call.run import Run
 from .privacy import Privacy
 from .store_runtime import StoreClient
 
-_BOUND: Final = -2  # what a private note is bound to instead of a generation, since it outlives those
+#: Private values are bound to their record's generation; a note outlives generations and is bound to this instead.
+_NOTE_GENERATION: Final = -2
 
 
-def hidden(run: Run, text: bytes) -> bytes:
-    """``text`` as the store may see it: what `Run.note` and a settlement's note take."""
+def seal_note(run: Run, text: bytes) -> bytes:
+    """Return ``text`` as the store may see it: encrypted where the store is private."""
     privacy = run.runtime.privacy
-    return text if privacy is None else privacy.seal(text, run.scope, run.stored_key, _BOUND) or b""
+    return text if privacy is None else privacy.seal(text, run.scope, run.stored_key, _NOTE_GENERATION) or b""
 
 
-def noted(run: Run) -> bytes | None:
-    """The note of the record, as the claim of ``run`` found it, or brought it."""
+def read_note(run: Run) -> bytes | None:
+    """Return the note that the record had, or got, when ``run`` claimed it."""
     stored, privacy = run.answer.note, run.runtime.privacy
-    return stored if privacy is None else privacy.open(stored, run.scope, run.stored_key, (_BOUND,))
+    return stored if privacy is None else privacy.open(stored, run.scope, run.stored_key, (_NOTE_GENERATION,))
 
 
-def note_in(record: Record, privacy: Privacy | None) -> bytes | None:
-    """The note of a record that was listed."""
-    return record.note if privacy is None else privacy.open(record.note, record.scope, record.key, (_BOUND,))
+def read_listed_note(record: Record, privacy: Privacy | None) -> bytes | None:
+    """Return the note of a record that was listed."""
+    return record.note if privacy is None else privacy.open(record.note, record.scope, record.key, (_NOTE_GENERATION,))
 
 
-async def note(run: Run, client: StoreClient, text: bytes) -> None:
-    """Write down how far ``run`` has come. `LeaseLost` where another goes on with it: stop."""
-    op = Note(scope=run.scope, key=run.stored_key, owner=run.owner, token=run.token, note=hidden(run, text))
-    # Not protected: this is a forked child, and its parent goes on with it.
-    applied = run.protected and await client.settle(op)
+async def write_note(run: Run, client: StoreClient, text: bytes) -> None:
+    """Commit how far ``run`` has come. Raises `LeaseLost` where another process has taken over: stop then."""
+    op = Note(scope=run.scope, key=run.stored_key, owner=run.owner, token=run.token, note=seal_note(run, text))
+    applied = run.protected and await client.settle(op)  # not protected: a forked child, whose parent has the claim
     if not applied:
         run.emit("fenced")
         raise LeaseLost(
-            f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another goes on with it, or an "
+            f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another process resumed it, or an "
             "operator settled it; this attempt has stopped"
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from effectonce.sagas.log import Entry, Log, Part
+from effectonce.sagas.log import LoggedStep, SagaLog, StepProgress
 
 WIDTH: Final = 354
 LEFT, STEP, RIGHT, UNDO = 0, 152, 188, 152
@@ -58,7 +58,7 @@ class Drawing(Struct, frozen=True):
     edges: list[Edge]
 
 
-def draw(log: Log, state: str, undoable: Collection[str] | None) -> Drawing:
+def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     """Draw a saga. ``state`` is its record's. ``undoable`` names the steps with a compensation; None: not known, so
     only the compensations that have begun are drawn."""
     edges: list[Edge] = []
@@ -115,9 +115,18 @@ def _around(undo: Node, failed: Node) -> str:
 
 
 def _node(
-    log: Log, state: str, entry: Entry, part: Part, *, x: int, y: int, width: int, title: str, shape: str = "step"
+    log: SagaLog,
+    state: str,
+    entry: LoggedStep,
+    part: StepProgress,
+    *,
+    x: int,
+    y: int,
+    width: int,
+    title: str,
+    shape: str = "step",
 ) -> Node:
-    doubtful = state == "in_doubt" and log.doubtful == entry.name and part is log.part_in_doubt()[1]
+    doubtful = state == "in_doubt" and log.doubtful == entry.name and part is log.find_doubtful()[1]
     shown = "doubt" if doubtful else part.state
     words = {"doubt": "in doubt", "timed_out": "timed out"}.get(shown, shown)
     tries = f", {part.attempts} tries" if part.attempts > 1 else ""

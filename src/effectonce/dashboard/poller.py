@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from effectonce.contracts.outbox import Backlog
+from effectonce.contracts.outbox import OutboxBacklog
 from effectonce.errors import EffectOnceError, show
 from effectonce.record import Stats
 
@@ -43,7 +43,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     at: float
     stats: Stats | None = None
-    backlog: Backlog | None = None
+    backlog: OutboxBacklog | None = None
     #: By the worker that answered: its events since it started, by kind.
     totals: dict[str, dict[str, float]] | None = None
 

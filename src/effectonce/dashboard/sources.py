@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from effectonce.broker import Broker
 from effectonce.contracts import OutboxBackend
-from effectonce.contracts.outbox import Backlog, Entries
-from effectonce.contracts.outbox import State as OutboxState
+from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import ConfigurationError, InvalidOption, show
 from effectonce.intents.intents import Intents
@@ -181,10 +180,10 @@ class Sources:
 
     # -- the outbox
 
-    def outbox_stats(self) -> Backlog:
+    def outbox_stats(self) -> OutboxBacklog:
         return ask_outbox(self._require_outbox(), self.table, lambda port: port.stats())
 
-    def outbox_rows(self, state: OutboxState, cursor: str | None) -> Entries:
+    def outbox_rows(self, state: OutboxState, cursor: str | None) -> OutboxPage:
         return ask_outbox(self._require_outbox(), self.table, lambda port: port.list(state, PAGE_SIZE, cursor))
 
     def unpark(self, seqs: Sequence[int] | None) -> int:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.core.notes import note_in
+from effectonce.core.notes import read_listed_note
 from effectonce.errors import CorruptRecord, show
 from effectonce.intents import log as intent_logs
 from effectonce.record import Record
@@ -39,20 +39,22 @@ def kind_of(scope: str) -> Kind:
     return "saga" if scope.startswith("saga/") else "guard"
 
 
-def intent_log(sources: Sources, record: Record) -> intent_logs.Log | None:
+def intent_log(sources: Sources, record: Record) -> intent_logs.IntentLog | None:
     """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
     intents = sources.intents.get(record.scope)
     try:
-        return intent_logs.read(note_in(record, intents.store.runtime.privacy if intents is not None else None))
+        return intent_logs.decode_log(
+            read_listed_note(record, intents.store.runtime.privacy if intents is not None else None)
+        )
     except CorruptRecord:
         return None
 
 
-def saga_log(sources: Sources, record: Record) -> saga_logs.Log | None:
+def saga_log(sources: Sources, record: Record) -> saga_logs.SagaLog | None:
     """Return the log in a saga's record; None where it is sealed, or written by a newer release."""
     saga = sources.sagas.get(record.scope)
     try:
-        return saga_logs.read(note_in(record, saga.store.runtime.privacy if saga is not None else None))
+        return saga_logs.decode_log(read_listed_note(record, saga.store.runtime.privacy if saga is not None else None))
     except CorruptRecord:
         return None
 
@@ -166,5 +168,5 @@ def _steps(sources: Sources, record: Record) -> Iterable[Moment]:
                 yield Moment(part.began, f"{name}: started", detail=_tries(part), tone="claimed")
 
 
-def _tries(part: saga_logs.Part) -> str:
+def _tries(part: saga_logs.StepProgress) -> str:
     return "first try" if part.attempts <= 1 else f"{part.attempts} tries"

@@ -1,7 +1,7 @@
-"""The life of one intent: frozen, sent as often as it is safe, and settled by what came back.
+"""The log of one intent, and the ways in which it is committed: frozen, sent as often as is safe, and settled.
 
-The record's note is the log: the request as it was frozen, how often it went out, and when first. It is committed
-before each send, so that whoever goes on after a crash knows that something may have left.
+The record's note is the log: the request as it was frozen, how often it was sent, and when first. It is committed
+before each send, so that the process that resumes it after a crash knows that something may have been sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from effectonce.core.guarded_call.finish import abort, finish, leave
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.notes import hidden, note, noted
+from effectonce.core.notes import read_note, seal_note, write_note
 from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import (
     CorruptRecord,
@@ -28,33 +28,36 @@ from effectonce.errors import (
 from effectonce.values.provider_keys import provider_key
 
 
-class Log(Struct, array_like=True):
-    """What is written down about one intent. Times are on the store's clock, in microseconds."""
+class IntentLog(Struct, array_like=True):
+    """Everything that is recorded about one intent. Times are on the store's clock, in microseconds.
 
-    request: bytes  # JSON, as it was when the intent was first written down
+    Stored as an array: fields are only ever added at the end.
+    """
+
+    request: bytes  # JSON, as it was when the intent was first recorded
     key: str
     account: str
     step: str
-    generation: int = 0  # of the record, when the counts below began
-    rounds: int = 0  # how often it was proven that nothing had happened, and it began anew
+    generation: int = 0  # the record's generation when the counts below began
+    rounds: int = 0  # how often it was proven that nothing had happened, and it started over
     first_sent_at: int = 0
     send_count: int = 0
-    joined: bool = False  # its completion joins rows of the caller's, so nobody else may complete it
-    outcome: bytes | None = None  # of such a one: what it gave, found by a recovery or said by an operator
-    doubted: bool = False  # of such a one: it waits for an operator's word
-    within: bool = False  # a saga's step made it: that goes on with it, or turns around and never does
+    transactional: bool = False  # only its caller's transaction completes it, together with the caller's rows
+    outcome: bytes | None = None  # of a transactional one: its result, found by a recovery or given by an operator
+    doubted: bool = False  # of a transactional one: it waits for an operator's decision
+    in_saga: bool = False  # a saga's step made it: the saga resumes it, or turns around and never does
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         self.first_sent_at = self.send_count = 0
         self.outcome = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Log).decode
+encode_log = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(IntentLog).decode
 
 
-class Terms(Struct, frozen=True, kw_only=True):
-    """Under which conditions an operation may be sent again."""
+class ResendRules(Struct, frozen=True, kw_only=True):
+    """The conditions under which an operation may be sent again."""
 
     provider: str
     operation: str
@@ -62,134 +65,139 @@ class Terms(Struct, frozen=True, kw_only=True):
     keyed: bool
     window: int  # how long the provider keeps a key
     margin: int
-    repeats: bool  # of a provider without keys: sent again, at the risk of doing it twice
+    repeats: bool  # for a provider without keys: send again, at the risk of a second effect
 
-    def id(self, key: str, account: str, step: str) -> str:
-        """What the intent is known by."""
+    def intent_id(self, key: str, account: str, step: str) -> str:
+        """Return the id of an intent."""
         return provider_key(self.provider, account, self.scope, self.operation, key, step)
 
-    def key(self, log: Log) -> str:
-        """The key that goes to the provider. Another generation is another key."""
+    def provider_key(self, log: IntentLog) -> str:
+        """Return the key that is sent to the provider. Another generation has another key."""
         generation = f"{log.generation}.{log.rounds}" if log.rounds else str(log.generation)
         return provider_key(self.provider, log.account, self.scope, self.operation, log.key, log.step, generation)
 
-    def next(self, log: Log, now: int) -> Literal["send", "reconcile"]:
-        """Send it, or find out first: it went out before, and to send it again is not safe, or no longer."""
+    def decide_next(self, log: IntentLog, now: int) -> Literal["send", "reconcile"]:
+        """Decide whether to send, or to find out first because it was sent before and a resend is not safe."""
         if not log.send_count or (self.repeats and not self.keyed):
             return "send"
-        return "send" if self.keyed and now < log.first_sent_at + self.window - self.margin else "reconcile"
+        key_is_kept = self.keyed and now < log.first_sent_at + self.window - self.margin
+        return "send" if key_is_kept else "reconcile"
 
 
-def frozen(log: Log) -> bytes:
-    """The note of an intent that is first written down."""
-    return _encode(log)
-
-
-def read(stored: bytes | None) -> Log:
+def decode_log(stored: bytes | None) -> IntentLog:
     try:
         return _decode(stored or b"")
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"the log of an intent cannot be read: {error}; upgrade this process") from error
 
 
-def log_of(run: Run) -> Log:
-    """The log of a claimed intent. What was counted before an operator's retry counts no longer."""
-    log = read(noted(run))
+def read_log(run: Run) -> IntentLog:
+    """Read the log of a claimed intent. An operator's retry is a new generation: its counts start over."""
+    log = decode_log(read_note(run))
     if log.generation != run.generation:
         log.generation = run.generation
-        log.begin_anew()
+        log.start_over()
     return log
 
 
-def now(run: Run, began: float) -> int:
-    """The store's time, as far as this process can know it without asking: when the claim was granted, and since.
+def estimate_store_time(run: Run, began: float) -> int:
+    """Estimate the store's time without asking: the time of the claim, plus the time since.
 
-    ``began``: this process's clock before it asked for the claim. So it is late rather than early: a resend that
-    may come too late is not made.
+    ``began`` is this process's clock before it asked for the claim, so the estimate is late rather than early: a
+    resend that may come too late is not made.
     """
     return run.token + max(0, round((run.runtime.monotonic() - began) * 1e6))
 
 
-async def stamp(run: Run, client: StoreClient, log: Log, terms: Terms, began: float) -> None:
-    """Commit that it goes out now. `InDoubt` where that has become unsafe meanwhile."""
+async def record_send(run: Run, client: StoreClient, log: IntentLog, rules: ResendRules, began: float) -> None:
+    """Commit that the request goes out now. Raises `InDoubt` where that has become unsafe meanwhile."""
     if run.parent is not None and run.parent.lease_lost:
         await leave(run, client, "free", "lease-lost")
-        raise LeaseLost(f"{_about(run, log)} was not sent: what calls it has lost its lease, or has timed out")
+        raise LeaseLost(f"{_describe(run, log)} was not sent: its caller has lost its lease, or has timed out")
     log.send_count += 1
     log.first_sent_at = log.first_sent_at or run.token
-    await note(run, client, _encode(log))
+    await write_note(run, client, encode_log(log))
     if run.lease_lost:
-        raise LeaseLost(f"{_about(run, log)}: the lease ended before it was sent; another goes on with it")
-    if log.send_count > 1 and terms.keyed and terms.next(log, now(run, began)) != "send":
-        await doubt(run, client, log, "the provider may no longer keep its key")
+        raise LeaseLost(f"{_describe(run, log)}: the lease ended before it was sent; another process resumes it")
+    if log.send_count > 1 and rules.keyed and rules.decide_next(log, estimate_store_time(run, began)) != "send":
+        await settle_in_doubt(run, client, log, "the provider may no longer keep its key")
 
 
-async def doubt(run: Run, client: StoreClient, log: Log, why: str) -> None:
-    """Nobody knows: an operator decides. Where that could not be recorded nobody would be told, so the next delivery
-    has to record it."""
-    log.doubted = log.joined
-    if not await leave(run, client, "in_doubt", why, hidden(run, _encode(log))):
-        raise OutcomeUnknown(f"{_about(run, log)}: {why}, and that could not be recorded; deliver it again", 1.0)
+async def settle_in_doubt(run: Run, client: StoreClient, log: IntentLog, why: str) -> None:
+    """Put the intent in doubt: an operator decides. If that cannot be recorded no operator would see it, so the next
+    delivery has to record it."""
+    log.doubted = log.transactional
+    if not await leave(run, client, "in_doubt", why, seal_note(run, encode_log(log))):
+        raise OutcomeUnknown(f"{_describe(run, log)}: {why}, and that could not be recorded; deliver it again", 1.0)
     raise InDoubt(
-        f"{_about(run, log)} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve"
+        f"{_describe(run, log)} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve"
     )
 
 
-async def unknown(
-    run: Run, client: StoreClient, log: Log, terms: Terms, why: str, retry_after: float, askable: bool
+async def leave_unknown(
+    run: Run,
+    client: StoreClient,
+    log: IntentLog,
+    rules: ResendRules,
+    why: str,
+    retry_after: float,
+    has_reconciler: bool,
 ) -> None:
-    """It was sent, and nobody can tell. With a key it may be sent again; with a reconciler (``askable``) it can be
-    looked up; else it is in doubt."""
-    if not terms.keyed and not terms.repeats and not askable:
-        await doubt(run, client, log, why)
+    """Release an intent that was sent with an unknown outcome: with a key it may be sent again, with a reconciler it
+    can be looked up. With neither it is in doubt."""
+    if not rules.keyed and not rules.repeats and not has_reconciler:
+        await settle_in_doubt(run, client, log, why)
     await leave(run, client, "free", why)
     raise OutcomeUnknown(
-        f"{_about(run, log)} was sent, and what came of it is unknown: {why}; deliver it again, it goes out with the "
+        f"{_describe(run, log)} was sent, and its outcome is unknown: {why}; deliver it again, it goes out with the "
         "same key or is looked up",
         retry_after,
     )
 
 
-async def turned_away(run: Run, client: StoreClient, log: Log, why: str, retry_after: float) -> None:
-    """Nothing happened, so the next send is a first one."""
-    log.begin_anew()
-    await leave(run, client, "free", why, hidden(run, _encode(log)))
-    raise NotExecuted(f"{_about(run, log)} was not executed: {why}; deliver it again later", retry_after)
+async def leave_not_executed(run: Run, client: StoreClient, log: IntentLog, why: str, retry_after: float) -> None:
+    """Release an intent that had no effect, so that the next send counts as the first."""
+    log.start_over()
+    await leave(run, client, "free", why, seal_note(run, encode_log(log)))
+    raise NotExecuted(f"{_describe(run, log)} was not executed: {why}; deliver it again later", retry_after)
 
 
-class Refused(Exception):
-    """What is stored of a failure that is no exception of the operation's own."""
+class ProviderRefusal(Exception):
+    """The stored error of a failure that has no exception of the operation's own."""
 
 
-async def fail(run: Run, client: StoreClient, error: Exception | None, why: str) -> None:
-    """It will never happen: that is recorded, and every duplicate is told; without the secrets of a URL."""
-    ours = error is None or isinstance(error, EffectOnceError) or _hides(error)
-    await abort(run, client, Refused(why) if ours or error is None else error)
+async def settle_failed(run: Run, client: StoreClient, error: Exception | None, why: str) -> None:
+    """Settle the intent as failed for good, which every duplicate gets as well; without the secrets of a URL."""
+    if error is None or isinstance(error, EffectOnceError) or _is_unfit_to_store(error):
+        error = ProviderRefusal(why)
+    await abort(run, client, error)
 
 
-def _hides(error: Exception) -> bool:
-    """Whether its text is not to be stored: it holds a secret, or cannot even be made."""
+def _is_unfit_to_store(error: Exception) -> bool:
+    """Whether the text of ``error`` holds a secret, or its own __str__ raises."""
     try:
-        return scrubbed(text := str(error)) != text
+        text = str(error)
+        return scrubbed(text) != text
     except Exception:
         return True
 
 
-async def found(run: Run, client: StoreClient, log: Log, outcome: bytes) -> bool:
-    """It happened, and that is written down for the delivery that will complete it with its rows. Whether it is."""
+async def record_outcome(run: Run, client: StoreClient, log: IntentLog, outcome: bytes) -> bool:
+    """Record the result of a transactional intent, for the delivery that will complete it with its rows. Returns
+    whether it was recorded."""
     log.outcome, log.doubted = outcome, False
-    return await leave(run, client, "free", "it waits for its delivery", hidden(run, _encode(log)))
+    return await leave(run, client, "free", "it waits for its delivery", seal_note(run, encode_log(log)))
 
 
-async def retried(run: Run, client: StoreClient, log: Log) -> bool:
-    """An operator lets one that is ``joined`` begin anew. Whether that is written down."""
+async def record_retry(run: Run, client: StoreClient, log: IntentLog) -> bool:
+    """Record that an operator lets a transactional intent start over. Returns whether it was recorded."""
     log.doubted = False
-    return await leave(run, client, "free", "an operator's retry", hidden(run, _encode(log)))
+    return await leave(run, client, "free", "an operator's retry", seal_note(run, encode_log(log)))
 
 
 async def complete(run: Run, client: StoreClient, result: object) -> None:
     await finish(run, client, result)
 
 
-def _about(run: Run, log: Log) -> str:
+def _describe(run: Run, log: IntentLog) -> str:
     return f"intent {run.key} ({show(run.scope)}, key {show(log.key)!r})"

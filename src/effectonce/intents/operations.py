@@ -1,4 +1,7 @@
-"""One operation of an outside API: frozen, sent, judged and settled, in either colour."""
+"""`IntentOperation`: one operation of an outside API. Its request is frozen, sent, classified and settled.
+
+Written once for sync and async operations: everything that waits goes through the `StoreClient`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.core.codec import Codec, Unstorable
+from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import encode_result, leave
 from effectonce.core.guarded_call.run import Policy, Run, running
 from effectonce.core.interrupts import is_own_exit
-from effectonce.core.notes import hidden
+from effectonce.core.notes import seal_note
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import (
@@ -30,15 +34,14 @@ from effectonce.errors import (
 )
 from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy
 from effectonce.guard.once import Outcome
-from effectonce.intents import log as flow
+from effectonce.intents import log as intent_log
 from effectonce.providers import Provider, Verdict, classify
-from effectonce.sagas.log import told
 from effectonce.store import Store
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .log import Log, Terms
-from .transactional import Sent
+from .log import IntentLog, ResendRules
+from .transactional import Completion, Sent
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")
@@ -46,12 +49,11 @@ Res = TypeVar("Res")
 Classifier = Callable[[Any], "Verdict | None"]
 Reconciler = Callable[["Intent[Any]"], Any]
 
-MAX_REQUEST: Final = 256 * 1024
-"""Bytes of one frozen request."""
+MAX_REQUEST_BYTES: Final = 256 * 1024
 
 
-class Book(Protocol):
-    """What an operation needs of the `Intents` that it belongs to."""
+class IntentRegistry(Protocol):
+    """The parts of its `Intents` that an operation needs."""
 
     store: Store
     classifiers: dict[str, Classifier]
@@ -59,7 +61,7 @@ class Book(Protocol):
 
 
 class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
-    """What an operation is called with: the request as it was frozen, and the key to send with it."""
+    """The argument of an operation's function: the request as it was frozen, and the key to send with it."""
 
     id: str
     provider: Provider
@@ -68,14 +70,14 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
     key: str
     step: str
     request: Req
-    #: The same for every send of this effect; another after an operator's retry.
+    #: The same for every send of this effect; a new one after an operator's retry.
     provider_key: str
-    #: Which send this is, from 1.
+    #: The number of this send, from 1.
     send_count: int
 
     @property
     def headers(self) -> dict[str, str]:
-        """The key as a header, where the provider takes it there."""
+        """The key as a header; empty where the provider does not take it in one."""
         return {self.provider.field: self.provider_key} if self.provider.carrier == "header" else {}
 
     def __repr__(self) -> str:
@@ -83,15 +85,15 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
         return f"<intent {self.id} {self.provider.name} {show(self.operation)}, send {self.send_count}>"
 
 
-class Operation(Generic[Req, Res]):
+class IntentOperation(Generic[Req, Res]):
     """A function under `Intents.operation`: called with a request and a key, it happens once."""
 
     def __init__(
         self,
-        intents: Book,
+        intents: IntentRegistry,
         function: Callable[..., Any],
         provider: Provider,
-        terms: Terms,
+        rules: ResendRules,
         policy: Policy,
         request: Any,
     ) -> None:
@@ -99,13 +101,13 @@ class Operation(Generic[Req, Res]):
         self._function = function
         self.is_async = is_async(function)
         self.provider = provider
-        self.terms = terms
+        self.rules = rules
         self.policy = policy
-        self._requests = Codec(request, MAX_REQUEST)
+        self._requests = Codec(request, MAX_REQUEST_BYTES)
 
     @property
     def scope(self) -> str:
-        """The scope that the records of this operation live in."""
+        """The scope of this operation's records."""
         return self.policy.scope
 
     @property
@@ -113,110 +115,107 @@ class Operation(Generic[Req, Res]):
         return self.provider.name in self._intents.reconcilers
 
     def __call__(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Res:
-        """Do it once for ``key``. Async where the function is."""
-        return self._start(request, key, account, step, _value)  # type: ignore[no-any-return]
+        """Do it once for ``key``. Await it if the function is async."""
+        return self._execute(self._prepare_new(request, key, account, step), _take_value)  # type: ignore[no-any-return]
 
     def call(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Outcome[Res]:
-        """As calling it, but gives an `Outcome`; to be awaited where the function is async."""
-        return self._start(request, key, account, step, _outcome)  # type: ignore[no-any-return]
+        """Do it once for ``key`` and return an `Outcome`. Await it if the function is async."""
+        return self._execute(self._prepare_new(request, key, account, step), _make_outcome)  # type: ignore[no-any-return]
 
     def send(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Sent[Res]:
-        """As calling it, but its completion joins a transaction of yours: ``with charge.send(…) as sent:``."""
-        return Sent(self, self._written_down(request, key, account, step, joined=True))
+        """Do it once for ``key``, and complete it in your own transaction: ``with charge.send(…) as sent:``."""
+        return Sent(self, self._prepare_new(request, key, account, step, transactional=True))
 
     # -- one intent
 
-    def _start(self, request: Req, key: Key, account: str, step: str, give: Callable[[Run, Any], Any]) -> Any:
-        return self._go(self._written_down(request, key, account, step), give)
-
-    def _written_down(self, request: Req, key: Key, account: str, step: str, joined: bool = False) -> Run:
-        """The run of this intent, not begun; `ConfigurationError` where the request cannot be frozen."""
+    def _prepare_new(self, request: Req, key: Key, account: str, step: str, transactional: bool = False) -> Run:
+        """Prepare the run of an intent that may be new, unclaimed. Raises `ConfigurationError` where the request
+        cannot be stored."""
         try:
             body = self._requests.encode(request)
         except Unstorable as error:
-            raise ConfigurationError(f"this request cannot be written down: {error}; nothing was sent") from error
+            raise ConfigurationError(f"this request cannot be stored: {error}; nothing was sent") from error
         name = encode_key(key)
-        run = self._run(self.terms.id(name, account, step), fingerprints(request))
-        log = Log(body, name, account, step, joined=joined, within=run.min_retention > 0)
-        run.note = hidden(run, flow.frozen(log))
+        run = self._prepare(self.rules.intent_id(name, account, step), fingerprints(request))
+        log = IntentLog(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 0)
+        run.note = seal_note(run, intent_log.encode_log(log))
         return run
 
-    def _run(self, id: str, prints: bytes) -> Run:
+    def _prepare(self, id: str, prints: bytes = b"") -> Run:
         runtime = self._intents.store.runtime
         if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
                 f"{runtime.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
             )
-        self.require_colour()
+        self.check_reconciler()
         return prepare(runtime, self.policy, id, prints)
 
-    def require_colour(self) -> None:
-        """`SyncAsyncMismatch` where the reconciler of its provider is of another colour."""
-        reconcile = self._intents.reconcilers.get(self.provider.name)
-        if reconcile is not None and is_async(reconcile) != self.is_async:
-            raise SyncAsyncMismatch(
-                f"the reconciler of {self.provider.name} must be {_colour(self.is_async)}, as {self!r} is"
-            )
+    def check_reconciler(self) -> None:
+        """Raise `SyncAsyncMismatch` where one of the function and its provider's reconciler is async and one is not."""
+        reconciler = self._intents.reconcilers.get(self.provider.name)
+        if reconciler is not None and is_async(reconciler) != self.is_async:
+            kind = "async def" if self.is_async else "a plain def"
+            raise SyncAsyncMismatch(f"the reconciler of {self.provider.name} must be {kind}, as {self!r} is")
 
-    def _go(self, run: Run, give: Callable[[Run, Any], Any]) -> Any:
+    def _execute(self, run: Run, finish: Callable[[Run, Any], Any]) -> Any:
+        """Run the intent and return ``finish(run, value)``; a coroutine of it if the function is async."""
         if self.is_async:
-            return self._awaited(run, give)
-        value, error = run_sync(self.through(run, run.runtime.sync_client()))
+            return self._execute_async(run, finish)
+        value, error = run_sync(self.run_intent(run, run.runtime.sync_client()))
         if error is not None:
             raise error
-        return give(run, value)
+        return finish(run, value)
 
-    async def _awaited(self, run: Run, give: Callable[[Run, Any], Any]) -> Any:
-        value, error = await self.through(run, run.runtime.async_client())
+    async def _execute_async(self, run: Run, finish: Callable[[Run, Any], Any]) -> Any:
+        value, error = await self.run_intent(run, run.runtime.async_client())
         if error is not None:
             raise error
-        return give(run, value)
+        return finish(run, value)
 
-    async def through(
-        self, run: Run, client: StoreClient, complete: bool | None = True
+    async def run_intent(
+        self, run: Run, client: StoreClient, completion: Completion = "record"
     ) -> tuple[Any, BaseException | None]:
-        """From the claim to the settlement; without ``complete``, a success is left for the caller to settle. None: it
-        is completed unless its completion joins rows.
+        """Run an intent from its claim to its settlement. With ``completion="leave"`` a success is not settled.
 
-        None is a recovery: there an end of the operation's own, which is no end of the process, is an unknown outcome.
+        In a recovery, a function that ends itself (`sys.exit`) leaves an unknown outcome instead of ending the process.
 
-        Of both colours: what the user's functions raise is returned, since a StopIteration among it must not pass
-        through a coroutine.
+        Errors of the user's functions are returned, since a StopIteration must not pass through a coroutine.
         """
-        held = False
-        began = run.sent_at = run.started_at = run.runtime.monotonic()  # it may have been made long ago
+        recovering = completion == "recover"
+        left_to_caller = False
+        began = run.sent_at = run.started_at = run.runtime.monotonic()  # it may have been prepared long ago
         try:
             await begin(run, client)
             if run.replayed:
                 return run.value, None
             running.set(run)
-            log = flow.log_of(run)
-            request, verdict = await self._read(run, client, log)
+            log = intent_log.read_log(run)
+            request, verdict = await self._read_request(run, client, log)
             if verdict is None:
-                verdict = await self._looked_up(run, client, log, request, began, complete is None)
+                verdict = await self._reconcile(run, client, log, request, began, recovering)
             error: Exception | None = None
             if verdict is None:
-                await flow.stamp(run, client, log, self.terms, began)
-                value, error = await self._called(self._function, run, client, log, request, complete is None)
+                await intent_log.record_send(run, client, log, self.rules, began)
+                value, error = await self._call(self._function, run, client, log, request, recovering)
                 try:
-                    verdict = self._judged(value if error is None else error, log)
-                except BaseException as ended:
-                    await self._interrupted(run, client, log, ended, complete is None)
+                    verdict = self._classify(value if error is None else error, log)
+                except BaseException as interruption:
+                    await self._leave_interrupted(run, client, log, interruption, recovering)
                     raise
-            if verdict.kind == "success" and complete is False:
-                held = True
+            if verdict.kind == "success" and completion == "leave":
+                left_to_caller = True
                 return verdict.result, None
-            if verdict.kind == "success" and complete is None and log.joined:
-                return await self._left_to_its_delivery(run, client, log, verdict.result)
-            return await self._settled(run, client, log, verdict, error)
+            if verdict.kind == "success" and recovering and log.transactional:
+                return await self._leave_to_delivery(run, client, log, verdict.result)
+            return await self._settle(run, client, log, verdict, error)
         finally:
-            if not held:
+            if not left_to_caller:
                 run.end()
 
-    async def _read(self, run: Run, client: StoreClient, log: Log) -> tuple[Any, Verdict | None]:
-        """The request as it was frozen, and what came of it where that is known; read before anything is counted."""
-        if log.doubted:  # an operator's word did not get to the log: it still has to be said
-            await flow.doubt(run, client, log, "it waits for an operator")
+    async def _read_request(self, run: Run, client: StoreClient, log: IntentLog) -> tuple[Any, Verdict | None]:
+        """Read the frozen request, and its outcome where that is recorded; before anything is counted."""
+        if log.doubted:  # an operator's decision did not reach the log: it has to be made again
+            await intent_log.settle_in_doubt(run, client, log, "it waits for an operator")
         try:
             known = None if log.outcome is None else Verdict.success(self.policy.codec.decode(log.outcome))
             return self._requests.decode(log.request), known
@@ -224,39 +223,39 @@ class Operation(Generic[Req, Res]):
             await leave(run, client, "free", error.code)
             raise
 
-    async def _looked_up(
-        self, run: Run, client: StoreClient, log: Log, request: Any, began: float, recovering: bool
+    async def _reconcile(
+        self, run: Run, client: StoreClient, log: IntentLog, request: Any, began: float, recovering: bool
     ) -> Verdict | None:
-        """What the reconciler says where it may not simply be sent; None: send it."""
-        if self.terms.next(log, flow.now(run, began)) == "send":
+        """Ask the reconciler where a resend is not safe. None: send it."""
+        if self.rules.decide_next(log, intent_log.estimate_store_time(run, began)) == "send":
             return None
-        reconcile = self._intents.reconcilers.get(self.provider.name)
-        if reconcile is None:
-            why = "the provider keeps no keys" if not self.terms.keyed else "the provider may no longer keep its key"
-            await flow.doubt(run, client, log, f"it went out before, and {why}")
-        verdict, error = await self._called(reconcile, run, client, log, request, recovering)
+        reconciler = self._intents.reconcilers.get(self.provider.name)
+        if reconciler is None:
+            why = "the provider keeps no keys" if not self.rules.keyed else "the provider may no longer keep its key"
+            await intent_log.settle_in_doubt(run, client, log, f"it went out before, and {why}")
+        verdict, error = await self._call(reconciler, run, client, log, request, recovering)
         if error is not None:
-            why = f"the reconciler raised {show(told(error), 200)}"
-            await flow.unknown(run, client, log, self.terms, why, 1.0, self.has_reconciler)
+            why = f"the reconciler raised {show(describe_error(error), 200)}"
+            await self._leave_unknown(run, client, log, why, 1.0)
         if not isinstance(verdict, Verdict):
-            await leave(run, client, "free", "the reconciler gave no verdict")
+            await leave(run, client, "free", "the reconciler returned no verdict")
             raise ConfigurationError(
-                f"the reconciler of {self.provider.name} gave a {type(verdict).__name__}, which is no Verdict"
+                f"the reconciler of {self.provider.name} returned a {type(verdict).__name__}, which is not a Verdict"
             )
-        verdict = _worded(verdict)
-        if verdict.kind == "not_executed":  # proven absent: begin anew, under another key
+        verdict = _with_text_reason(verdict)
+        if verdict.kind == "not_executed":  # proven absent: start over, under another key
             log.rounds += 1
-            log.begin_anew()
+            log.start_over()
             return None
         if verdict.kind == "unknown":
-            await flow.doubt(run, client, log, f"the reconciler does not know either: {verdict.why}")
+            await intent_log.settle_in_doubt(run, client, log, f"the reconciler does not know either: {verdict.why}")
         return verdict
 
-    async def _called(
-        self, function: Any, run: Run, client: StoreClient, log: Log, request: Any, recovering: bool
+    async def _call(
+        self, function: Any, run: Run, client: StoreClient, log: IntentLog, request: Any, recovering: bool
     ) -> tuple[Any, Exception | None]:
         try:
-            value = function(self._intent(run, log, request))
+            value = function(self._make_intent(run, log, request))
             if self.is_async:
                 value = await value
             elif type(value) in LAZY or hasattr(value, "__await__"):
@@ -265,102 +264,105 @@ class Operation(Generic[Req, Res]):
         except Exception as error:
             return None, error
         except BaseException as error:
-            await self._interrupted(run, client, log, error, recovering)
+            await self._leave_interrupted(run, client, log, error, recovering)
             raise
 
-    async def _interrupted(
-        self, run: Run, client: StoreClient, log: Log, error: BaseException, recovering: bool
+    async def _leave_interrupted(
+        self, run: Run, client: StoreClient, log: IntentLog, error: BaseException, recovering: bool
     ) -> None:
-        """Cancelled, or the process ends: whether it happened is not known, and that is written down."""
+        """Record that the outcome is unknown: the call was cancelled, or the process ends."""
         if isinstance(error, GeneratorExit):  # nothing may be awaited any more: the lease ends by itself
             return
         try:
-            await flow.unknown(run, client, log, self.terms, type(error).__name__, 0.0, self.has_reconciler)
+            await self._leave_unknown(run, client, log, type(error).__name__, 0.0)
         except (Retryable, InDoubt) as unknown:
             if recovering and is_own_exit(error):
                 raise unknown from error
 
-    def _judged(self, outcome: Any, log: Log) -> Verdict:
-        """What came back, as a verdict. Whatever goes wrong here, the effect may have happened all the same."""
-        mine, by = self._intents.classifiers.get(self.provider.name), "the classifier"
+    async def _leave_unknown(self, run: Run, client: StoreClient, log: IntentLog, why: str, retry_after: float) -> None:
+        await intent_log.leave_unknown(run, client, log, self.rules, why, retry_after, self.has_reconciler)
+
+    def _classify(self, outcome: Any, log: IntentLog) -> Verdict:
+        """Classify a response or an error. If anything goes wrong here, the effect may have happened all the same."""
+        classifier, source = self._intents.classifiers.get(self.provider.name), "the classifier"
         try:
-            verdict: Any = mine(outcome) if mine is not None else None
+            verdict: Any = classifier(outcome) if classifier is not None else None
             if verdict is None:
-                by = "what reads the answer"
+                source = "reading the response"
                 verdict = classify(self.provider, outcome, log.send_count > 1)
             elif not isinstance(verdict, Verdict):
-                return Verdict.unknown(f"the classifier gave a {type(verdict).__name__}, which is no Verdict")
-            given = _worded(verdict)
+                return Verdict.unknown(f"the classifier returned a {type(verdict).__name__}, which is not a Verdict")
+            verdict = _with_text_reason(verdict)
         except Exception as error:
-            return Verdict.unknown(f"{by} raised {show(told(error), 200)}")
-        silent = given.kind == "not_executed" or (given.kind == "failure" and not self.terms.keyed)
-        if silent and log.send_count > 1:
-            return Verdict.unknown(f"{given.why}, which says nothing about the send before", given.retry_after)
-        return given
+            return Verdict.unknown(f"{source} raised {show(describe_error(error), 200)}")
+        about_this_send_only = verdict.kind == "not_executed" or (verdict.kind == "failure" and not self.rules.keyed)
+        if about_this_send_only and log.send_count > 1:
+            return Verdict.unknown(f"{verdict.why}, which says nothing about the send before", verdict.retry_after)
+        return verdict  # type: ignore[no-any-return]
 
-    async def _settled(
-        self, run: Run, client: StoreClient, log: Log, verdict: Verdict, error: Exception | None
+    async def _settle(
+        self, run: Run, client: StoreClient, log: IntentLog, verdict: Verdict, error: Exception | None
     ) -> tuple[Any, BaseException | None]:
         if verdict.kind == "success":
-            await flow.complete(run, client, verdict.result)
+            await intent_log.complete(run, client, verdict.result)
             return verdict.result, None
         if verdict.kind == "failure":
-            await flow.fail(run, client, error, verdict.why)
+            await intent_log.settle_failed(run, client, error, verdict.why)
             return None, error or PermanentFailure(f"intent {run.key} failed for good: {verdict.why}", "refused")
         try:
             if verdict.kind == "not_executed":
-                await flow.turned_away(run, client, log, verdict.why, verdict.retry_after)
-            await flow.unknown(run, client, log, self.terms, verdict.why, verdict.retry_after, self.has_reconciler)
+                await intent_log.leave_not_executed(run, client, log, verdict.why, verdict.retry_after)
+            await self._leave_unknown(run, client, log, verdict.why, verdict.retry_after)
         except (Retryable, InDoubt) as unknown:
-            if isinstance(error, SyncAsyncMismatch):  # that is what is to be mended
+            if isinstance(error, SyncAsyncMismatch):  # the defect to fix
                 return None, error
             unknown.__cause__ = error
             return None, unknown
-        raise AssertionError("one of both raises")
+        raise AssertionError("both calls raise")
 
-    async def _left_to_its_delivery(
-        self, run: Run, client: StoreClient, log: Log, result: Any
+    async def _leave_to_delivery(
+        self, run: Run, client: StoreClient, log: IntentLog, result: Any
     ) -> tuple[None, OutcomeUnknown]:
         stored = encode_result(run, result)
         if stored is None:
             await leave(run, client, "free", "it waits for its delivery")
         else:
-            await flow.found(run, client, log, stored)
+            await intent_log.record_outcome(run, client, log, stored)
         return None, OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)
 
-    def _intent(self, run: Run, log: Log, request: Any) -> Intent[Any]:
+    def _make_intent(self, run: Run, log: IntentLog, request: Any) -> Intent[Any]:
         return Intent(
             id=run.key,
             provider=self.provider,
-            operation=self.terms.operation,
+            operation=self.rules.operation,
             account=log.account,
             key=log.key,
             step=log.step,
             request=request,
-            provider_key=self.terms.key(log) if self.terms.keyed else run.key,
+            provider_key=self.rules.provider_key(log) if self.rules.keyed else run.key,
             send_count=log.send_count,
         )
 
-    # -- recovery and people
+    # -- recovery and operators
 
-    async def gone_on(self, id: str, client: StoreClient) -> tuple[Any, BaseException | None]:
-        """Go on with the intent ``id``, for nobody. What is completed with its caller's rows is left to its delivery,
-        with what it gave written down."""
-        return await self.through(self._run(id, b""), client, None)
+    async def resume(self, id: str, client: StoreClient) -> tuple[Any, BaseException | None]:
+        """Resume the intent ``id`` in a recovery. A transactional one is left to its delivery, with its result
+        recorded."""
+        return await self.run_intent(self._prepare(id), client, "recover")
 
-    async def decided(self, id: str, client: StoreClient, outcome: bytes | None) -> None:
-        """Write an operator's word down, of an intent whose completion joins rows: what it gave, or (None) that it
-        begins anew. Until that is done its log says "in doubt", so whoever takes it puts it back."""
-        run = self._run(id, b"")
+    async def write_decision(self, id: str, client: StoreClient, outcome: bytes | None) -> None:
+        """Write an operator's decision to the log of a transactional intent: its result, or (None) that it starts
+        over. Until then its log says "in doubt", so that a process that claims it first puts it back."""
+        run = self._prepare(id)
         try:
             await begin(run, client)
-            log = flow.log_of(run)
+            log = intent_log.read_log(run)
             if outcome is None:
-                written = await flow.retried(run, client, log)
+                recorded = await intent_log.record_retry(run, client, log)
             else:
-                written = await flow.found(run, client, log, outcome)
-            if not written:
-                raise StoreUnavailable(f"intent {id}: what you said could not be written down; say it again")
+                recorded = await intent_log.record_outcome(run, client, log, outcome)
+            if not recorded:
+                raise StoreUnavailable(f"intent {id}: your decision could not be recorded; make it again")
         finally:
             run.active = False
             run.end()
@@ -369,28 +371,26 @@ class Operation(Generic[Req, Res]):
         return f"<intent {self.scope} {name_of(self._function)}>"
 
 
-def _value(run: Run, value: Any) -> Any:
+def _take_value(run: Run, value: Any) -> Any:
     return value
 
 
-def _outcome(run: Run, value: Any) -> Outcome[Any]:
+def _make_outcome(run: Run, value: Any) -> Outcome[Any]:
     return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
 
 
-def _worded(verdict: Verdict) -> Verdict:
-    """``verdict``, whose reason is a text: an exception is easily given for one."""
+def _with_text_reason(verdict: Verdict) -> Verdict:
+    """Return ``verdict`` with a reason that is a text: users easily pass an exception."""
     why: Any = verdict.why
     if isinstance(why, str):
         return verdict
-    return replace(verdict, why=show(told(why) if isinstance(why, BaseException) else type(why).__name__, 200))
-
-
-def _colour(is_async: bool) -> str:
-    return "async def" if is_async else "a plain def"
+    return replace(
+        verdict, why=show(describe_error(why) if isinstance(why, BaseException) else type(why).__name__, 200)
+    )
 
 
 def request_type(function: Any) -> Any:
-    """``Req`` of a first parameter that is annotated ``Intent[Req]``; Any where it is not."""
+    """Return ``Req`` of a first parameter that is annotated ``Intent[Req]``; Any where it is not."""
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
@@ -400,5 +400,5 @@ def request_type(function: Any) -> Any:
         ) from error
     hints.pop("return", None)
     first = next(iter(hints.values()), Any)
-    found = typing.get_args(first)
-    return found[0] if typing.get_origin(first) is Intent and found and not isinstance(found[0], TypeVar) else Any
+    args = typing.get_args(first)
+    return args[0] if typing.get_origin(first) is Intent and args and not isinstance(args[0], TypeVar) else Any

@@ -1,70 +1,71 @@
-"""Intents whose operation is not known any more: it was renamed or removed while they were not finished.
+"""Orphaned intents: unfinished ones whose operation was renamed or removed.
 
-Their records are in scopes of their own. Nobody goes on with them, and a redelivery under the new name is another
-intent, which is sent: so whoever looks has to be told.
+Their records are in the scope of the old name. No process resumes them, and a redelivery under the new name is another
+intent, which is sent again: so operators must see them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 from effectonce.errors import CorruptRecord
 from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.provider_keys import provider_key
 
-from .log import Log
+from .log import IntentLog
 
-_PAGE = 1000
+_PAGE_SIZE: Final = 1000
 
 
-def orphaned(
+def find_orphaned_scopes(
     store: Store,
     scope: str,
     known: Collection[str],
-    log: Callable[[Record], Log],
+    log: Callable[[Record], IntentLog],
     *,
-    doubtful: bool = False,
-    left: bool = False,
+    in_doubt_only: bool = False,
+    unleased_only: bool = False,
 ) -> list[str]:
-    """The scopes of ``Intents(store, scope=scope)`` that are not ``known``, and have what is not finished: only what is
-    in doubt (``doubtful``), or only what nobody runs (``left``). Walks what is not finished, which is little."""
-    if not store.capabilities.notes:  # so there are no intents either
+    """List the scopes of ``Intents(store, scope=scope)`` that are not ``known`` and have unfinished intents. Reads all
+    unfinished records of the store, which are few."""
+    if not store.capabilities.notes:  # so it holds no intents either
         return []
     prefix = f"intents/{scope}/"
-    seen: dict[str, bool] = {}
-    now = store.now() if left else 0
-    for record in _unfinished(store, doubtful):
-        at = record.scope
-        if left and record.state == "claimed" and (record.lease_until or 0) > now:
+    is_ours: dict[str, bool] = {}
+    now = store.now() if unleased_only else 0
+    for record in _list_unfinished(store, in_doubt_only):
+        if unleased_only and record.state == "claimed" and (record.lease_until or 0) > now:
             continue
-        if at not in seen and at not in known and at.startswith(prefix):
+        if record.scope not in is_ours and record.scope not in known and record.scope.startswith(prefix):
             try:
-                seen[at] = id_in(record, scope, log(record), store) is not None
-            except CorruptRecord:  # whose it is cannot be read: told once too often is better than never
-                seen[at] = True
-    return sorted(at for at, ours in seen.items() if ours)
+                is_ours[record.scope] = rebuild_id(record, scope, log(record), store) is not None
+            except CorruptRecord:  # its owner cannot be read: rather report one too many than none
+                is_ours[record.scope] = True
+    return sorted(found for found, ours in is_ours.items() if ours)
 
 
-def id_in(record: Record, scope: str, about: Log, store: Store) -> str | None:
-    """What an intent is known by whose operation is not; None where it is of other Intents, whose scope begins with
-    ours: an id is made of all names apart, so it tells where one ends and the next begins."""
+def rebuild_id(record: Record, scope: str, log: IntentLog, store: Store) -> str | None:
+    """Rebuild the id of an intent whose operation is not known. None: it belongs to other Intents, whose scope begins
+    with ours. An id is made of all names apart, so it shows where the provider's name ends and the operation's begins.
+    """
     privacy = store.runtime.privacy
     names = record.scope.removeprefix(f"intents/{scope}/")
     for end, char in enumerate(names):
         if char == "/":
-            id = provider_key(names[:end], about.account, scope, names[end + 1 :], about.key, about.step)
+            id = provider_key(names[:end], log.account, scope, names[end + 1 :], log.key, log.step)
             if record.key == (id if privacy is None else privacy.hide(record.scope, id)):
                 return id
     return None
 
 
-def _unfinished(store: Store, doubtful: bool) -> Iterator[Record]:
-    for in_doubt in (True,) if doubtful else (True, False):
+def _list_unfinished(store: Store, in_doubt_only: bool) -> Iterator[Record]:
+    for in_doubt in (True,) if in_doubt_only else (True, False):
         cursor: str | None = None
         while True:
             page = store.list(
-                state="in_doubt" if in_doubt else None, unfinished=not in_doubt, limit=_PAGE, cursor=cursor
+                state="in_doubt" if in_doubt else None, unfinished=not in_doubt, limit=_PAGE_SIZE, cursor=cursor
             )
             yield from page.records
             cursor = page.cursor

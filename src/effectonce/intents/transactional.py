@@ -1,10 +1,10 @@
-"""Effects that have happened, and whose completion commits with rows of the caller's."""
+"""`Sent`: an effect that has happened, and whose completion commits with the caller's own rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
@@ -17,19 +17,23 @@ from effectonce.sessions import session_on
 
 Res = TypeVar("Res")
 
+Completion = Literal["record", "leave", "recover"]
+"""Who completes a success: ``record``: the operation itself. ``leave``: its caller. ``recover``: the operation, unless
+the intent is transactional; then its result is recorded for the delivery that writes its rows."""
 
-class Sender(Protocol):
-    """What this needs of an `Operation`."""
+
+class SendingOperation(Protocol):
+    """The parts of an `IntentOperation` that `Sent` needs."""
 
     is_async: bool
 
-    async def through(
-        self, run: Run, client: StoreClient, complete: bool | None
+    async def run_intent(
+        self, run: Run, client: StoreClient, completion: Completion
     ) -> tuple[Any, BaseException | None]: ...
 
 
 class Sent(Generic[Res]):
-    """An effect that has happened and is not recorded yet: its completion commits with rows of yours.
+    """An effect that has happened and is not recorded yet: its completion commits with your own rows.
 
         with charge.send(payment, key=message.key) as sent:
             with conn.transaction():
@@ -39,11 +43,11 @@ class Sent(Generic[Res]):
                 sent.complete(conn)
 
     Until that commits the intent is open: after a crash the next delivery sends it again with the same key, gets the
-    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, rows and all, so
-    a message would be sent a second time.
+    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, with its rows, so
+    writing them again would double them.
     """
 
-    def __init__(self, operation: Sender, run: Run) -> None:
+    def __init__(self, operation: SendingOperation, run: Run) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
@@ -58,14 +62,15 @@ class Sent(Generic[Res]):
         return self._run.replayed
 
     def complete(self, connection: Any, result: Any = ...) -> Any:
-        """Record the success, with its result, in the transaction that is open on ``connection``; on an async one
-        `await` it. `LeaseLost` where another goes on with this intent: roll back. Nothing to do for a replay."""
+        """Record the success, with its result, in the transaction that is open on ``connection``; `await` it on an
+        async one. Raises `LeaseLost` where another process has resumed this intent: roll back then. A replay has
+        nothing to record."""
         session = session_on(connection)
         session.require_transaction()
-        done = self._complete(session, self._result if result is ... else result)
-        return Pending(done, "complete(…)") if session.is_async else run_sync(done)
+        written = self._write_completion(session, self._result if result is ... else result)
+        return Pending(written, "complete(…)") if session.is_async else run_sync(written)
 
-    async def _complete(self, session: DriverSession, result: Any) -> None:
+    async def _write_completion(self, session: DriverSession, result: Any) -> None:
         run = self._run
         if run.replayed:
             return
@@ -73,7 +78,8 @@ class Sent(Generic[Res]):
         op = completion_of(run, encode_result(run, result))
         if not isinstance(backend, Joinable) or not isinstance(op, Settlement):
             raise ConfigurationError(
-                f"{backend!r} is no SQL database, so no transaction of yours can complete an intent there"
+                f"{backend!r} is not an SQL database, so your transaction cannot complete an intent there; keep the "
+                "intents in your own database"
             )
         dialect, statements = backend.completion(op)
         if dialect != session.dialect:
@@ -85,7 +91,7 @@ class Sent(Generic[Res]):
         for sql, params in statements:
             rows = await session.rows(sql, params)
         if not rows:
-            raise LeaseLost(f"intent {run.key}: its lease ended and another goes on with it: roll this back")
+            raise LeaseLost(f"intent {run.key}: its lease ended and another process resumed it: roll this back")
         self._completed = True
         run.runtime.leased_runs.discard(run)  # a renewal would be refused once this commits
 
@@ -94,27 +100,28 @@ class Sent(Generic[Res]):
     def __enter__(self) -> Sent[Res]:
         if self._operation.is_async:
             raise SyncAsyncMismatch("this operation is async: write `async with`")
-        return self._entered(run_sync(self._operation.through(self._run, self._run.runtime.sync_client(), False)))
+        return self._enter(run_sync(self._operation.run_intent(self._run, self._run.runtime.sync_client(), "leave")))
 
     async def __aenter__(self) -> Sent[Res]:
-        return self._entered(await self._operation.through(self._run, self._run.runtime.async_client(), False))
+        return self._enter(await self._operation.run_intent(self._run, self._run.runtime.async_client(), "leave"))
 
-    def _entered(self, came: tuple[Any, BaseException | None]) -> Sent[Res]:
-        self._result, error = came
+    def _enter(self, outcome: tuple[Any, BaseException | None]) -> Sent[Res]:
+        self._result, error = outcome
         if error is not None:
             raise error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        run_sync(self._exited(self._run.runtime.sync_client()))
+        run_sync(self._exit(self._run.runtime.sync_client()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._exited(self._run.runtime.async_client())
+        await self._exit(self._run.runtime.async_client())
 
-    async def _exited(self, client: StoreClient) -> None:
-        """What was completed is settled by the commit, or by nobody: only the database knows whether that happened."""
+    async def _exit(self, client: StoreClient) -> None:
+        """Release an intent that was not completed. One that was is settled by the caller's commit, and only the
+        database knows whether that happened."""
         run = self._run
         if not run.replayed and run.active:
             if self._completed:

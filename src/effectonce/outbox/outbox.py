@@ -19,7 +19,7 @@ import msgspec
 
 from effectonce.backends.common.sql_files import outbox_schema, outbox_words, quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
-from effectonce.contracts.outbox import Outgoing, channel_of, line_of
+from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
 from effectonce.core.hints import notify
 from effectonce.core.run_sync import Pending, run_sync
@@ -136,7 +136,7 @@ class Outbox:
             message_id=message.id,
             destination=self.to,
             ordering_key=message.ordering_key,
-            line=line_of(self.to, message.ordering_key),
+            line=hash_line(self.to, message.ordering_key),
             type=message.type,
             headers=headers,
             payload=payload,
@@ -166,7 +166,7 @@ class NewOutboxRow(NamedTuple):
     time: str | None  # RFC 3339
 
 
-def message_of(row: Outgoing) -> Message[Any]:
+def message_of(row: OutboxRow) -> Message[Any]:
     """The message that was sent, its data as JSON reads it."""
     return Message(
         data=row.payload if row.content == "bytes" else msgspec.json.decode(row.payload),
@@ -267,7 +267,7 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
     columns = ", ".join((*NewOutboxRow._fields, "created_at"))
     insert = f"INSERT INTO {quoted(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
-        return f"WITH sent AS ({insert}) SELECT pg_notify('{channel_of(table)}', '')"
+        return f"WITH sent AS ({insert}) SELECT pg_notify('{notify_channel(table)}', '')"
     return insert
 
 

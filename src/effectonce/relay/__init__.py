@@ -1,3 +1,3 @@
-"""The relay: it publishes what the outbox holds to a broker."""
+"""The relay, which publishes the rows of an outbox to a broker."""
 
 from .relay import Relay as Relay

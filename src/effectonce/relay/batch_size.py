@@ -1,36 +1,39 @@
-"""How many rows a lane takes at once: few at first, and then as many as it can send while their lease holds."""
+"""`AdaptiveBatchSize`: how many rows the relay leases at once. Few at first, then as many as it can publish in time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from effectonce.contracts.outbox import Outgoing
+from effectonce.contracts.outbox import OutboxRow
 
-_FIRST: Final = 64
-_BYTES: Final = 8 * 1024 * 1024  # of data, in one lease
+_INITIAL_ROWS: Final = 64
+_MAX_LEASE_BYTES: Final = 8 * 1024 * 1024  # of payload
 
 
-class Pace:
-    """``take`` is how many to take next, at most ``batch``. Without it, a batch that takes longer to send than its
-    lease holds would be sent again and again, and one of large messages would fill the memory."""
+class AdaptiveBatchSize:
+    """``rows`` is the size of the next lease, at most ``max_rows``.
 
-    def __init__(self, batch: int, window: float) -> None:
-        self.take = min(_FIRST, batch)
-        self._batch = batch
-        self._window = window
+    A batch that takes longer to publish than its lease of ``window_s`` seconds holds would be sent again and again,
+    and a batch of large messages would fill the memory.
+    """
 
-    def sent(self, rows: Sequence[Outgoing], seconds: float) -> None:
-        """These took so long, of the ``window`` that they had."""
+    def __init__(self, max_rows: int, window_s: float) -> None:
+        self.rows = min(_INITIAL_ROWS, max_rows)
+        self._max_rows = max_rows
+        self._window_s = window_s
+
+    def record_published(self, rows: Sequence[OutboxRow], seconds: float) -> None:
+        """Adapt to a batch that was published in ``seconds``: double after a full one, within bytes and time."""
         count = len(rows)
-        size = sum([len(row.payload) for row in rows])
-        take = 2 * self.take if count >= self.take else self.take
-        if size > 0:
-            take = min(take, _BYTES * count // size)
+        payload_bytes = sum(len(row.payload) for row in rows)
+        size = 2 * self.rows if count >= self.rows else self.rows
+        if payload_bytes > 0:
+            size = min(size, _MAX_LEASE_BYTES * count // payload_bytes)
         if seconds > 0:
-            take = min(take, int(count * self._window / 2 / seconds))
-        self.take = max(1, min(take, self._batch))
+            size = min(size, int(count * self._window_s / 2 / seconds))
+        self.rows = max(1, min(size, self._max_rows))
 
-    def late(self, count: int) -> None:
-        """So many were too many."""
-        self.take = max(1, min(self.take, count // 2))
+    def record_timeout(self, count: int) -> None:
+        """Halve the batch: ``count`` rows were not confirmed before their lease ended."""
+        self.rows = max(1, min(self.rows, count // 2))

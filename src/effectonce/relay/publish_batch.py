@@ -1,4 +1,4 @@
-"""Sending one lease of outbox rows, in their order, and what became of each. No database here: only the publisher."""
+"""Publishing one lease of outbox rows, in order, with the outcome of each. No database is touched here."""
 
 from __future__ import annotations
 
@@ -8,192 +8,203 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, field
 
 from effectonce.contracts import BrokerCapabilities, Packet, Publisher
-from effectonce.contracts.outbox import LOOK_AGAIN, Outgoing, Verdict
+from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOutcome
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 
-Line = tuple[str, str]
+OrderingLine = tuple[str, str]  # destination and ordering key
 
 
-class Terms(Struct, kw_only=True):
-    """How rows are sent."""
+class PublishOptions(Struct, kw_only=True):
+    """How rows are published."""
 
-    encode: Callable[[Outgoing], Packet]
+    encode: Callable[[OutboxRow], Packet]
     retry: Retry
     ordered: bool
     capabilities: BrokerCapabilities
-    #: Queues that did not answer when they were last sent to: the others go first.
-    mute: set[str]
+    #: Queues that did not answer the last time: rows to all others go first.
+    unresponsive: set[str]
 
 
-class Sending(Struct):
-    """One lease on its way. ``verdicts`` grow as the broker answers; `rest` are the rows without one."""
+class PublishBatch(Struct):
+    """One lease of rows while it is published. ``outcomes`` grows as the broker answers."""
 
-    rows: Sequence[Outgoing]
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
-    failures: list[tuple[Outgoing, Exception]] = field(default_factory=list)
-    #: The broker was away: what has no verdict was perhaps sent, and perhaps not.
+    rows: Sequence[OutboxRow]
+    outcomes: dict[int, RowOutcome] = field(default_factory=dict)  # by ``seq``
+    failures: list[tuple[OutboxRow, Exception]] = field(default_factory=list)
+    #: The broker was away: rows without an outcome were perhaps sent, and perhaps not.
     outage: BrokerUnavailable | None = None
-    #: It had not answered when there was no more time.
-    late: bool = False
-    #: Of each line that has stopped, the verdict on the row that stopped it.
-    stopped: dict[Line, Verdict] = field(default_factory=dict)
+    #: The broker had not confirmed when the lease was about to end.
+    timed_out: bool = False
+    #: By line: the outcome of the row that failed, which blocks the rows behind it.
+    blocked_lines: dict[OrderingLine, RowOutcome] = field(default_factory=dict)
 
-    @property
-    def rest(self) -> list[Outgoing]:
-        return [row for row in self.rows if row.seq not in self.verdicts]
-
-    def release(self) -> list[Verdict]:
-        """All verdicts; rows without one go back as if they had never been leased."""
-        for row in self.rest:
-            self.verdicts[row.seq] = Verdict(row.seq, "pending", refund=True)
-        return list(self.verdicts.values())
+    def release_rest(self) -> list[RowOutcome]:
+        """Give rows without an outcome back as if they had never been leased. Returns the outcomes of all rows."""
+        for row in self.rows:
+            if row.seq not in self.outcomes:
+                self.outcomes[row.seq] = RowOutcome(row.seq, "pending", refund=True)
+        return list(self.outcomes.values())
 
 
-async def send(sending: Sending, publisher: Publisher, terms: Terms, until: Callable[[], float]) -> None:
-    """Publish the rows of ``sending``, as far as there is time: ``until()`` is in seconds of the loop's clock, and is
-    asked again before each step. Never raises but for what is a defect, or a cancellation."""
-    work = _Work(sending, publisher, terms, until)
-    queues: dict[str, list[Outgoing]] = {}
-    for row in sending.rows:
-        queues.setdefault(row.destination, []).append(row)
-    silent = 0
-    for queue in sorted(queues, key=terms.mute.__contains__):
-        if work.left <= 0 or silent == 2:  # two queues: it is the broker that is away
+async def publish_batch(
+    batch: PublishBatch, publisher: Publisher, options: PublishOptions, deadline: Callable[[], float]
+) -> None:
+    """Publish the rows of ``batch`` queue by queue, until ``deadline()``.
+
+    The deadline is in seconds of the loop's clock and is asked again before each step, so that a stop takes effect
+    at once. Broker errors become outcomes; only a defect or a cancellation is raised.
+    """
+    run = _BatchRun(batch, publisher, options, deadline)
+    rows_by_queue: dict[str, list[OutboxRow]] = {}
+    for row in batch.rows:
+        rows_by_queue.setdefault(row.destination, []).append(row)
+    failed_queues = 0
+    for queue in sorted(rows_by_queue, key=options.unresponsive.__contains__):
+        if run.seconds_left <= 0 or failed_queues == 2:  # two queues in a row: the broker itself is away
             return
-        if await work.queue(queue, queues[queue]):
-            terms.mute.discard(queue)
+        if await run.publish_queue(queue, rows_by_queue[queue]):
+            options.unresponsive.discard(queue)
         else:
-            terms.mute.add(queue)
-            silent += 1
+            options.unresponsive.add(queue)
+            failed_queues += 1
 
 
-class _Work:
-    def __init__(self, sending: Sending, publisher: Publisher, terms: Terms, until: Callable[[], float]) -> None:
-        self._sending = sending
+class _BatchRun:
+    def __init__(
+        self, batch: PublishBatch, publisher: Publisher, options: PublishOptions, deadline: Callable[[], float]
+    ) -> None:
+        self._batch = batch
         self._publisher = publisher
-        self._terms = terms
-        self._until = until
+        self._options = options
+        self._deadline = deadline
 
     @property
-    def left(self) -> float:
-        """Seconds in which rows may still be sent."""
-        return self._until() - asyncio.get_running_loop().time()
+    def seconds_left(self) -> float:
+        return self._deadline() - asyncio.get_running_loop().time()
 
-    async def queue(self, queue: str, rows: Sequence[Outgoing]) -> bool:
-        """Send ``rows``, in as few steps as their order allows. False: the broker did not answer."""
-        for step in self._steps(rows):
-            if self.left <= 0:
+    async def publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
+        """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
+        for chunk in self._chunks(rows):
+            if self.seconds_left <= 0:
                 return True
-            packets = self._packets(step)
+            packets = self._encode_rows(chunk)
             try:
                 if packets:
                     await self._publish(queue, packets)
             except ConfigurationError as error:
-                # Not the fault of any row, and not of other queues: none of this one's is counted, all wait.
-                self._refused(rows, error)
+                # The queue is at fault, not a row of it, and other queues still work: all its rows wait, uncounted.
+                self._defer_queue(rows, error)
                 return True
             except BrokerUnavailable as error:
-                self._sending.outage = error
+                self._batch.outage = error
                 return False
             except TimeoutError:
-                self._sending.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
-                self._sending.late = True
+                self._batch.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
+                self._batch.timed_out = True
                 return False
         return True
 
-    def _steps(self, rows: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
-        """What may be sent at once: where order matters and the broker does not see to it, one row of each line."""
-        size = self._terms.capabilities.batch
-        waves: list[Sequence[Outgoing]] = [rows]
-        if self._terms.ordered and not self._terms.capabilities.ordered_publish:
-            waves = _waves(rows)
+    def _chunks(self, rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
+        """Cut ``rows`` into calls. Where order matters and the broker does not keep it within one call, a chunk has
+        at most one row of each line."""
+        size = self._options.capabilities.batch
+        waves: list[Sequence[OutboxRow]] = [rows]
+        if self._options.ordered and not self._options.capabilities.ordered_publish:
+            waves = _split_by_line(rows)
         for wave in waves:
             for start in range(0, len(wave), size):
                 yield wave[start : start + size]
 
-    def _packets(self, rows: Sequence[Outgoing]) -> list[tuple[Outgoing, Packet]]:
-        """Those of the rows that can be sent now; the others get their verdicts."""
+    def _encode_rows(self, rows: Sequence[OutboxRow]) -> list[tuple[OutboxRow, Packet]]:
+        """Encode the rows that can be sent now; blocked and unencodable rows get their outcome instead."""
         packets = []
         for row in rows:
-            if self._holds(row):
+            if self._defer_if_blocked(row):
                 continue
             try:
-                packets.append((row, self._terms.encode(row)))
+                packets.append((row, self._options.encode(row)))
             except Exception as error:
-                self._failed(row, error)
+                self._record_failure(row, error)
         return packets
 
-    async def _publish(self, queue: str, packets: Sequence[tuple[Outgoing, Packet]]) -> None:
+    async def _publish(self, queue: str, packets: Sequence[tuple[OutboxRow, Packet]]) -> None:
         try:
-            async with asyncio.timeout(self.left):
-                outcomes = await self._publisher.publish(queue, [packet for _, packet in packets])
+            async with asyncio.timeout(self.seconds_left):
+                results = await self._publisher.publish(queue, [packet for _, packet in packets])
         except (BrokerUnavailable, ConfigurationError, TimeoutError):
             raise
         except Exception as error:
             if len(packets) == 1:
-                self._failed(packets[0][0], error)
+                self._record_failure(packets[0][0], error)
                 return
-            # One of them upsets the publisher: each by itself, so that it harms itself only.
+            # One message makes the whole call fail: send each by itself, so that only that one is refused.
             for row, packet in packets:
-                if self.left <= 0:
+                if self.seconds_left <= 0:
                     return
-                if not self._holds(row):
+                if not self._defer_if_blocked(row):
                     await self._publish(queue, [(row, packet)])
             return
-        for (row, _), outcome in zip(packets, outcomes, strict=True):
-            if outcome is None:
-                self._sending.verdicts[row.seq] = Verdict(row.seq, "published")
-            elif not self._holds(row):
-                self._failed(row, outcome)
+        for (row, _), refusal in zip(packets, results, strict=True):
+            if refusal is None:
+                self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
+            elif not self._defer_if_blocked(row):
+                self._record_failure(row, refusal)
 
-    # -- verdicts
+    # -- outcomes
 
-    def _line(self, row: Outgoing) -> Line | None:
-        return (row.destination, row.ordering_key) if self._terms.ordered and row.ordering_key is not None else None
+    def _line(self, row: OutboxRow) -> OrderingLine | None:
+        if not self._options.ordered or row.ordering_key is None:
+            return None
+        return row.destination, row.ordering_key
 
-    def _holds(self, row: Outgoing) -> bool:
-        """Whether its line has stopped: it then waits as long as the row that stopped it, and was not tried."""
+    def _defer_if_blocked(self, row: OutboxRow) -> bool:
+        """Let ``row`` wait, uncounted, as long as the failed row before it in its line; False: there is none."""
         line = self._line(row)
-        blocker = self._sending.stopped.get(line) if line is not None else None
+        blocker = self._batch.blocked_lines.get(line) if line is not None else None
         if blocker is None:
             return False
-        span = blocker.span if blocker.state == "waiting" else LOOK_AGAIN
-        self._sending.verdicts[row.seq] = Verdict(row.seq, "waiting", span=span, refund=True)
+        span = blocker.span if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
+        self._batch.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)
         return True
 
-    def _failed(self, row: Outgoing, error: Exception) -> None:
-        delay = self._terms.retry.after(error, row.attempts)
-        said = f"{type(error).__name__}: {show(error, 500)}"
+    def _record_failure(self, row: OutboxRow, error: Exception) -> None:
+        """Park ``row`` or let it wait for its next attempt, and block its line: only its own key is held up (F46)."""
+        delay = self._options.retry.after(error, row.attempts)
         if delay is None:
-            verdict = Verdict(row.seq, "parked", error=said)
+            outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:
-            verdict = Verdict(row.seq, "waiting", span=round(delay * 1e6), error=said)
-        self._sending.verdicts[row.seq] = verdict
-        self._sending.failures.append((row, error))
+            outcome = RowOutcome(row.seq, "waiting", span=round(delay * 1e6), error=_describe(error))
+        self._batch.outcomes[row.seq] = outcome
+        self._batch.failures.append((row, error))
         line = self._line(row)
         if line is not None:
-            self._sending.stopped[line] = verdict
+            self._batch.blocked_lines[line] = outcome
 
-    def _refused(self, rows: Sequence[Outgoing], error: Exception) -> None:
-        span = round(self._terms.retry.cap * 1e6)
+    def _defer_queue(self, rows: Sequence[OutboxRow], error: Exception) -> None:
+        span = round(self._options.retry.cap * 1e6)
         for row in rows:
-            if row.seq not in self._sending.verdicts:
-                said = f"{type(error).__name__}: {show(error, 500)}"
-                self._sending.verdicts[row.seq] = Verdict(row.seq, "waiting", span=span, error=said, refund=True)
-        self._sending.failures.append((rows[0], error))
+            if row.seq not in self._batch.outcomes:
+                self._batch.outcomes[row.seq] = RowOutcome(
+                    row.seq, "waiting", span=span, error=_describe(error), refund=True
+                )
+        self._batch.failures.append((rows[0], error))
 
 
-def _waves(rows: Sequence[Outgoing]) -> list[Sequence[Outgoing]]:
-    """The first rows of all lines, then the second ones, and so on."""
-    waves: list[list[Outgoing]] = [[]]
-    places: dict[str, int] = {}
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {show(error, 500)}"
+
+
+def _split_by_line(rows: Sequence[OutboxRow]) -> list[Sequence[OutboxRow]]:
+    """Split ``rows`` into waves: the first row of every line, then the second of every line, and so on."""
+    waves: list[list[OutboxRow]] = [[]]
+    next_wave: dict[str, int] = {}
     for row in rows:
-        place = 0
+        wave = 0
         if row.ordering_key is not None:
-            place = places.get(row.ordering_key, 0)
-            places[row.ordering_key] = place + 1
-            if place == len(waves):
+            wave = next_wave.get(row.ordering_key, 0)
+            next_wave[row.ordering_key] = wave + 1
+            if wave == len(waves):
                 waves.append([])
-        waves[place].append(row)
+        waves[wave].append(row)
     return list(waves)

@@ -1,4 +1,4 @@
-"""One lane of a relay: one connection to the database and one to the broker; lease, send, settle."""
+"""`RelayPump`: lease, publish, settle, over one connection to the database and one to the broker."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ from effectonce.contracts import (
     Publisher,
     Tracer,
 )
-from effectonce.contracts.outbox import Lease, Outgoing, Verdict
+from effectonce.contracts.outbox import LeaseRequest, OutboxRow, RowOutcome
 from effectonce.core.retry import Retry
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.outbox.outbox import message_of
 
-from .batch_size import Pace
-from .publish_batch import Sending, Terms, send
+from .batch_size import AdaptiveBatchSize
+from .publish_batch import PublishBatch, PublishOptions, publish_batch
 
 T = TypeVar("T")
 
 log = logging.getLogger("effectonce")
 
-_PAGES: Final = 20  # of rows that wait for others, before the relay lets them wait
+#: Pages of blocked rows that one round reads through in search of a row that can go.
+_MAX_BLOCKED_PAGES: Final = 20
+#: The part of a lease in which rows are published and settled; the rest covers clock drift and the way to the database.
+_USABLE_LEASE: Final = 0.8
+_FIRST_SETTLE_PAUSE_S: Final = 0.05
+_MAX_SETTLE_PAUSE_S: Final = 1.0
 
 
-class Totals(Struct):
-    """What a relay has done so far."""
+class RelayTotals(Struct):
+    """Counters of one relay since it was made."""
 
     published: int = 0
     failed: int = 0
@@ -45,8 +50,8 @@ class Totals(Struct):
     cleaned: int = 0
 
 
-class Settings(Struct, kw_only=True):
-    """What a relay was told. Spans are in microseconds."""
+class RelaySettings(Struct, kw_only=True):
+    """The options of a relay, resolved. ``span`` (of a lease) and ``keep`` are in microseconds, ``poll`` in seconds."""
 
     runtime: StoreRuntime
     outboxes: OutboxBackend
@@ -59,66 +64,66 @@ class Settings(Struct, kw_only=True):
     span: int
     keep: int
     poll: float
-    totals: Totals
+    totals: RelayTotals
 
 
-class Signals:
-    """What the lanes of one relay tell each other."""
+class RelaySignals:
+    """The state that the pumps of one relay share."""
 
     def __init__(self) -> None:
         self.stopping = False
         self.outage: BrokerUnavailable | None = None
-        #: Somebody has something to say: there may be rows.
-        self.woken = asyncio.Event()
-        #: There is more than one lane can carry.
+        #: Set when there may be rows to lease.
+        self.rows_expected = asyncio.Event()
+        #: Set while there are more rows than one pump can publish.
         self.crowded = asyncio.Event()
-        #: Held during a lease: two at once would get in each other's way.
-        self.turn = asyncio.Lock()
-        #: Queues that did not answer when they were last sent to: the others go first.
-        self.mute: set[str] = set()
+        #: Held during a lease: two at once would compete for the same rows.
+        self.lease_lock = asyncio.Lock()
+        #: Queues that did not answer the last time: rows to all others go first.
+        self.unresponsive: set[str] = set()
 
 
-class Lane:
-    """See the module. One round at a time."""
+class RelayPump:
+    """Moves rows from the outbox to the broker, one round at a time."""
 
-    def __init__(self, settings: Settings, signals: Signals, port: OutboxPort, publisher: Publisher) -> None:
+    def __init__(self, settings: RelaySettings, signals: RelaySignals, port: OutboxPort, publisher: Publisher) -> None:
         self.port = port
         self._settings = settings
         self._signals = signals
         self._publisher = publisher
         self._unanswered_owner: bytes | None = None  # of the lease whose reply did not come
         self._time = asyncio.get_running_loop().time
-        self._window = settings.span / 1e6 * 0.8
-        self._pace = Pace(settings.batch, self._window)
-        self._terms = Terms(
+        self._window_s = settings.span / 1e6 * _USABLE_LEASE
+        self._batch_size = AdaptiveBatchSize(settings.batch, self._window_s)
+        self._options = PublishOptions(
             encode=self._encode,
             retry=settings.retry,
             ordered=settings.ordered,
             capabilities=settings.broker.capabilities,
-            mute=signals.mute,
+            unresponsive=signals.unresponsive,
         )
 
-    def _encode(self, row: Outgoing) -> Packet:
+    def _encode(self, row: OutboxRow) -> Packet:
         return self._settings.envelope.encode(message_of(row), row.destination)
 
-    async def round(self, pages: int = _PAGES) -> bool:
-        """Lease, send, settle; whether there was anything to send. ``pages``: how many of rows that wait for others
-        are looked through for one that does not.
+    async def run_round(self, pages: int = _MAX_BLOCKED_PAGES) -> bool:
+        """Lease, publish and settle once. Returns whether there were rows. ``pages``: how many pages of blocked rows
+        to read through in search of one that can go.
 
-        `StoreUnavailable` and `Contention` say that nothing could be leased. An outage of the broker is among the
-        signals.
+        Raises `StoreUnavailable` or `Contention` where nothing could be leased. An outage of the broker is set on the
+        signals instead.
         """
         signals = self._signals
-        if signals.mute:
-            # It may be one queue that does not answer, whose rows stand before those of all others: these first.
-            until = self._time() + self._window
-            while await self._leg(pages, frozenset(signals.mute)):
+        if signals.unresponsive:
+            # One queue may be unresponsive while its rows stand before those of all others: the others go first.
+            until = self._time() + self._window_s
+            while await self._pump_once(pages, frozenset(signals.unresponsive)):
                 if signals.outage or signals.stopping or self._time() > until:
                     break
-        return not signals.stopping and await self._leg(pages)
+        return not signals.stopping and await self._pump_once(pages)
 
-    async def _leg(self, pages: int, without: Set[str] = frozenset()) -> bool:
-        """A round, in which no row goes to the queues ``without``."""
+    async def _pump_once(self, pages: int, without: Set[str] = frozenset()) -> bool:
+        """Lease, publish and settle, without rows to the queues ``without``."""
         signals = self._signals
         # The database may have granted a lease whose reply was lost: asked again with its owner, it gives those rows
         # and prolongs their lease. Under a new owner they would wait until the old lease is over.
@@ -130,28 +135,27 @@ class Lane:
             self._unanswered_owner = None
             signals.outage = None
             return False
-        # Settled while the lease still holds, whatever the clocks' rates and the way to the database.
-        deadline = began + self._window
-        sending = Sending(await self._alone(owner, rows))
+        deadline = began + self._window_s
+        batch = PublishBatch(await self._isolate_suspect(owner, rows))
         self._unanswered_owner = None
-        leased = self._time()
+        leased_at = self._time()
         try:
-            await send(sending, self._publisher, self._terms, lambda: 0.0 if signals.stopping else deadline)
-            signals.outage = sending.outage
+            await publish_batch(batch, self._publisher, self._options, lambda: 0.0 if signals.stopping else deadline)
+            signals.outage = batch.outage
         finally:
-            # Cancelled or not: what is known is settled, and what is not goes to whoever comes next.
-            await self._settle(owner, sending.release(), deadline)
-        if sending.late:
-            self._pace.late(len(rows))
-        elif sending.rows and not sending.outage:
-            self._pace.sent(sending.rows, self._time() - leased)
-        self._report(sending, self._time() - began)
+            # Also when cancelled: known outcomes are settled, and the other rows are free for the next lease.
+            await self._settle(owner, batch.release_rest(), deadline)
+        if batch.timed_out:
+            self._batch_size.record_timeout(len(rows))
+        elif batch.rows and not batch.outage:
+            self._batch_size.record_published(batch.rows, self._time() - leased_at)
+        self._report(batch, self._time() - began)
         return True
 
-    async def _lease(self, owner: bytes, pages: int, without: Set[str]) -> list[Outgoing]:
+    async def _lease(self, owner: bytes, pages: int, without: Set[str]) -> list[OutboxRow]:
         settings, signals = self._settings, self._signals
-        take = self._pace.take
-        lease = Lease(
+        take = self._batch_size.rows
+        request = LeaseRequest(
             owner=owner,
             limit=settings.batch,
             take=take,
@@ -160,88 +164,103 @@ class Lane:
             without=sorted(without),
         )
         for _ in range(pages):
-            async with signals.turn:
-                leased = await insist(lambda: self.port.lease(lease))
+            async with signals.lease_lock:
+                leased = await ask_again(lambda: self.port.lease(request))
             if len(leased.rows) == take:
                 signals.crowded.set()
             elif not signals.stopping:
                 signals.crowded.clear()
-            lease.after = leased.after or lease.after
+            request.after = leased.after or request.after
             if leased.rows or not leased.more:
                 return leased.rows
         return []
 
-    async def _alone(self, owner: bytes, rows: list[Outgoing]) -> list[Outgoing]:
-        """The rows to send now. Where one has been leased more often than it may be tried, it (or its neighbour) takes
-        relays down with it: then one goes alone, so that only the guilty one is parked in the end (F20)."""
-        most = self._settings.retry.max_attempts
-        if most is None or all(row.attempts <= most for row in rows):
-            return rows
-        first, verdicts = rows[0], [Verdict(row.seq, "pending", refund=True) for row in rows[1:]]
-        if first.attempts > 2 * most:
-            error = f"it was being sent {first.attempts - 1} times when its relay died or was cut off"
-            verdicts.append(Verdict(first.seq, "parked", error=error, refund=True))
-            self._settings.totals.parked += 1
-            self._settings.runtime.emit("parked", first.destination, first.id, first.attempts, detail=error)
-        if verdicts:
-            await insist(lambda: self.port.settle(owner, verdicts, self._settings.keep))
-        return [] if first.attempts > 2 * most else [first]
+    async def _isolate_suspect(self, owner: bytes, rows: list[OutboxRow]) -> list[OutboxRow]:
+        """Choose the rows to publish now.
 
-    async def _settle(self, owner: bytes, verdicts: Sequence[Verdict], deadline: float) -> None:
-        """Say what became of them, for as long as anybody may believe it: after the lease another has them."""
-        pause = 0.05
-        while verdicts:
+        A row that was leased more often than it may be tried, or one of its batch, takes relays down with it (F20: a
+        message that kills its process). Then the first row goes alone, and the others go back, until only the guilty
+        one has twice as many leases as attempts: that one is parked.
+        """
+        max_attempts = self._settings.retry.max_attempts
+        if max_attempts is None or all(row.attempts <= max_attempts for row in rows):
+            return rows
+        suspect = rows[0]
+        outcomes = [RowOutcome(row.seq, "pending", refund=True) for row in rows[1:]]
+        guilty = suspect.attempts > 2 * max_attempts
+        if guilty:
+            error = f"it was being sent {suspect.attempts - 1} times when its relay died or was cut off"
+            outcomes.append(RowOutcome(suspect.seq, "parked", error=error, refund=True))
+            self._settings.totals.parked += 1
+            self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
+        if outcomes:
+            await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep))
+        return [] if guilty else [suspect]
+
+    async def _settle(self, owner: bytes, outcomes: Sequence[RowOutcome], deadline: float) -> None:
+        """Record the outcomes. While the store is away, retry until ``deadline``: after it another relay may have
+        leased the rows, and they go out again with the same ids (F42)."""
+        pause = _FIRST_SETTLE_PAUSE_S
+        while outcomes:
             try:
-                await insist(lambda: self.port.settle(owner, verdicts, self._settings.keep))
-                self._signals.woken.set()  # a lane may wait for those behind these
+                await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep))
+                self._signals.rows_expected.set()  # rows behind these may have become due
                 return
             except (StoreUnavailable, Contention) as error:
                 self._settings.runtime.emit("relay_paused", seconds=pause, detail=str(error))
                 if self._time() + pause > deadline or self._signals.stopping:
-                    log.warning("%d messages stay unsettled, and go again: %s", len(verdicts), error)
+                    log.warning(
+                        "could not settle %d messages before their lease ends; they will be sent again: %s",
+                        len(outcomes),
+                        error,
+                    )
                     return
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 1.0)
+                pause = min(2 * pause, _MAX_SETTLE_PAUSE_S)
 
-    def _report(self, sending: Sending, seconds: float) -> None:
+    def _report(self, batch: PublishBatch, seconds: float) -> None:
+        """Count, log and emit what became of ``batch``."""
         runtime, totals = self._settings.runtime, self._settings.totals
-        states = [verdict.state for verdict in sending.verdicts.values()]
+        states = [outcome.state for outcome in batch.outcomes.values()]
         totals.published += states.count("published")
         totals.parked += states.count("parked")
-        totals.failed += len(sending.failures)
-        for row, error in sending.failures:
-            parked = sending.verdicts[row.seq].state == "parked"
-            what = "and parked" if parked else "and is tried again"
+        totals.failed += len(batch.failures)
+        for row, error in batch.failures:
+            parked = batch.outcomes[row.seq].state == "parked"
             log.warning(
-                "message %s to %s was refused (attempt %d) %s: %s",
+                "the broker refused message %s to %s (attempt %d), %s: %s",
                 row.message_id,
                 row.destination,
                 row.attempts,
-                what,
+                "parked" if parked else "it will be tried again",
                 error,
             )
-            runtime.emit(
-                "parked" if parked else "publish_failed", row.destination, row.id, row.attempts, detail=str(error)
-            )
+            event = "parked" if parked else "publish_failed"
+            runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
         if runtime.hooks:
-            for row in sending.rows:
-                if sending.verdicts[row.seq].state == "published":
-                    runtime.emit("published", row.destination, row.id, row.attempts)
+            for row in _published_rows(batch):
+                runtime.emit("published", row.destination, row.id, row.attempts)
         if runtime.tracer is not None:
-            self._trace(runtime.tracer, sending, seconds)
+            self._trace(runtime.tracer, batch, seconds)
 
-    def _trace(self, tracer: Tracer, sending: Sending, seconds: float) -> None:
+    def _trace(self, tracer: Tracer, batch: PublishBatch, seconds: float) -> None:
         system = self._settings.broker.capabilities.name
-        for row, error in sending.failures:
+        for row, error in batch.failures:
             tracer.relayed(system, row, seconds, error)
-        for row in sending.rows:
-            if sending.verdicts[row.seq].state == "published":
-                tracer.relayed(system, row, seconds, None)
+        for row in _published_rows(batch):
+            tracer.relayed(system, row, seconds, None)
 
 
-async def insist(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What ``ask()`` gives, asked again where the connection broke or others were in the way: a repeated lease gives
-    the same rows, and a repeated settlement changes nothing."""
+def _published_rows(batch: PublishBatch) -> list[OutboxRow]:
+    return [row for row in batch.rows if batch.outcomes[row.seq].state == "published"]
+
+
+async def ask_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what ``ask()`` returns; ask up to four times where the connection broke or the rows were contended.
+
+    Safe to repeat: the same lease gives the same rows, and a repeated settlement changes nothing. A database that is
+    away (`StoreUnavailable` itself, not a broken connection) is raised at once: the caller waits for it.
+    """
     for _ in range(3):
         try:
             return await ask()

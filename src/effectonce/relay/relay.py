@@ -1,10 +1,10 @@
-"""`Relay`: takes what outboxes hold to the broker, as often as it takes, and never holds a transaction meanwhile.
+"""`Relay`: publishes the rows of an outbox to a broker, and retries until the broker has confirmed each of them.
 
     relay = eo.Relay(eo.connect("postgresql://…"), eo.connect_broker("redis://…"))
     relay.run()            # a process of its own, until SIGTERM; `await relay.serve()` inside another
 
-A row is leased, sent, confirmed and settled. A relay that dies in between leaves a lease that ends: another sends the
-message again, with the same id. Several relays share the work.
+A row is leased, sent, confirmed and settled, each step in its own short transaction or none. When a relay dies in
+between, its lease ends and another relay sends the message again, with the same id. Several relays share the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from effectonce.broker import Broker
 from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
-from effectonce.contracts.outbox import Backlog, Entries, State
+from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.signals import serve_until_signalled
@@ -25,8 +25,8 @@ from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailabl
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
-from .pump import Settings, Totals, insist
-from .run import CLEANED, Session
+from .pump import RelaySettings, RelayTotals, ask_again
+from .run import MAX_ROWS_PER_STATEMENT, RelayRun
 
 T = TypeVar("T")
 
@@ -34,17 +34,17 @@ T = TypeVar("T")
 class Relay:
     """Sends the rows of the outbox in ``store`` to ``broker``.
 
-    - ``order``: ``"key"``: messages of one ordering key leave in the order of their rows; one that fails holds up those
-      behind it, and nobody else. None: as they come, which is faster where many share few keys.
+    - ``order``: ``"key"`` sends messages of one ordering key in the order of their rows; one that fails holds up those
+      behind it, and no others. None sends them as they come, which is faster where many share few keys.
     - ``retry``: when a message that the broker refuses is tried again. After the last attempt it is parked, with its
-      error: see `list` and `unpark`. A broker that is away is nobody's fault: the relay waits, and counts no attempt.
-    - ``batch``: the most rows in one lease; it takes fewer of large ones, and as many as the broker confirms in time.
-      ``lease``: how long a relay has them; after that another sends them again.
-    - ``keep``: how long published rows stay, for people to look at; 0: not at all, which is the fastest.
-    - ``poll``: the longest time between two looks at an idle outbox.
-    - ``table``: the outbox, where it is not the one that the store's `migrate` has made.
-    - ``envelope``: how messages are written; default: the broker's.
-    - ``listen``: where /metrics, /healthz and /readyz are served, as of a `Worker`.
+      error: see `list` and `unpark`. While the broker is away, the relay waits and counts no attempt.
+    - ``batch``: the most rows in one lease. The relay takes fewer large ones, and only as many as the broker confirms
+      in time. ``lease``: how long a relay owns them; after that another relay sends them again.
+    - ``keep``: how long published rows stay, for you to look at; 0 deletes them at once, which is the fastest.
+    - ``poll``: the longest pause between two reads of an idle outbox.
+    - ``table``: the outbox's table, if it is not the one that the store's `migrate` made.
+    - ``envelope``: the format of the messages; default: the broker's.
+    - ``listen``: the address that serves /metrics, /healthz and /readyz, as for a `Worker`.
     """
 
     def __init__(
@@ -76,21 +76,21 @@ class Relay:
         self._keep = 0 if keep == 0 else micros(keep, "keep")
         self._poll = micros(poll, "poll") / 1e6
         self._table = table
-        self._session: Session | None = None
-        #: Where /metrics, /healthz and /readyz are served.
+        self._run: RelayRun | None = None
+        #: The address that serves /metrics, /healthz and /readyz.
         self.listen = listen
-        #: What this relay has done so far.
-        self.totals = Totals()
-        #: Whether SIGINT, Ctrl-C, has ended `run`.
+        #: Counters since this relay was made.
+        self.totals = RelayTotals()
+        #: Whether SIGINT (Ctrl-C) ended `run`.
         self.interrupted = False
 
     def __repr__(self) -> str:
         return f"<relay from {self.store!r} to {self._broker!r}>"
 
-    def _settings(self) -> Settings:
-        return Settings(
+    def _settings(self) -> RelaySettings:
+        return RelaySettings(
             runtime=self.store.runtime,
-            outboxes=outboxes(self.store),
+            outboxes=require_outboxes(self.store),
             table=self._table,
             broker=self._broker.backend if isinstance(self._broker, Broker) else self._broker,
             envelope=self._envelope,
@@ -106,87 +106,90 @@ class Relay:
     # -- running
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT: then what is on its way is confirmed and settled, and the rest given back. A
-        second signal does not wait for that."""
+        """Serve until SIGTERM or SIGINT, then confirm and settle what was sent and give the rest back. A second signal
+        ends it at once."""
         with asyncio.Runner() as runner:
             self.interrupted = runner.run(serve_until_signalled(self.serve, self.stop))
 
     def stop(self) -> None:
-        """Lease no more, settle what is on its way, give back what was not sent. Called again: do not wait. From any
-        thread; `serve` returns when it is done."""
-        session = self._session
-        if session is not None:
-            session.loop.call_soon_threadsafe(session.stop)
+        """Lease no more rows, settle what was sent and give the rest back; `serve` returns when that is done. A second
+        call does not wait for it. You may call it from any thread."""
+        run = self._run
+        if run is not None:
+            run.loop.call_soon_threadsafe(run.stop)
 
     async def serve(self) -> None:
-        """Relay until `stop` is called. A broker or a store that is away is waited for; `ConfigurationError`: it cannot
-        work, the tables are missing for example."""
-        if self._session is not None:
+        """Relay until `stop` is called. While the broker or the store is away, it waits. Raises `ConfigurationError`
+        where it cannot work, for example because the tables are missing."""
+        if self._run is not None:
             raise ConfigurationError("this relay is serving already; make another one")
-        self._session = session = Session(self._settings())
+        self._run = run = RelayRun(self._settings())
         try:
             with self._endpoints():
-                await session.serve()
+                await run.serve()
         finally:
-            self._session = None
+            self._run = None
 
     @property
     def phase(self) -> Literal["stopped", "running", "draining"]:
-        """Where it is between two `serve`: sending, or coming to its end."""
-        session = self._session
-        return "stopped" if session is None else "draining" if session.signals.stopping else "running"
+        """``running`` in `serve`, ``draining`` after `stop` until `serve` returns, ``stopped`` otherwise."""
+        run = self._run
+        if run is None:
+            return "stopped"
+        return "draining" if run.signals.stopping else "running"
 
     @property
     def outage(self) -> Exception | None:
-        """Why nothing can be sent now, where the broker is away."""
-        return self._session.signals.outage if self._session is not None else None
+        """Why nothing can be sent now, while the broker is away."""
+        return self._run.signals.outage if self._run is not None else None
 
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:
             return nullcontext()
-        from effectonce.telemetry.endpoints import (
-            Endpoints,  # which stands above the tools, and is for those who ask for it
-        )
+        from effectonce.telemetry.endpoints import Endpoints  # above the tools, and only for those who ask for it
 
         return Endpoints(self, self.listen)
 
     async def drain(self) -> int:
-        """Send what is due, and return when nothing is; how many were published. What waits for its next attempt, and
-        what other relays have leased, is left. `BrokerUnavailable`: what was not sent stays due."""
+        """Send all rows that are due, and return how many were published. Rows that wait for their next attempt, and
+        rows that other relays have leased, stay. Raises `BrokerUnavailable` when the broker is away; unsent rows stay
+        due."""
         before = self.totals.published
-        await Session(self._settings()).drain()
+        await RelayRun(self._settings()).drain()
         return self.totals.published - before
 
-    # -- for people
+    # -- for operators
 
     def check(self) -> None:
-        """Connect, and raise what would keep the outbox from its promise."""
+        """Connect, and raise an error for anything that would break the outbox's promise."""
         ask_outbox(self.store, self._table, lambda port: port.check())
 
-    def stats(self) -> Backlog:
-        """How many rows there are in each state, and how old the oldest is that has not left."""
+    def stats(self) -> OutboxBacklog:
+        """Count the rows in each state, and tell when the oldest unpublished one was written."""
         return ask_outbox(self.store, self._table, lambda port: port.stats())
 
-    def list(self, state: State = "parked", *, limit: int = 100, cursor: str | None = None) -> Entries:
-        """A page of at most ``limit`` rows; pass its ``cursor`` on for the next."""
-        if state not in get_args(State):
-            raise InvalidOption(f"state={show(state)!r} is none of {', '.join(get_args(State))}")
+    def list(self, state: OutboxState = "parked", *, limit: int = 100, cursor: str | None = None) -> OutboxPage:
+        """Return a page of at most ``limit`` rows; pass its ``cursor`` to get the next."""
+        if state not in get_args(OutboxState):
+            raise InvalidOption(f"state={show(state)!r} is none of {', '.join(get_args(OutboxState))}")
         size = max(1, min(limit, 1000))
         return ask_outbox(self.store, self._table, lambda port: port.list(state, size, cursor))
 
     def unpark(self, *seqs: int) -> int:
-        """Try these parked messages again (without any: all of them); what waits behind them follows. How many."""
+        """Try these parked messages again, or all of them if you name none; messages that wait behind them follow.
+        Returns how many."""
         return unpark(self.store, self._table, seqs or None)
 
     def discard(self, *seqs: int) -> int:
-        """Delete these parked messages, which then never leave; what waits behind them follows. How many."""
+        """Delete these parked messages, which are then never sent; messages that wait behind them follow. Returns how
+        many."""
         if not seqs:
-            raise InvalidOption("discard needs the numbers of the messages (seq) that are never to be sent")
+            raise InvalidOption("discard needs the numbers (seq) of the messages that are never to be sent")
         return unpark(self.store, self._table, seqs, discard=True)
 
 
-def outboxes(store: Store) -> OutboxBackend:
-    """The part of ``store`` that opens outboxes, or `ConfigurationError`."""
+def require_outboxes(store: Store) -> OutboxBackend:
+    """Return the backend of ``store`` as one that opens outboxes. Raises `ConfigurationError` where it cannot."""
     backend = store.runtime.backend
     if not isinstance(backend, OutboxBackend):
         raise ConfigurationError(
@@ -196,10 +199,10 @@ def outboxes(store: Store) -> OutboxBackend:
 
 
 def ask_outbox(store: Store, table: str | None, ask: Callable[[OutboxPort], Coroutine[Any, Any, T]]) -> T:
-    """What ``ask(port)`` gives, on a connection of its own."""
-    port = outboxes(store).sync_outbox(table)
+    """Return what ``ask(port)`` returns, on a connection of its own."""
+    port = require_outboxes(store).sync_outbox(table)
     try:
-        return run_sync(insist(lambda: ask(port)))
+        return run_sync(ask_again(lambda: ask(port)))
     except Contention as error:
         raise StoreUnavailable(f"{store!r} did not answer: {error}") from error
     finally:
@@ -207,10 +210,10 @@ def ask_outbox(store: Store, table: str | None, ask: Callable[[OutboxPort], Coro
 
 
 def unpark(store: Store, table: str | None, seqs: Sequence[int] | None, *, discard: bool = False) -> int:
-    """See `Relay.unpark` and `Relay.discard`; None: all."""
+    """Unpark or discard rows, as `Relay.unpark` and `Relay.discard` do. ``seqs`` None: all parked rows."""
     total = 0
     while True:
-        count = ask_outbox(store, table, lambda port: port.unpark(seqs, CLEANED, discard=discard))
+        count = ask_outbox(store, table, lambda port: port.unpark(seqs, MAX_ROWS_PER_STATEMENT, discard=discard))
         total += count
-        if seqs is not None or count < CLEANED:
+        if seqs is not None or count < MAX_ROWS_PER_STATEMENT:
             return total

@@ -1,4 +1,4 @@
-"""A relay while it runs: its lanes, what wakes them, and the upkeep beside them."""
+"""`RelayRun`: one run of a relay. Its pumps, what wakes them, and the clean-up beside them."""
 
 from __future__ import annotations
 
@@ -13,187 +13,193 @@ from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
 from effectonce.values.backoff import Backoff
 
-from .pump import Lane, Settings, Signals
+from .pump import RelayPump, RelaySettings, RelaySignals
 
 log = logging.getLogger("effectonce")
 
-CLEANED: Final = 1_000  # rows deleted in one go
-_SOONEST: Final = 0.005  # seconds between two looks while there was work a moment ago ...
-_SLOWER: Final = 1.5  # ... which grow by this, up to ``poll``
-_CLEAN_EVERY: Final = 10.0
-_GRACE: Final = 5.0  # seconds that a cancelled relay takes to settle what is on its way
+MAX_ROWS_PER_STATEMENT: Final = 1_000  # of a clean-up or an unpark
+_MIN_POLL_S: Final = 0.005  # the pause after a round with rows; empty rounds lengthen it ...
+_POLL_GROWTH: Final = 1.5  # ... by this factor, up to ``poll``
+_CLEANUP_INTERVAL_S: Final = 10.0
+_CANCEL_GRACE_S: Final = 5.0  # a cancelled relay may take this long to settle what it has sent
+_NOTIFY_WAIT_S: Final = 30.0
+_NOTIFY_RETRY_S: Final = 1.0
+_HELPER_PAUSE_S: Final = 0.01  # of the second pump after a round without rows; doubled by each further one ...
+_HELPER_MAX_DOUBLINGS: Final = 6
 
 
-class Session:
-    """One `serve`, or one `drain`, of a relay. Belongs to the running event loop."""
+class RelayRun:
+    """One `serve` or one `drain` of a relay. Belongs to the running event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RelaySettings) -> None:
         self.loop = asyncio.get_running_loop()
-        self.signals = Signals()
+        self.signals = RelaySignals()
         self._settings = settings
         self._sleeping = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def lane(self, stack: AsyncExitStack) -> Lane:
+    def _open_pump(self, stack: AsyncExitStack) -> RelayPump:
         publisher = self._settings.broker.publisher()
         stack.push_async_callback(publisher.close)
-        return Lane(self._settings, self.signals, self._port(stack), publisher)
+        return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
 
-    def _port(self, stack: AsyncExitStack) -> OutboxPort:
+    def _open_port(self, stack: AsyncExitStack) -> OutboxPort:
         port = self._settings.outboxes.async_outbox(self._settings.table)
         stack.push_async_callback(port.close)
         return port
 
     async def drain(self) -> None:
         async with AsyncExitStack() as stack:
-            await self._until_ended([self._spawn(self._empty(self.lane(stack)))])
+            await self._supervise([self._spawn(self._pump_until_empty(self._open_pump(stack)))])
 
-    async def _empty(self, lane: Lane) -> None:
-        while not self.signals.stopping and await lane.round():
+    async def _pump_until_empty(self, pump: RelayPump) -> None:
+        while not self.signals.stopping and await pump.run_round():
             if self.signals.outage is not None:
                 raise self.signals.outage
 
     async def serve(self) -> None:
         capabilities = self._settings.runtime.backend.capabilities
         async with AsyncExitStack() as stack:
-            first = self.lane(stack)
-            stack.enter_context(subscribe(first.port.table, self._hint))
-            lanes = [self._spawn(self._carry(first))]
+            first = self._open_pump(stack)
+            stack.enter_context(subscribe(first.port.table, self._wake))
+            pumps = [self._spawn(self._pump_until_stopped(first))]
             if capabilities.lanes != 1:
-                # While one lane waits for the database, the other sends.
-                lanes.append(self._spawn(self._help(self.lane(stack))))
-            self._spawn(self._clean(self._port(stack)))
+                # While one pump waits for the database, the other publishes.
+                pumps.append(self._spawn(self._help_when_crowded(self._open_pump(stack))))
+            self._spawn(self._clean_up(self._open_port(stack)))
             if capabilities.notifies:
-                self._spawn(self._listen(self._port(stack)))
-            await self._until_ended(lanes)
+                self._spawn(self._listen(self._open_port(stack)))
+            await self._supervise(pumps)
 
-    async def _until_ended(self, lanes: Sequence[asyncio.Task[None]]) -> None:
-        """All of ``lanes``. Cancelled, they settle what is on its way before they end."""
+    async def _supervise(self, pumps: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for ``pumps``, then end every other task. On cancellation the pumps first settle what they have sent."""
         try:
-            await self._wait_for(lanes)
+            await self._join(pumps)
         except asyncio.CancelledError:
             self.stop()
-            await asyncio.wait(lanes, timeout=_GRACE)
+            await asyncio.wait(pumps, timeout=_CANCEL_GRACE_S)
             raise
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
-    async def _wait_for(self, lanes: Sequence[asyncio.Task[None]]) -> None:
-        """Until all lanes have ended; where one fails, the others are told to, and its error is raised."""
-        _, rest = await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
-        if rest:
+    async def _join(self, pumps: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until all pumps have ended. When one fails, stop the others and raise its error."""
+        _, running = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+        if running:
             self.stop()
-            await asyncio.wait(rest)
-        for lane in lanes:
-            if not lane.cancelled():
-                lane.result()
+            await asyncio.wait(running)
+        for pump in pumps:
+            if not pump.cancelled():
+                pump.result()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self.loop.create_task(work)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(coroutine)
         self._tasks.append(task)
         return task
 
     def stop(self) -> None:
-        """Lease no more; called again, do not wait for what is on its way."""
+        """Lease no more rows and end after the current round. A second call cancels the current round, too."""
         if self.signals.stopping:
             for task in self._tasks:
                 task.cancel()
         self.signals.stopping = True
-        self.signals.woken.set()
+        self.signals.rows_expected.set()
         self.signals.crowded.set()
 
-    # -- lanes
+    # -- pumps
 
-    async def _carry(self, lane: Lane) -> None:
-        """Until the relay stops: round after round, and ever longer pauses while there is nothing to do."""
+    async def _pump_until_stopped(self, pump: RelayPump) -> None:
+        """Run round after round until the relay stops, with growing pauses while there are no rows."""
         settings, signals = self._settings, self.signals
-        store_away = Backoff(f"outbox {lane.port.table}")
-        broker_away = Backoff(f"relay to {settings.broker!r}")
-        pause = _SOONEST
+        store_backoff = Backoff(f"outbox {pump.port.table}")
+        broker_backoff = Backoff(f"relay to {settings.broker!r}")
+        pause = _MIN_POLL_S
         while not signals.stopping:
             try:
-                worked = await lane.round()
-                store_away.worked()
+                had_rows = await pump.run_round()
+                store_backoff.worked()
             except (StoreUnavailable, Contention) as error:
-                await self._pause(store_away.failed(error), error)
+                await self._pause(store_backoff.failed(error), error)
                 continue
             if signals.outage is not None:
-                await self._pause(broker_away.failed(signals.outage), signals.outage)
-            elif worked:
-                broker_away.worked()
-                pause = _SOONEST
+                await self._pause(broker_backoff.failed(signals.outage), signals.outage)
+            elif had_rows:
+                broker_backoff.worked()
+                pause = _MIN_POLL_S
             elif await self._sleep(pause):
-                pause = _SOONEST
+                pause = _MIN_POLL_S
             else:
-                pause = min(pause * _SLOWER, settings.poll)
+                pause = min(pause * _POLL_GROWTH, settings.poll)
 
-    async def _help(self, lane: Lane) -> None:
-        """Carry, too, while there is more than one lane can carry."""
+    async def _help_when_crowded(self, pump: RelayPump) -> None:
+        """Run rounds of a second pump while there are more rows than the first can publish."""
         signals = self.signals
-        idle = 0
+        idle_rounds = 0
         while not signals.stopping:
             await signals.crowded.wait()
             try:
-                helped = not signals.outage and not signals.stopping and await lane.round(pages=1)
-            except (StoreUnavailable, Contention):  # the first lane sees to it
+                helped = not signals.outage and not signals.stopping and await pump.run_round(pages=1)
+            except (StoreUnavailable, Contention):  # the first pump reports it and waits
                 helped = False
-            idle = 0 if helped else min(idle + 1, 6)
-            if idle:  # it may all be of one line, which the other lane has
+            idle_rounds = 0 if helped else min(idle_rounds + 1, _HELPER_MAX_DOUBLINGS)
+            if idle_rounds:  # all rows may be of one line, which the first pump has leased
                 signals.crowded.clear()
-                await asyncio.sleep(0.01 * 2**idle)
+                await asyncio.sleep(_HELPER_PAUSE_S * 2**idle_rounds)
 
-    async def _pause(self, seconds: float, why: Exception) -> None:
-        self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(why))
+    async def _pause(self, seconds: float, reason: Exception) -> None:
+        self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(reason))
         deadline = self.loop.time() + seconds
         while not self.signals.stopping and (left := deadline - self.loop.time()) > 0:
             await self._sleep(left)
 
     # -- waking up
 
-    def _hint(self) -> None:
-        """A sender in this process has written something, and will soon commit it. From any thread."""
+    def _wake(self) -> None:
+        """End the pump's sleep: a sender in this process has written a row and will soon commit. From any thread."""
         if self._sleeping:
             self._sleeping = False
-            self.loop.call_soon_threadsafe(self.signals.woken.set)
+            self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
 
     async def _sleep(self, seconds: float) -> bool:
-        """Until somebody has something to say, or ``seconds`` have passed; whether somebody had."""
+        """Sleep for ``seconds``, or until rows are expected. Returns whether they are."""
         self._sleeping = True
         try:
             async with asyncio.timeout(seconds):
-                await self.signals.woken.wait()
+                await self.signals.rows_expected.wait()
             return True
         except TimeoutError:
             return False
         finally:
             self._sleeping = False
-            self.signals.woken.clear()
+            self.signals.rows_expected.clear()
 
     async def _listen(self, port: OutboxPort) -> None:
+        """Wake the pump at the senders' notifications. These are hints: where they fail, polling finds the rows."""
         while True:
             try:
-                if await port.wait(30.0):
-                    self.signals.woken.set()
-            except Exception as error:  # a hint: looking goes on without it
-                log.debug("no wake-ups for outbox %s: %s", port.table, error)
-                await asyncio.sleep(1.0)
+                if await port.wait(_NOTIFY_WAIT_S):
+                    self.signals.rows_expected.set()
+            except Exception as error:
+                log.debug("no notifications for outbox %s, polling instead: %s", port.table, error)
+                await asyncio.sleep(_NOTIFY_RETRY_S)
 
-    # -- upkeep
+    # -- cleaning up
 
-    async def _clean(self, port: OutboxPort) -> None:
+    async def _clean_up(self, port: OutboxPort) -> None:
+        """Delete what was kept long enough, a bounded number of rows at a time."""
         runtime, totals = self._settings.runtime, self._settings.totals
         while True:
-            pause = _CLEAN_EVERY
+            pause = _CLEANUP_INTERVAL_S
             try:
-                cleaned = await port.clean(CLEANED)
+                cleaned = await port.clean(MAX_ROWS_PER_STATEMENT)
                 totals.cleaned += cleaned.published + cleaned.inbox
                 if cleaned.more:
                     pause = 0.0
                 elif runtime.hooks:
                     runtime.emit("swept", detail=f"outbox {port.table}: {totals.cleaned} deleted so far")
-            except Exception as error:  # F37: never in silence, and never the end of it
-                log.warning("effectonce could not clean up outbox %s: %s", port.table, error)
+            except Exception as error:  # F37: a sweeper that fails in silence; this one reports it and goes on
+                log.warning("could not clean up outbox %s, will try again: %s", port.table, error)
                 runtime.emit("sweep_failed", detail=f"outbox {port.table}: {error}")
             await asyncio.sleep(pause)

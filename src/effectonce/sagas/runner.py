@@ -1,4 +1,7 @@
-"""From the claim of a saga to its settlement, in either colour: forward step by step, or back."""
+"""Running a saga, from its claim to its settlement: forward step by step, or backward by compensations.
+
+Written once for sync and async sagas: everything that waits goes through the `StoreClient`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from effectonce.core.codec import Unstorable
+from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
 from effectonce.core.guarded_call.run import Run, running
 from effectonce.core.interrupts import is_own_exit
@@ -26,48 +30,50 @@ from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
 from effectonce.values.durations import readable
 
-from .inputs import Inputs
-from .log import Course, Entry, Log, Migration, Part, fit, results_of, told, unpacked
-from .steps import Attempt, Done, Step, StepRun, Work
+from .claimed import ClaimedSaga
+from .inputs import SagaInputs
+from .log import LoggedStep, SagaLog, StepProgress, unpack_results
+from .migrations import SagaMigration, fit_to_definition
+from .steps import Done, Step, StepCall, StepFunction, StepRun
 
-#: What a step may raise without anybody knowing whether it happened, and somebody has to find out.
-DOUBTFUL = (InDoubt, LeaseLost)
-_ANY: Final = Provider(name="it")
-PATIENCE: Final = 86_400_000_000
-"""How long a step is gone on with while nobody knows whether it happened; then somebody has to find out."""
+#: Errors of a step after which only an operator can find out whether it happened.
+_DOUBTFUL: Final = (InDoubt, LeaseLost)
+_ANY_PROVIDER: Final = Provider(name="it")
+UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
+"""A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
 
-Draft = tuple[Log, Any]
-"""The log of a saga that is new, and its input as it reads back from there."""
+SagaDraft = tuple[SagaLog, Any]
+"""The log of a saga that may be new, and its input as it reads back from there."""
 
 
-class Definition(Protocol):
-    """What a runner needs of the `Saga` that it runs."""
+class SagaDefinition(Protocol):
+    """The parts of a `Saga` that a runner needs."""
 
     name: str
     version: str
     steps: dict[str, Step[Any]]
-    migrations: dict[str, Migration]
-    key_prefix: str  # what the keys of its steps begin with, so that two sagas never share one
-    inputs: Inputs
+    migrations: dict[str, SagaMigration]
+    key_prefix: str  # the beginning of its steps' keys, so that two sagas never share one
+    inputs: SagaInputs
 
     @property
     def undoable(self) -> dict[str, bool]: ...
 
 
-async def through(
-    saga: Definition,
+async def run_saga(
+    saga: SagaDefinition,
     run: Run,
     client: StoreClient,
     only: Literal["", "write", "compensate"] = "",
     claimed_at: int | None = None,
-    draft: Draft | None = None,
+    draft: SagaDraft | None = None,
 ) -> Done | None:
-    """Run a saga from wherever it is to its end, and give what its steps gave.
+    """Claim a saga, run it from where it stands to its end, and return the results of its steps.
 
-    ``only="write"``: it is written down and left for others; ``only="compensate"``: what is done is undone.
-    ``claimed_at``: see `Course`. ``draft``: as it is if it is new.
+    ``only="write"`` records it and leaves it to others; ``only="compensate"`` undoes what is done.
+    ``claimed_at``: see `ClaimedSaga`. ``draft``: its log if it is new.
     """
-    runner: Runner | None = None
+    runner: SagaRunner | None = None
     try:
         try:
             await begin(run, client)
@@ -77,23 +83,23 @@ async def through(
                 "then decide: effectonce sagas resolve"
             ) from error
         if run.replayed:
-            return Done(saga.steps, set(saga.steps), unpacked(run.value)) if not only else None
+            return Done(saga.steps, set(saga.steps), unpack_results(run.value)) if not only else None
         running.set(run)
-        course = Course(run, client, saga.name, claimed_at, draft and draft[0])
+        claimed = ClaimedSaga(run, client, saga.name, claimed_at, draft and draft[0])
         if only == "write":
-            await course.give_back()
+            await claimed.give_back()
             return None
         try:
-            if draft is not None and course.log is draft[0]:
-                runner = Runner(saga, course, draft[1])
+            if draft is not None and claimed.log is draft[0]:
+                runner = SagaRunner(saga, claimed, draft[1])
             else:
-                fit(course.log, saga.version, saga.undoable, saga.migrations)
-                runner = Runner(saga, course, saga.inputs.read(course.log.input))
+                fit_to_definition(claimed.log, saga.version, saga.undoable, saga.migrations)
+                runner = SagaRunner(saga, claimed, saga.inputs.decode(claimed.log.input))
         except SagaChanged:
             with suppress(EffectOnceError):
-                await course.give_back()
+                await claimed.give_back()
             raise
-        return await runner.go_on(only == "compensate")
+        return await runner.run(only == "compensate")
     finally:
         run.active = False
         run.end()
@@ -101,212 +107,225 @@ async def through(
             runner.orphan.keep_leased(run)
 
 
-class Runner:
-    """One claimed saga on its way."""
+class SagaRunner:
+    """Runs the steps and compensations of one claimed saga."""
 
-    def __init__(self, saga: Definition, course: Course, input: Any) -> None:
+    def __init__(self, saga: SagaDefinition, claimed: ClaimedSaga, input: Any) -> None:
         self._saga = saga
-        self._course = course
-        self._log = course.log
+        self._claimed = claimed
+        self._log = claimed.log
         self._input = input
         self._cause: BaseException | None = None
-        self.orphan: Attempt | None = None  # what still runs when we have to stop
+        self.orphan: StepCall | None = None  # a call that outlives this runner, which has to stop
 
-    async def go_on(self, compensate: bool) -> Done:
+    async def run(self, compensate: bool) -> Done:
         log = self._log
-        if log.doubt:  # an operator's word did not get to the log: it still has to be said
-            await self._course.doubt(log.part_in_doubt()[0], log.doubt)
-        await self._look_back()
+        if log.doubt:  # an operator's decision did not reach the log: it has to be made again
+            await self._claimed.doubt(log.find_doubtful()[0], log.doubt)
+        await self._check_interruption()
         if compensate and log.phase == "running":
-            log.fail("", None)
-            await self._course.commit()
-        if log.phase == "running" and await self._forward():
-            results = results_of(log)
-            await self._course.done(results)
+            log.turn_around("", None)
+            await self._claimed.commit()
+        if log.phase == "running" and await self._run_forward():
+            results = log.collect_results()
+            await self._claimed.complete(results)
             return Done(self._saga.steps, set(self._saga.steps), results)
-        await self._back()
-        error = await self._course.failed()
+        await self._run_compensations()
+        error = await self._claimed.settle_failed()
         raise error from self._cause
 
     # -- forward
 
-    async def _forward(self) -> bool:
-        """Whether every step is done; where not, it has been written down that it goes back."""
-        course, log = self._course, self._log
+    async def _run_forward(self) -> bool:
+        """Run the steps that are left. False: one failed, and the log says that the saga turns around."""
+        claimed, log = self._claimed, self._log
         for entry in log.entries:
             if entry.do.state == "done":
                 continue
             step = self._saga.steps[entry.name]
-            attempt = await self._tried(entry, entry.do, step.do)
-            if not attempt.finished:
-                await self._timed_out(entry, step, attempt)
+            call = await self._call_until_final(entry, entry.do, step.do)
+            if not call.finished:
+                await self._handle_timeout(entry, step, call)
                 return False
-            if attempt.error is not None:
-                course.end(entry.do, "failed", told(attempt.error))
-                self._fail(entry, attempt.error)
-                if any(self._to_undo()):
-                    await course.commit()
+            if call.error is not None:
+                claimed.end_step(entry.do, "failed", describe_error(call.error))
+                self._turn_around(entry, call.error)
+                if any(self._pending_compensations()):
+                    await claimed.commit()
                 return False
-            self._succeeded(entry, step, attempt.value)
-            if entry is not log.entries[-1]:
-                await course.commit()
+            self._record_success(entry, step, call.value)
+            if entry is not log.entries[-1]:  # the last one is committed with the settlement
+                await claimed.commit()
         return True
 
-    def _succeeded(self, entry: Entry, step: Step[Any], value: Any) -> None:
-        self._course.end(entry.do, "done")
+    def _record_success(self, entry: LoggedStep, step: Step[Any], value: Any) -> None:
+        self._claimed.end_step(entry.do, "done")
         try:
             entry.result = step.codec.encode(value)
         except Unstorable as error:
             logger.warning("saga %s: the result of step %s is not stored: %s", self._saga.name, entry.name, error)
-            self._course.run.emit("result_not_stored", f"{entry.name}: {error}")
+            self._claimed.run.emit("result_not_stored", f"{entry.name}: {error}")
 
-    def _fail(self, entry: Entry, error: BaseException) -> None:
+    def _turn_around(self, entry: LoggedStep, error: BaseException) -> None:
         self._cause = error
-        self._log.fail(entry.name, error)
+        self._log.turn_around(entry.name, error)
 
-    async def _timed_out(self, entry: Entry, step: Step[Any], attempt: Attempt) -> None:
-        """F49: it may still succeed, and is compensated then. Until it is known what came of it nothing else is."""
-        course = self._course
-        limit = readable(round((step.do.timeout or 0) * 1e6))
-        attempt.run.refused = True  # what it asks of `current().lease_lost`
-        course.end(entry.do, "timed_out", f"no end within {limit}")
-        self._fail(entry, TimeoutError(f"no end within {limit}"))
-        await course.commit()
+    async def _handle_timeout(self, entry: LoggedStep, step: Step[Any], call: StepCall) -> None:
+        """Turn around, and wait for the late end of the step (F49: it may still succeed, and is compensated then).
+        Until its outcome is known, nothing else is compensated."""
+        claimed = self._claimed
+        limit = readable(round((step.do.timeout_s or 0) * 1e6))
+        call.run.refused = True  # its `current().lease_lost` tells it to stop
+        claimed.end_step(entry.do, "timed_out", f"no end within {limit}")
+        self._turn_around(entry, TimeoutError(f"no end within {limit}"))
+        await claimed.commit()
         try:
-            await attempt.wait(step.do.grace)
-            if not attempt.finished:
-                await attempt.stop()
-        except BaseException:  # we are to end, and it goes on: the log says that nobody knows what comes of it
-            await course.leave("cancelled")
+            await call.wait(step.do.grace_s)
+            if not call.finished:
+                await call.stop()
+        except BaseException:  # this runner has to end and the step goes on: the log says that its outcome is unknown
+            await claimed.leave("cancelled")
             raise
-        if attempt.finished and attempt.error is None:
-            self._succeeded(entry, step, attempt.value)
+        if call.finished and call.error is None:
+            self._record_success(entry, step, call.value)
             entry.do.error = f"late: no end within {limit}"
-        elif isinstance(attempt.error, Exception) and _says_it_all(attempt.error, entry.do, step.do):
-            course.end(entry.do, "failed", f"late: {told(attempt.error)}")
+        elif isinstance(call.error, Exception) and _proves_not_done(call.error, entry.do, step.do):
+            claimed.end_step(entry.do, "failed", f"late: {describe_error(call.error)}")
         else:
-            await self._nobody_knows(entry)
-        await course.commit()
+            await self._doubt_unknown(entry)
+        await claimed.commit()
 
-    # -- back
+    # -- backward
 
-    async def _back(self) -> None:
-        """Undo what is done, in reverse order, each once (F48)."""
-        course, log = self._course, self._log
+    async def _run_compensations(self) -> None:
+        """Undo what is done, in reverse order, each once (F48: compensations that repeat or run out of order)."""
+        claimed, log = self._claimed, self._log
         for entry in log.entries:
             if entry.do.state in ("running", "timed_out"):
-                await self._nobody_knows(entry)
-        todo = list(self._to_undo())
-        for entry, work in todo:
-            attempt = await self._tried(entry, entry.undo, work)
-            if attempt.error is not None:
-                course.end(entry.undo, "failed", told(attempt.error))
+                await self._doubt_unknown(entry)
+        compensations = list(self._pending_compensations())
+        for entry, function in compensations:
+            call = await self._call_until_final(entry, entry.undo, function)
+            if call.error is not None:
+                claimed.end_step(entry.undo, "failed", describe_error(call.error))
                 often = "once" if entry.undo.attempts == 1 else f"{entry.undo.attempts} times"
-                await course.doubt(entry, f"it has failed {often}: {entry.undo.error}")
-            course.end(entry.undo, "done")
-            if entry is not todo[-1][0]:
-                await course.commit()
+                await claimed.doubt(entry, f"it has failed {often}: {entry.undo.error}")
+            claimed.end_step(entry.undo, "done")
+            if entry is not compensations[-1][0]:  # the last one is committed with the settlement
+                await claimed.commit()
 
-    def _to_undo(self) -> Iterator[tuple[Entry, Work]]:
+    def _pending_compensations(self) -> Iterator[tuple[LoggedStep, StepFunction]]:
         for entry in reversed(self._log.entries):
-            work = self._saga.steps[entry.name].undo
-            if work is not None and entry.do.state == "done" and entry.undo.state != "done":
-                yield entry, work
+            function = self._saga.steps[entry.name].undo
+            if function is not None and entry.do.state == "done" and entry.undo.state != "done":
+                yield entry, function
 
-    async def _nobody_knows(self, entry: Entry) -> NoReturn:
+    async def _doubt_unknown(self, entry: LoggedStep) -> NoReturn:
         how = "it timed out" if entry.do.state == "timed_out" else "it was begun"
-        await self._course.doubt(entry, f"{how}, and nobody knows whether it happened")
+        await self._claimed.doubt(entry, f"{how}, and whether it happened is not known")
 
     # -- one step or compensation
 
-    async def _tried(self, entry: Entry, part: Part, work: Work) -> Attempt:
-        """Call it until it succeeds or may not be tried again; the last attempt, not finished where it timed out."""
-        course, saga_run = self._course, self._course.run
-        if not part.attempts or part is entry.do:  # a compensation is gone on with until it is done
-            part.began = course.now()
-        args = (self._input, self._done()) if work.takes_done else (self._input,)
+    async def _call_until_final(self, entry: LoggedStep, progress: StepProgress, function: StepFunction) -> StepCall:
+        """Call a step until it succeeds or may not be tried again. Returns the last call, unfinished if it timed out.
+
+        Leaves by an exception where the saga cannot go on here: the outcome is unknown, or an operator must decide.
+        """
+        claimed, saga_run = self._claimed, self._claimed.run
+        if not progress.attempts or progress is entry.do:  # a resumed compensation keeps its beginning, for its limit
+            progress.began = claimed.now()
+        args = (self._input, self._done_so_far()) if function.takes_done else (self._input,)
         while True:
             if saga_run.lease_lost:
                 raise LeaseLost(
                     f"saga {show(self._saga.name)} {show(self._log.id)!r}: the lease ended before {entry.name}; "
-                    "another goes on with it"
+                    "another process resumes it"
                 )
-            part.attempts += 1
-            attempt = Attempt(self._step_run(entry, part), course.client)
+            progress.attempts += 1
+            call = StepCall(self._make_step_run(entry, progress), claimed.client)
             try:
-                await attempt.make(work, args)
+                await call.start(function, args)
             except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
-                _interrupted(part, error)
-                if await attempt.stop():
-                    await course.leave(type(error).__name__)
-                else:  # it still runs, and nobody may run beside it
-                    self.orphan = attempt
+                _mark_interrupted(progress, error)
+                if await call.stop():
+                    await claimed.leave(type(error).__name__)
+                else:  # it still runs, and no other process may run beside it
+                    self.orphan = call
                 raise
-            raised = attempt.error
-            if raised is None:
-                return attempt
-            if not isinstance(raised, Exception):
-                _interrupted(part, raised)
-                await course.leave(type(raised).__name__)
-                raise raised
-            if isinstance(raised, DOUBTFUL):
-                course.end(part, "running", told(raised))
-                await course.doubt(entry, part.error)
-            unknown = is_ambiguous(raised, part.unknown_since > 0 or part.crashes > 0)
-            if unknown:
-                part.unknown_since = part.unknown_since or part.began
-            guessed, part.guessed = part.guessed, part.guessed or (unknown and not isinstance(raised, EffectOnceError))
-            delay = work.retry.after(raised, part.attempts)
-            if delay is not None and not self._too_long(entry, part, unknown):
-                if part.guessed and not guessed:  # whoever goes on if this process ends now has to know
-                    part.state = "running"
-                    await course.commit()
-                await self._pause(delay, part)
-            elif unknown:
-                await self._later(entry, part, raised)
-            elif part is entry.do and not _says_it_all(raised, part, work):
-                course.end(part, "running", told(raised))
-                await course.doubt(entry, f"{part.error}; and an attempt before that may have happened")
-            else:
-                return attempt
+            if call.error is None or await self._is_final(entry, progress, function, call.error):
+                return call
 
-    def _too_long(self, entry: Entry, part: Part, unknown: bool) -> bool:
-        """F50: whether somebody has to look at it, however often it may be tried: for a day nobody has known what came
-        of it, or it is a compensation that has failed all the time."""
-        if not unknown and part is entry.do:
+    async def _is_final(
+        self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
+    ) -> bool:
+        """Decide after ``error``: True ends the step as failed, False (after a pause) tries it again. An unknown
+        outcome leaves by an exception."""
+        claimed = self._claimed
+        if not isinstance(error, Exception):
+            _mark_interrupted(progress, error)
+            await claimed.leave(type(error).__name__)
+            raise error
+        if isinstance(error, _DOUBTFUL):
+            claimed.end_step(progress, "running", describe_error(error))
+            await claimed.doubt(entry, progress.error)
+        unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
+        if unknown:
+            progress.unknown_since = progress.unknown_since or progress.began
+        was_guessed = progress.guessed
+        progress.guessed = was_guessed or (unknown and not isinstance(error, EffectOnceError))
+        delay = function.retry.after(error, progress.attempts)
+        if delay is not None and not self._exceeds_limit(entry, progress, unknown):
+            if progress.guessed and not was_guessed:  # the next runner must know it, should this process die now
+                progress.state = "running"
+                await claimed.commit()
+            await self._pause(delay, progress)
             return False
-        since = part.unknown_since if unknown else part.began
-        return self._course.now() - since >= PATIENCE
+        if unknown:
+            await self._leave_unknown(entry, progress, error)
+        if progress is entry.do and not _proves_not_done(error, progress, function):
+            claimed.end_step(progress, "running", describe_error(error))
+            await claimed.doubt(entry, f"{progress.error}; and an attempt before that may have happened")
+        return True
 
-    async def _later(self, entry: Entry, part: Part, raised: Exception) -> NoReturn:
-        """Nobody knows whether it happened. Under its key it may be asked again, but not forever (F50)."""
-        course = self._course
-        course.end(part, "running", told(raised))
-        if self._too_long(entry, part, True):
-            await course.doubt(entry, f"for {readable(PATIENCE)} nobody has known whether it happened: {part.error}")
-        await course.leave(part.error)
-        if isinstance(raised, Retryable):
-            raise raised
+    def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
+        """Whether an operator has to look, whatever ``retry`` allows (F50: a compensation that fails forever): the
+        outcome has been unknown for a day, or a compensation has failed for a day."""
+        if not unknown and progress is entry.do:
+            return False
+        since = progress.unknown_since if unknown else progress.began
+        return self._claimed.now() - since >= UNKNOWN_OUTCOME_LIMIT_US
+
+    async def _leave_unknown(self, entry: LoggedStep, progress: StepProgress, error: Exception) -> NoReturn:
+        """Release the saga with the outcome of ``entry`` unknown: `resume` tries it again under the same key, until
+        the limit, which puts it in doubt."""
+        claimed = self._claimed
+        claimed.end_step(progress, "running", describe_error(error))
+        if self._exceeds_limit(entry, progress, True):
+            limit = readable(UNKNOWN_OUTCOME_LIMIT_US)
+            await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
+        await claimed.leave(progress.error)
+        if isinstance(error, Retryable):
+            raise error
         raise OutcomeUnknown(
             f"saga {show(self._saga.name)} {show(self._log.id)!r}: whether {entry.name} happened is unknown: "
-            f"{part.error}; resume will go on with it"
-        ) from raised
+            f"{progress.error}; resume will continue it"
+        ) from error
 
-    async def _pause(self, seconds: float, part: Part) -> None:
+    async def _pause(self, seconds: float, progress: StepProgress) -> None:
         try:
-            await self._course.client.signal().wait(seconds)
+            await self._claimed.client.signal().wait(seconds)
         except BaseException as error:
-            if part.unknown_since:
-                part.state = "running"
-            await self._course.leave(type(error).__name__)
+            if progress.unknown_since:
+                progress.state = "running"
+            await self._claimed.leave(type(error).__name__)
             raise
 
-    def _step_run(self, entry: Entry, part: Part) -> StepRun:
-        """The step's own key, the same in every attempt; a compensation's token is above that of its step."""
-        run, undoing = self._course.run, part is not entry.do
+    def _make_step_run(self, entry: LoggedStep, progress: StepProgress) -> StepRun:
+        """Make the run that `current()` gives inside the call. Its key is the same in every attempt; the token of a
+        compensation is above that of its step, so that it fences the step."""
+        run, undoing = self._claimed.run, progress is not entry.do
         key = f"{self._saga.key_prefix}{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
-        token = run.token + undoing
-        answer = Answer("claimed", token, part.attempts, part.rounds, lapsed=part.crashes > 0)
+        token = run.token + 1 if undoing else run.token
         return StepRun(
             runtime=run.runtime,
             policy=run.policy,
@@ -317,40 +336,42 @@ class Runner:
             parent=run,
             sent_at=run.sent_at,
             token=token,
-            answer=answer,
+            answer=Answer("claimed", token, progress.attempts, progress.rounds, lapsed=progress.crashes > 0),
         )
 
-    def _done(self) -> Done:
+    def _done_so_far(self) -> Done:
         finished = {entry.name for entry in self._log.entries if entry.do.state == "done"}
-        return Done(self._saga.steps, finished, results_of(self._log))
+        return Done(self._saga.steps, finished, self._log.collect_results())
 
-    async def _look_back(self) -> None:
-        """Of what comes next: has it been begun before, and is it safe to call it again?
+    async def _check_interruption(self) -> None:
+        """Check whether the next call was begun before, and whether it is safe to repeat.
 
-        F20: the process before this one may have ended in it without a word. That is written down before it runs again,
-        so that it does not end one process after another."""
-        found, interrupted = self._next(), self._course.interrupted
-        if found is None:
+        A previous process may have died in it (F20: a call that kills its process). That is committed before it runs
+        again, so that it does not take down one process after another."""
+        next_call, interrupted = self._next_call(), self._claimed.interrupted
+        if next_call is None:
             return
-        entry, part, work = found
-        if interrupted and part is entry.undo:  # of a step it is in the log by now
-            part.state = "running"
-            part.crashes += 1
-        if part.crashes >= work.retry.max_crashes:
-            ended = f"{part.crashes} processes ended in it without a word"
-            if part.error:
-                ended = f"{part.crashes} attempts ended in it without a word; the last that was heard is {part.error}"
-            await self._course.doubt(entry, ended)
-        if part.state == "running" and self._course.forgotten(part):
-            kept = readable(self._course.run.policy.retention)
-            await self._course.doubt(
-                entry, f"nobody knows what came of it, and that is longer ago than what it did is remembered ({kept})"
+        entry, progress, function = next_call
+        if interrupted and progress is entry.undo:  # for a step, `ClaimedSaga` has marked it
+            progress.state = "running"
+            progress.crashes += 1
+        if progress.crashes >= function.retry.max_crashes:
+            reason = f"{progress.crashes} processes died in it"
+            if progress.error:
+                reason = (
+                    f"{progress.crashes} attempts ended in it without an outcome; the last error was {progress.error}"
+                )
+            await self._claimed.doubt(entry, reason)
+        if progress.state == "running" and self._claimed.outlived_retention(progress):
+            retention = readable(self._claimed.run.policy.retention)
+            await self._claimed.doubt(
+                entry, f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})"
             )
         if interrupted:
-            await self._course.commit()
+            await self._claimed.commit()
 
-    def _next(self) -> tuple[Entry, Part, Work] | None:
-        """What is to be called next; None: nothing, or an operator has to decide first."""
+    def _next_call(self) -> tuple[LoggedStep, StepProgress, StepFunction] | None:
+        """Return the step or compensation that comes next. None: nothing is left, or an operator decides first."""
         entries = self._log.entries
         if self._log.phase == "running":
             for entry in entries:
@@ -359,26 +380,29 @@ class Runner:
             return None
         if any(entry.do.state in ("running", "timed_out") for entry in entries):
             return None
-        return next(((entry, entry.undo, work) for entry, work in self._to_undo()), None)
+        return next(((entry, entry.undo, function) for entry, function in self._pending_compensations()), None)
 
 
-def _interrupted(part: Part, error: BaseException) -> None:
-    """It ended without a word. F20: where it did so of its own accord it may do so again, and that is counted."""
-    part.state, part.unknown_since, part.guessed = "running", part.unknown_since or part.began, True
+def _mark_interrupted(progress: StepProgress, error: BaseException) -> None:
+    """Record that a call ended without an outcome. If it ended itself it may do so again (F20), and that is counted."""
+    progress.state = "running"
+    progress.unknown_since = progress.unknown_since or progress.began
+    progress.guessed = True
     if is_own_exit(error):
-        part.crashes += 1
-        part.error = told(error)
+        progress.crashes += 1
+        progress.error = describe_error(error)
 
 
-def _says_it_all(error: Exception, part: Part, work: Work) -> bool:
-    """Whether ``error`` says that a step has not happened, in none of its attempts.
+def _proves_not_done(error: Exception, progress: StepProgress, function: StepFunction) -> bool:
+    """Whether ``error`` proves that the step has not happened in any of its attempts.
 
-    Not where one before ended in an error of the network, or was interrupted: that it is a "duplicate" now may be just
-    what its success causes. Then it takes an answer of the service (a 402, or what is raised from one), or an error
-    that the step's ``retry`` calls final.
+    After an attempt that ended in a network error, or was interrupted, most errors prove nothing: "duplicate" may be
+    just what its success causes. Then it takes an answer of the service (a 402, or an error raised from one), or an
+    error that the step's ``retry`` calls final.
     """
-    if is_ambiguous(error, part.unknown_since > 0):
+    if is_ambiguous(error, progress.unknown_since > 0):
         return False
-    if not part.guessed or work.retry.refuses(error) or isinstance(error, PermanentFailure):
+    if not progress.guessed or function.retry.refuses(error) or isinstance(error, PermanentFailure):
         return True
-    return any(each is not None and classify(_ANY, each, True).kind == "failure" for each in (error, error.__cause__))
+    causes = (error, error.__cause__)
+    return any(cause is not None and classify(_ANY_PROVIDER, cause, True).kind == "failure" for cause in causes)

@@ -1,4 +1,4 @@
-"""Sagas: several steps that no transaction can hold together, and what undoes them.
+"""`Saga`: several steps that no transaction can hold together, and the compensations that undo them.
 
     saga = eo.Saga("order-fulfilment", store, input=Order)
 
@@ -14,35 +14,30 @@
 
     saga.run("order-1", order)
 
-Every end of a step is written down in the saga's one record, so that after a crash another process goes on where this
+The end of every step is committed to the saga's one record, so that after a crash another process resumes where this
 one stopped. A step that fails for good turns the saga around: what is done is compensated, in reverse order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.run import Policy, Run
-from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
-from effectonce.core.notes import hidden, note_in
+from effectonce.core.notes import read_listed_note, seal_note
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
 from effectonce.core.store_runtime import log as logger
-from effectonce.core.unfinished import AT_ONCE, Leftovers, never
+from effectonce.core.unfinished import never_stop
 from effectonce.errors import (
     ConfigurationError,
-    CorruptRecord,
     InDoubt,
     KeyTooLong,
-    LeaseLost,
     NotInDoubt,
     PermanentFailure,
     ResultNotStored,
@@ -54,47 +49,50 @@ from effectonce.errors import (
 from effectonce.guard.introspection import return_type
 from effectonce.guard.options import check_scope
 from effectonce.keys import MAX_KEY, Key, encode_key
-from effectonce.record import Record
+from effectonce.record import Record, visible_state
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
-from .decisions import Word, decide
-from .inputs import Inputs
-from .log import Course, Entry, Log, Migration, fit, frozen, read
-from .runner import Draft, through
-from .steps import MAX_NAME, STEP_RETRY, Decorate, Done, Step, check_name, diagram, work
-from .sweeper import Sweeper
+from .claimed import ClaimedSaga
+from .decisions import SagaDecision, apply_decision
+from .inputs import SagaInputs
+from .log import LoggedStep, SagaLog, decode_log, encode_log
+from .migrations import SagaMigration, fit_to_definition
+from .recovery import Resumed, SagaRecovery
+from .runner import SagaDraft, run_saga
+from .steps import (
+    MAX_STEP_NAME_BYTES,
+    STEP_RETRY,
+    Done,
+    Step,
+    StepDecorator,
+    check_step_name,
+    draw_diagram,
+    make_step_function,
+)
+from .sweeper import SagaSweeper
 
 In = TypeVar("In")
 
-FOREVER: Final = 3650 * 86_400_000_000
-"""How long what is not finished is kept: until somebody has finished it."""
-
-
-class Resumed(Struct, frozen=True):
-    """What one `Saga.resume` came to, by number of sagas."""
-
-    done: int = 0
-    failed: int = 0  # and compensated
-    in_doubt: int = 0
-    later: int = 0  # what a step did is not known yet, the store did not answer, or another runs it
-    refused: int = 0  # begun under another definition, or not readable: the log says why
+UNFINISHED_HOLD_US: Final = 3650 * 86_400_000_000
+"""Unfinished sagas are kept for ten years: until they are finished, for all practical purposes."""
 
 
 class Saga(Generic[In]):
-    """Steps that run in order, each written down when it is done, and compensated in reverse where one fails.
+    """Steps that run in order, each committed when it is done, and compensated in reverse order when one fails.
 
-    Mode L, by the step: none is lost, and one whose end was not written down runs again. So a step must be safe to
-    repeat under `current().key`, which stays the same: give it to an `Inbox`, an `Intents` operation, `once` or the
-    provider. What `once` and `Intents` do inside a step is remembered for the saga's ``retention`` at least (give an
-    `Inbox` one that is as long); a step that was interrupted longer ago is in doubt, and not run blindly.
+    Each step has mode L: none is lost, and one whose end was not committed runs again. So a step must be safe to
+    repeat under `current().key`, which stays the same: pass it to an `Inbox`, an `Intents` operation, `once` or the
+    provider. `once` and `Intents` inside a step remember for the saga's ``retention`` at least (give an `Inbox` one
+    that is as long); a step that was interrupted longer ago is in doubt, and not run blindly.
 
-    What a step says last holds for all its attempts. Where it cannot know it raises `OutcomeUnknown`, and a timeout, a
-    reset or a 5xx of an HTTP client is taken for that: `resume` runs it again, and after a day an operator decides.
-    After such an error of the network only an answer of the service (a 402, or what is raised from one), or an error
-    that its ``retry`` calls final (``on={CardDeclined: "dead"}``), says that it did not happen; any other is in doubt.
+    The last outcome of a step counts for all its attempts. A step that cannot know its outcome raises
+    `OutcomeUnknown`; a timeout, a reset or a 5xx of an HTTP client counts as that. `resume` then runs it again, and
+    after a day an operator decides. After such a network error only an answer of the service (a 402, or an error
+    raised from one), or an error that its ``retry`` calls final (``on={CardDeclined: "dead"}``), proves that it did not
+    happen; after any other it is in doubt.
 
-    A saga with a step that is ``async def`` is run by `arun` and `aresume`, where plain steps run in threads.
+    If any step is ``async def``, run the saga with `arun` and `aresume`; plain steps then run in threads.
     """
 
     def __init__(
@@ -112,21 +110,21 @@ class Saga(Generic[In]):
         check_scope(f"saga/{name}")
         self.name = name
         self.store = store
-        self.inputs = Inputs(name, input)
+        self.inputs = SagaInputs(name, input)
         self.version = version
         self.steps: dict[str, Step[Any]] = {}
-        self.migrations: dict[str, Migration] = {}
+        self.migrations: dict[str, SagaMigration] = {}
         self.scope = f"saga/{name}"
         # Escaped, so that no two sagas make one key: `a/b` of `c` is not `a` of `b/c`.
         self.key_prefix = name.replace("\\", "\\\\").replace("/", "\\/") + "/"
-        self._longest_id = MAX_KEY - len(f"{self.key_prefix}//compensate".encode()) - MAX_NAME
-        self._leftovers = Leftovers(store, self.scope)
+        self._max_id_bytes = MAX_KEY - len(f"{self.key_prefix}//compensate".encode()) - MAX_STEP_NAME_BYTES
+        self._recovery = SagaRecovery(self)
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
             lease=micros(lease, "lease"),
             retention=micros(retention, "retention"),
-            unfinished_retention=FOREVER,
+            unfinished_retention=UNFINISHED_HOLD_US,
             wait=None if wait is None else micros(wait, "wait") / 1e6,
             max_run=micros(max_run, "max_run") / 1e6,
             permanent=(SagaFailed,),
@@ -142,46 +140,46 @@ class Saga(Generic[In]):
         timeout: Duration | None = None,
         grace: Duration = "30s",
         returns: Any = ...,
-    ) -> Decorate:
+    ) -> StepDecorator:
         """Make a function the next step: ``fn(input)`` or ``fn(input, done)``, sync or async.
 
         ``retry``: how often it is tried before the saga turns around (default: once), and after how many processes that
-        ended in it (``max_crashes``) an operator has to look. ``timeout`` turns it around as
-        well; the step is then given ``grace`` to come to an end, and is compensated where it has succeeded late. What
-        still runs after that is in doubt. ``name`` keeps the name of a function that is renamed.
+        died in it (``max_crashes``) an operator has to look. A step that exceeds its ``timeout`` turns the saga around
+        as well; it then has ``grace`` to come to an end, and is compensated if it succeeds late. If it still runs after
+        that, it is in doubt. ``name`` keeps the old name of a function that you rename.
         """
-        limit = None if timeout is None else micros(timeout, "timeout") / 1e6
-        patience = micros(grace, "grace") / 1e6
+        timeout_s = None if timeout is None else micros(timeout, "timeout") / 1e6
+        grace_s = micros(grace, "grace") / 1e6
 
         def decorate(function: Any) -> Step[Any]:
-            called = name or str(getattr(function, "__name__", ""))
-            check_name(called, self.steps)
-            do = work(function, retry, limit, patience)
+            step_name = name or str(getattr(function, "__name__", ""))
+            check_step_name(step_name, self.steps)
+            do = make_step_function(function, retry, timeout_s, grace_s)
             if not self.steps:
                 self.store.take_scope(self.scope, _definition(function))
-            made: Step[Any] = Step(called, do, Codec(return_type(function, returns), self.store.max_result))
-            self.steps[called] = made
-            return made
+            step: Step[Any] = Step(step_name, do, Codec(return_type(function, returns), self.store.max_result))
+            self.steps[step_name] = step
+            return step
 
         return decorate
 
-    def migrate(self, version: str, renamed: Mapping[str, str], *, not_undone: Collection[str] = ()) -> None:
-        """Take over sagas in flight that were begun under ``version``: each step goes on as the one of the same name,
+    def migrate(self, version: str, renamed: Mapping[str, str], *, drop_compensation: Collection[str] = ()) -> None:
+        """Take over sagas in flight that were begun under ``version``: each step continues as the one of the same name,
         or as the one that it is ``renamed`` to. New steps must come after those that have run.
 
-        ``not_undone``: steps, by their names now, that had a compensation and on purpose have none any more."""
-        said = {old: f"to become {show(new)}" for old, new in renamed.items() if new not in self.steps}
-        said |= dict.fromkeys(set(not_undone) - self.steps.keys(), "not to be undone")
-        for name, what in said.items():
+        ``drop_compensation``: steps, by their current names, whose compensation was removed on purpose."""
+        unknown = {old: f"is to become {show(new)}" for old, new in renamed.items() if new not in self.steps}
+        unknown |= dict.fromkeys(set(drop_compensation) - self.steps.keys(), "is to lose its compensation")
+        for name, change in unknown.items():
             raise ConfigurationError(
-                f"{show(name)} is {what}, which is no step of saga {self.name}; "
+                f"{show(name)} {change}, which is not a step of saga {self.name}; "
                 f"its steps are {', '.join(self.steps) or 'not defined yet'}"
             )
-        self.migrations[version] = Migration(dict(renamed), frozenset(not_undone))
+        self.migrations[version] = SagaMigration(dict(renamed), frozenset(drop_compensation))
 
     @property
     def undoable(self) -> dict[str, bool]:
-        """Its steps by name, and whether each has a compensation."""
+        """The names of the steps, and whether each has a compensation."""
         return {name: step.undo is not None for name, step in self.steps.items()}
 
     @property
@@ -190,35 +188,36 @@ class Saga(Generic[In]):
         return any(step.do.is_async or (step.undo is not None and step.undo.is_async) for step in self.steps.values())
 
     def diagram(self) -> str:
-        """The saga as a Mermaid flowchart."""
-        return diagram(self.steps)
+        """Draw the saga as a Mermaid flowchart."""
+        return draw_diagram(self.steps)
 
     # -- running
 
     def run(self, id: Key, input: In) -> Done:
-        """Run the saga ``id`` to its end and give what its steps gave; again, it gives the same.
+        """Run the saga ``id`` to its end and return the results of its steps; a repeated call returns the same.
 
-        `SagaFailed` where a step failed and what was done is compensated, `InDoubt` where an operator has to decide,
-        `Retryable` where it is not finished yet and `resume` will go on; `PayloadMismatch` for another input.
+        Raises `SagaFailed` when a step failed and what was done is compensated, `InDoubt` when an operator has to
+        decide, `Retryable` when it is not finished yet and `resume` will continue it, `PayloadMismatch` for another
+        input under the same id.
         """
         self._require_sync()
-        run, draft = self._begun(id, input)
-        return run_sync(through(self, run, run.runtime.sync_client(), draft=draft))  # type: ignore[return-value]
+        run, draft = self._draft(id, input)
+        return cast(Done, run_sync(run_saga(self, run, run.runtime.sync_client(), draft=draft)))
 
     async def arun(self, id: Key, input: In) -> Done:
         """`run`, in an event loop."""
-        run, draft = self._begun(id, input)
-        return await through(self, run, run.runtime.async_client(), draft=draft)  # type: ignore[return-value]
+        run, draft = self._draft(id, input)
+        return cast(Done, await run_saga(self, run, run.runtime.async_client(), draft=draft))
 
     def start(self, id: Key, input: In) -> None:
-        """Write the saga down and leave it to `resume`, here or elsewhere. Again, it does nothing more."""
-        run, draft = self._begun(id, input)
-        run_sync(_quietly(through(self, run, run.runtime.sync_client(), "write", draft=draft)))
+        """Record the saga and leave it to `resume`, here or in another process. A repeated call changes nothing."""
+        run, draft = self._draft(id, input)
+        run_sync(_ignore_started(run_saga(self, run, run.runtime.sync_client(), "write", draft=draft)))
 
     async def astart(self, id: Key, input: In) -> None:
         """`start`, in an event loop."""
-        run, draft = self._begun(id, input)
-        await _quietly(through(self, run, run.runtime.async_client(), "write", draft=draft))
+        run, draft = self._draft(id, input)
+        await _ignore_started(run_saga(self, run, run.runtime.async_client(), "write", draft=draft))
 
     def _require_sync(self) -> None:
         if self.is_async:
@@ -228,25 +227,26 @@ class Saga(Generic[In]):
                 f"saga {self.name} would block the running event loop: use arun, aresume or acompensate"
             )
 
-    def _begun(self, id: Key, input: In) -> tuple[Run, Draft]:
-        """The run of a saga that may be new; `ConfigurationError` where its input cannot be frozen."""
+    def _draft(self, id: Key, input: In) -> tuple[Run, SagaDraft]:
+        """Prepare the run of a saga that may be new. Raises `ConfigurationError` where its input cannot be stored."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
         body, read_back, prints = self.inputs.freeze(input)
         try:
-            name = encode_key(id, limit=self._longest_id)
+            name = encode_key(id, limit=self._max_id_bytes)
         except KeyTooLong as error:
             raise KeyTooLong(
-                f"the id of a saga {show(self.name)} may have {self._longest_id} bytes, since the keys of its steps "
-                f"and of what undoes them are made of it; {show(id, 48)!r} has more; nothing was done"
+                f"the id of a saga {show(self.name)} may have {self._max_id_bytes} bytes, since the keys of its steps "
+                f"and of their compensations are made of it; {show(id, 48)!r} has more; nothing was done"
             ) from error
-        run = self._run(name, prints)
-        entries = [Entry(step, step, made.undo is not None) for step, made in self.steps.items()]
-        log = Log(name, self.version, body, entries, written_at=-run.runtime.now())
-        run.note = hidden(run, frozen(log))
+        run = self.prepare_run(name, prints)
+        entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
+        log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
+        run.note = seal_note(run, encode_log(log))
         return run, (log, read_back)
 
-    def _run(self, id: str, prints: bytes = b"") -> Run:
+    def prepare_run(self, id: str, prints: bytes = b"") -> Run:
+        """Prepare a run of the saga ``id``, unclaimed. Raises `ConfigurationError` on a store without notes."""
         runtime = self.store.runtime
         if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
@@ -256,92 +256,33 @@ class Saga(Generic[In]):
 
     # -- recovery
 
-    def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
-        """Go on with every saga that was started, or left behind by a process that died; with ``limit`` with so many,
-        and the next call goes on from there. ``stop`` is asked before each: once it is true, the rest is left. Safe to
-        run several at once."""
+    def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> Resumed:
+        """Continue every saga that was started, or left behind by a process that died. With ``limit``, continue so
+        many, and the next call goes on from there. ``stop`` is asked before each: once it returns True, the rest is
+        left. It is safe to run several at once."""
         self._require_sync()
-        remember_signal_handlers()
-        client = self.store.runtime.sync_client()
-        came: Counter[str] = Counter()
-        for page in self._left_behind(limit):
-            came.update(run_sync(self._came_to(*each, client)) for each in page if not stop())
-            if stop():
-                break
-        return Resumed(**came)
+        return self._recovery.resume(limit, stop)
 
-    async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never) -> Resumed:
-        """`resume`, in an event loop; several at a time."""
-        remember_signal_handlers()
-        client = self.store.runtime.async_client()
-        came: Counter[str] = Counter()
-        pages = self._left_behind(limit)
-        while (page := await asyncio.to_thread(next, pages, None)) is not None:
-            for at in range(0, len(page), AT_ONCE):
-                if stop():
-                    return Resumed(**came)
-                came.update(await asyncio.gather(*(self._came_to(*each, client) for each in page[at : at + AT_ONCE])))
-        return Resumed(**came)
+    async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> Resumed:
+        """`resume`, in an event loop; several sagas at a time."""
+        return await self._recovery.aresume(limit, stop)
 
-    def _left_behind(self, limit: int | None) -> Iterator[list[tuple[str, int]]]:
-        """By id, and when each was first claimed, or soon after; long before, where that cannot be known."""
-        for page in self._leftovers.pages(limit):
-            found = [(self._id(record), record) for record in page]
-            yield [
-                (id, record.changed_at if record.attempts <= 1 else record.created_at)
-                for id, record in found
-                if id is not None
-            ]
+    def sweeper(self, every: Duration = "30s") -> SagaSweeper:
+        """Return a thread that calls `resume` again and again: ``with saga.sweeper():``."""
+        return SagaSweeper(self, micros(every, "every") / 1e6)
 
-    def _id(self, record: Record) -> str | None:
-        """What a record's saga is known by; with ``private=`` that is not the record's key."""
-        try:
-            return self.log(record).id
-        except CorruptRecord as error:
-            logger.warning("saga %s %s was not resumed: %s", self.name, show(record.key), error)
-            return None
+    # -- for operators
 
-    async def _came_to(self, id: str, claimed_at: int, client: StoreClient) -> str:
-        """What going on with one saga came to: a name of `Resumed`. One that cannot be keeps no other waiting."""
-        run: Run | None = None
-        try:
-            run = self._run(id)
-            await through(self, run, client, claimed_at=claimed_at)
-        except (InDoubt, Retryable, LeaseLost, PermanentFailure, ResultNotStored) as told:
-            if isinstance(told, InDoubt):
-                return "in_doubt"
-            if isinstance(told, PermanentFailure):
-                return "failed"
-            return "done" if isinstance(told, ResultNotStored) else "later"
-        except (SystemExit, asyncio.CancelledError) as ended:
-            if (
-                not is_own_exit(ended) or run is None or not run.protected
-            ):  # or this is a child that the step has forked, and ends
-                raise
-            text = "saga %s %s: a step ended with %s, and nobody knows whether it happened; it is resumed again later"
-            logger.warning(text, self.name, show(id), type(ended).__name__)
-            return "later"
-        except Exception as error:
-            logger.warning("saga %s %s was not resumed: %s: %s", self.name, show(id), type(error).__name__, error)
-            return "refused"
-        return "done"
-
-    def sweeper(self, every: Duration = "30s") -> Sweeper:
-        """A thread that calls `resume` again and again: ``with saga.sweeper():``."""
-        return Sweeper(self, micros(every, "every") / 1e6)
-
-    # -- people
-
-    def log(self, record: Record) -> Log:
-        """What a record of this saga says: its input, and how far each step has come."""
-        return read(note_in(record, self.store.runtime.privacy))
+    def log(self, record: Record) -> SagaLog:
+        """Read the log of a record of this saga: its input, and how far each step has come."""
+        return decode_log(read_listed_note(record, self.store.runtime.privacy))
 
     def get(self, id: Key) -> Record | None:
-        """The record of a saga, or None."""
+        """Return the record of a saga, or None."""
         return self.store.get(self.scope, id)
 
     def records(self, which: Literal["open", "in_doubt", "all"] = "open") -> Iterator[Record]:
-        """The sagas that are not finished, wait for an operator, or all that are kept."""
+        """Iterate over the sagas that are not finished, those that wait for an operator, or all that are kept."""
         for page in self._pages(unfinished=which == "open", state="in_doubt" if which == "in_doubt" else None):
             yield from (record for record in page if record.note is not None)
 
@@ -355,73 +296,73 @@ class Saga(Generic[In]):
                 return
 
     def compensate(self, id: Key) -> None:
-        """Turn a saga around that is not finished: undo what is done. Returns when that is so.
+        """Turn an unfinished saga around and undo what is done. Returns when everything is undone.
 
-        `InProgress` while another runs it; one that has ended, or waits for an operator, says so and stays.
+        Raises `InProgress` while another process runs it, and an error that says so, without a change, for a saga that
+        has ended or waits for an operator.
         """
         self._require_sync()
-        run = self._known(id)
+        run = self._prepare_known(id)
         try:
-            run_sync(through(self, run, run.runtime.sync_client(), "compensate"))
+            run_sync(run_saga(self, run, run.runtime.sync_client(), "compensate"))
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
 
     async def acompensate(self, id: Key) -> None:
         """`compensate`, in an event loop."""
-        run = self._known(id)
+        run = self._prepare_known(id)
         try:
-            await through(self, run, run.runtime.async_client(), "compensate")
+            await run_saga(self, run, run.runtime.async_client(), "compensate")
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
 
-    def _known(self, id: Key) -> Run:
-        """The run of a saga that is there; `ConfigurationError` for an id that nobody knows."""
+    def _prepare_known(self, id: Key) -> Run:
+        """Prepare a run of an existing saga. Raises `ConfigurationError` for an unknown id."""
         if self.get(id) is None:
             raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
-        return self._run(encode_key(id))
+        return self.prepare_run(encode_key(id))
 
-    def resolve(self, id: Key, word: Word, *, result: Any = None, who: str = "") -> None:
-        """Decide what is in doubt about a saga; the next `resume` goes on from there.
+    def resolve(self, id: Key, outcome: SagaDecision, *, result: Any = None, who: str = "") -> None:
+        """Decide what is in doubt about a saga; the next `resume` continues from there.
 
-        Of a step: it happened (``done``, with its ``result``), it did not (``not_done``: the rest is compensated), or
-        run it again under a new provider key (``retry``). Of a compensation: it was done by hand (``done``), or
-        ``retry``. ``abandon`` ends the saga as failed, and undoes nothing more. `NotInDoubt`, and no change, where
-        there is nothing to decide. What was said, and by ``who``, is an event and a line in the log.
+        For a step: it happened (``done``, with its ``result``), it did not (``not_done``: the rest is compensated), or
+        it runs again under a new provider key (``retry``). For a compensation: it was done by hand (``done``), or
+        ``retry``. ``abandon`` ends the saga as failed, and undoes nothing more. Raises `NotInDoubt`, without a change,
+        where there is nothing to decide. The decision, and ``who`` made it, is emitted and logged.
         """
-        if word not in ("done", "not_done", "retry", "abandon"):
-            raise ConfigurationError(f"resolve takes 'done', 'not_done', 'retry' or 'abandon', not {word!r}")
-        if result is not None and word != "done":
-            raise ConfigurationError(f"a result goes with 'done', not with {word!r}; nothing was changed")
+        if outcome not in ("done", "not_done", "retry", "abandon"):
+            raise ConfigurationError(f"resolve takes 'done', 'not_done', 'retry' or 'abandon', not {outcome!r}")
+        if result is not None and outcome != "done":
+            raise ConfigurationError(f"a result goes with 'done', not with {outcome!r}; nothing was changed")
         record = self.get(id)
         if record is None or record.state != "in_doubt":
-            raise NotInDoubt(
-                f"saga {self.name} {show(id)!r} is {record.state if record else 'not known'}, not in doubt; "
-                "nothing was changed"
-            )
-        if word == "abandon":
+            state = visible_state(record.state) if record is not None else "not known"
+            raise NotInDoubt(f"saga {self.name} {show(id)!r} is {state}, not in doubt; nothing was changed")
+        if outcome == "abandon":
             self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6, quiet=True)
         else:
-            self._decide(self.log(record), word, result)  # refused here, while nothing is changed
+            self._decide(self.log(record), outcome, result)  # refuses a wrong decision while nothing is changed yet
             self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6, quiet=True)
-            run_sync(self._resolved(self._run(encode_key(id)), word, result))
+            run_sync(self._write_decision(self.prepare_run(encode_key(id)), outcome, result))
         who = who or "this program"
-        logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), word, who)
-        self.store.runtime.emit("resolved", self.scope, encode_key(id), detail=f"{word} by {who}")
+        logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), outcome, who)
+        self.store.runtime.emit("resolved", self.scope, encode_key(id), detail=f"{outcome} by {who}")
 
-    def _decide(self, log: Log, word: Word, result: Any) -> None:
-        fit(log, self.version, self.undoable, self.migrations)
-        decide(log, self.steps, word, result)
+    def _decide(self, log: SagaLog, outcome: SagaDecision, result: Any) -> None:
+        fit_to_definition(log, self.version, self.undoable, self.migrations)
+        apply_decision(log, self.steps, outcome, result)
 
-    async def _resolved(self, run: Run, word: Word, result: Any) -> None:
-        """Write the word into the log. Until that is done the log says "in doubt", so whoever takes it puts it back."""
+    async def _write_decision(self, run: Run, outcome: SagaDecision, result: Any) -> None:
+        """Claim the saga and commit the decision to its log. Until then the log says "in doubt", so that a runner that
+        claims it first puts it back."""
         client = run.runtime.sync_client()
         try:
             await begin(run, client)
-            course = Course(run, client, self.name)
-            self._decide(course.log, word, result)
-            await course.free()
+            claimed = ClaimedSaga(run, client, self.name)
+            self._decide(claimed.log, outcome, result)
+            await claimed.release()
         finally:
             run.active = False
             run.end()
@@ -431,12 +372,12 @@ class Saga(Generic[In]):
 
 
 def _definition(function: Any) -> Any:
-    """What tells two definitions of one name apart. A factory that is called twice defines the same saga twice."""
+    """Return what tells two definitions of one name apart. A factory that is called twice defines the same saga."""
     return function.__code__ if "<locals>" in getattr(function, "__qualname__", "") else function
 
 
-async def _quietly(started: Awaitable[Any]) -> None:
-    """What is there already has been started."""
+async def _ignore_started(started: Awaitable[Any]) -> None:
+    """Await ``started`` and ignore errors that only say that the saga was started before."""
     try:
         await started
     except (InDoubt, PermanentFailure, ResultNotStored):

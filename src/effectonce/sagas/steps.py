@@ -1,4 +1,4 @@
-"""The steps of a saga: plain functions, what undoes them, and how one call of one is made."""
+"""The steps of a saga: plain functions and their compensations, and how one of them is called."""
 
 from __future__ import annotations
 
@@ -23,46 +23,50 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 STEP_RETRY: Final = Retry(1, max_crashes=5)
-UNDO_RETRY: Final = Retry(5, first="1s", cap="30s", max_crashes=5)
-CANCELLING: Final = 1.0
-"""Seconds in which a cancelled task is expected to end."""
+COMPENSATION_RETRY: Final = Retry(5, first="1s", cap="30s", max_crashes=5)
+MAX_STEP_NAME_BYTES: Final = 80
+"""Of UTF-8. The ids of sagas leave room for it."""
+_CANCEL_TIMEOUT_S: Final = 1.0  # in which a cancelled task is expected to end
 
 
-class Work(Struct, frozen=True):
-    """A function of a saga, and how it is called."""
+class StepFunction(Struct, frozen=True):
+    """A step's function or its compensation, and how it is called."""
 
     function: Callable[..., Any]
     is_async: bool
     takes_done: bool
     retry: Retry
-    timeout: float | None = None
-    grace: float = 0.0
+    timeout_s: float | None = None
+    grace_s: float = 0.0
 
 
-def work(function: Any, retry: Retry, timeout: float | None = None, grace: float = 0.0) -> Work:
-    """``function`` as `Work`; `ConfigurationError` where it does not take ``(input)`` or ``(input, done)``."""
+def make_step_function(
+    function: Any, retry: Retry, timeout_s: float | None = None, grace_s: float = 0.0
+) -> StepFunction:
+    """Check that ``function`` takes ``(input)`` or ``(input, done)``. Raises `ConfigurationError` where it does not."""
     refuse_unguardable(function)
     parameters = inspect.signature(function).parameters.values()
-    needed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
-    if len(needed) not in (1, 2) or keywords:
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required_keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if len(positional) not in (1, 2) or required_keywords:
         raise ConfigurationError(f"{name_of(function)} must take (input) or (input, done), and nothing else")
-    if len(needed) == 2 and needed[1].default is not inspect.Parameter.empty and needed[1].name != "done":
-        second = needed[1].name
+    takes_done = len(positional) == 2
+    if takes_done and positional[1].default is not inspect.Parameter.empty and positional[1].name != "done":
+        second = positional[1].name
         raise ConfigurationError(
-            f"{name_of(function)} has a default for {second}, which would not be used: what comes second is `done`, "
-            f"what the steps before gave. Call it done, or make {second} keyword-only: (input, *, {second}=…)"
+            f"{name_of(function)} has a default for {second}, which would not be used: the second argument is `done`, "
+            f"the results of the steps before. Call it done, or make {second} keyword-only: (input, *, {second}=…)"
         )
-    return Work(function, is_async(function), len(needed) == 2, retry, timeout, grace)
+    return StepFunction(function, is_async(function), takes_done, retry, timeout_s, grace_s)
 
 
 class Step(Generic[T]):
-    """A function under `Saga.step`. Called, it is the plain function; `compensate` names what undoes it."""
+    """A function under `Saga.step`. Calling it calls the plain function; `compensate` registers its compensation."""
 
-    def __init__(self, name: str, do: Work, codec: Codec) -> None:
+    def __init__(self, name: str, do: StepFunction, codec: Codec) -> None:
         self.name = name
         self.do = do
-        self.undo: Work | None = None
+        self.undo: StepFunction | None = None
         self.codec = codec
         self.__doc__ = do.function.__doc__
         self.__wrapped__ = do.function
@@ -71,19 +75,20 @@ class Step(Generic[T]):
     def compensate(self, function: F, /) -> F: ...
     @overload
     def compensate(self, function: None = None, /, *, retry: Retry) -> Callable[[F], F]: ...
-    def compensate(self, function: Any = None, /, *, retry: Retry = UNDO_RETRY) -> Any:
-        """Make a function what undoes this step: it takes the same, and ``done`` has the step's own result.
+    def compensate(self, function: Any = None, /, *, retry: Retry = COMPENSATION_RETRY) -> Any:
+        """Make a function the compensation of this step: it takes the same arguments, and ``done`` has the step's own
+        result.
 
-        It is tried as ``retry`` says; where it keeps failing, the saga is in doubt and an operator decides.
+        It is tried as ``retry`` says; if it keeps failing, the saga is in doubt and an operator decides.
         """
         if function is None:
-            return lambda function: self._compensated_by(function, retry)
-        return self._compensated_by(function, retry)
+            return lambda function: self._set_compensation(function, retry)
+        return self._set_compensation(function, retry)
 
-    def _compensated_by(self, function: F, retry: Retry) -> F:
+    def _set_compensation(self, function: F, retry: Retry) -> F:
         if self.undo is not None:
             raise ConfigurationError(f"step {self.name} is compensated by {name_of(self.undo.function)} already")
-        self.undo = work(function, retry)
+        self.undo = make_step_function(function, retry)
         return function
 
     def __call__(self, *args: Any) -> Any:
@@ -93,8 +98,8 @@ class Step(Generic[T]):
         return f"<step {self.name} {name_of(self.do.function)}>"
 
 
-class Decorate(Protocol):
-    """What `Saga.step` gives: it makes a function, of either colour, a `Step` of what it returns."""
+class StepDecorator(Protocol):
+    """The decorator that `Saga.step` returns. It makes a sync or async function a `Step` of its result."""
 
     @overload
     def __call__(self, function: Callable[..., Coroutine[Any, Any, T]], /) -> Step[T]: ...
@@ -103,7 +108,7 @@ class Decorate(Protocol):
 
 
 class Done:
-    """What the steps of one saga have given: ``done[reserve]`` is the result of an earlier step."""
+    """The results of one saga's steps: ``done[reserve]`` is the result of an earlier step."""
 
     def __init__(self, steps: Mapping[str, Step[Any]], finished: Set[str], results: Mapping[str, bytes]) -> None:
         self._steps = steps
@@ -111,9 +116,12 @@ class Done:
         self._results = results
 
     def __getitem__(self, step: Step[T]) -> T:
-        """`ConfigurationError` of a step that has not run, `ResultNotStored` where its result could not be kept."""
+        """Return the result of ``step``. Raises `ConfigurationError` for a step that is not done, `ResultNotStored`
+        where its result could not be stored."""
         if not isinstance(step, Step) or self._steps.get(step.name) is not step:
-            raise ConfigurationError(f"{step!r} is no step of this saga; ask by the decorated function: done[reserve]")
+            raise ConfigurationError(
+                f"{step!r} is not a step of this saga; ask by the decorated function: done[reserve]"
+            )
         if step.name not in self._finished:
             raise ConfigurationError(f"step {step.name} is not done, so it has no result yet")
         stored = self._results.get(step.name)
@@ -134,7 +142,7 @@ class Done:
 
 
 class StepRun(Run, eq=False):
-    """What `current()` gives inside a step: under the key of the step, on the lease of the saga."""
+    """The run that `current()` returns inside a step: under the step's key, on the saga's lease."""
 
     @property
     def lease_lost(self) -> bool:
@@ -144,80 +152,83 @@ class StepRun(Run, eq=False):
 
     @property
     def min_retention(self) -> int:
-        """What is done once inside a step is remembered as long as the saga is, so that it is not done again."""
+        """The saga's retention: guards inside a step remember at least as long, so that no effect is repeated."""
         return self.policy.retention
 
 
-class Attempt(Struct, eq=False):
-    """One call of a step: on this thread, as a task, or in a thread of its own where it may outlast us."""
+class StepCall(Struct, eq=False):
+    """One call of a step: on this thread, as a task, or in its own thread where it may outlast its timeout."""
 
     run: StepRun
     client: StoreClient
     finished: bool = False
     value: Any = None
     error: BaseException | None = None
-    going: asyncio.Task[Any] | concurrent.futures.Future[Any] | None = None
+    pending: asyncio.Task[Any] | concurrent.futures.Future[Any] | None = None
 
-    async def make(self, work: Work, args: tuple[Any, ...]) -> None:
-        """Call it. Not ``finished`` afterwards: it has not come back within its timeout."""
-        loop, function = self.client.loop, work.function
+    async def start(self, step: StepFunction, args: tuple[Any, ...]) -> None:
+        """Call the function and wait for it. If it has not returned within its timeout, it is not ``finished``."""
+        loop, function = self.client.loop, step.function
         before = running.get()
         running.set(self.run)
         try:
-            if work.is_async:
-                if work.timeout is None:
+            if step.is_async:
+                if step.timeout_s is None:
                     try:
                         value = await function(*args)
                     except Exception as error:
-                        self._came(None, error)
+                        self._finish(None, error)
                     else:
-                        self._came(value, None)
+                        self._finish(value, None)
                     return
                 assert loop is not None
-                self.going = loop.create_task(_awaited(function, args))
-            elif loop is None and work.timeout is None:
-                self._came(*_called(function, args))
+                self.pending = loop.create_task(_await_and_capture(function, args))
+            elif loop is None and step.timeout_s is None:
+                self._finish(*_call_and_capture(function, args))
                 return
             else:
-                self.going = _in_thread(function, args)
+                self.pending = _call_in_thread(function, args)
         finally:
             running.set(before)
-        await self.wait(work.timeout)
+        await self.wait(step.timeout_s)
 
     async def wait(self, seconds: float | None) -> None:
-        """Until it has come back, or ``seconds`` are over."""
-        going = self.going
-        assert going is not None
-        if isinstance(going, asyncio.Task):
-            await asyncio.wait({going}, timeout=seconds)
+        """Wait until the pending call has returned, or ``seconds`` are over."""
+        pending = self.pending
+        assert pending is not None
+        if isinstance(pending, asyncio.Task):
+            await asyncio.wait({pending}, timeout=seconds)
         elif self.client.loop is not None:
-            await asyncio.wait({asyncio.wrap_future(going)}, timeout=seconds)
+            await asyncio.wait({asyncio.wrap_future(pending)}, timeout=seconds)
         else:
-            concurrent.futures.wait([going], seconds)
-        if going.done():
-            self._came(*((None, asyncio.CancelledError("it was cancelled")) if going.cancelled() else going.result()))
+            concurrent.futures.wait([pending], seconds)
+        if pending.done():
+            if pending.cancelled():
+                self._finish(None, asyncio.CancelledError("it was cancelled"))
+            else:
+                self._finish(*pending.result())
 
     async def stop(self) -> bool:
-        """Cancel it where that is possible; whether it has ended."""
-        if isinstance(self.going, asyncio.Task) and not self.going.done():
-            self.going.cancel()
-            await self.wait(CANCELLING)
-        return self.going is None or self.going.done()
+        """Cancel the call where that is possible. Returns whether it has ended."""
+        if isinstance(self.pending, asyncio.Task) and not self.pending.done():
+            self.pending.cancel()
+            await self.wait(_CANCEL_TIMEOUT_S)
+        return self.pending is None or self.pending.done()
 
     def keep_leased(self, saga: Run) -> None:
-        """It goes on without us: until it has ended the lease is kept, so that nobody runs beside it."""
+        """Keep the saga's lease until the call has ended, so that no other process runs beside it."""
         leased = saga.runtime.leased_runs
         leased.add(saga)
-        if self.going is not None:
-            self.going.add_done_callback(lambda _: leased.discard(saga))
+        if self.pending is not None:
+            self.pending.add_done_callback(lambda _: leased.discard(saga))
 
-    def _came(self, value: Any, error: BaseException | None) -> None:
+    def _finish(self, value: Any, error: BaseException | None) -> None:
         self.finished, self.value, self.error = True, value, error
         self.run.active = False
 
 
-def _called(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """What it gave, or raised: returned, since a StopIteration must not pass through a coroutine."""
+def _call_and_capture(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """Return the function's result or its error. Returned, since a StopIteration must not pass through a coroutine."""
     try:
         value = function(*args)
         if type(value) in LAZY or hasattr(value, "__await__"):
@@ -227,61 +238,57 @@ def _called(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None
         return None, error
 
 
-async def _awaited(function: Any, args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+async def _await_and_capture(function: Any, args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
     try:
         return await function(*args), None
-    except (Exception, SystemExit) as error:  # of a task that ends with the latter, the event loop ends too
+    except (Exception, SystemExit) as error:  # a task that ends with SystemExit would end the event loop, too
         return None, error
 
 
-def _in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
-    """A daemon thread, so that a call that never comes back does not keep the process from its end."""
+def _call_in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
+    """Call the function in a daemon thread, so that a call that never returns does not keep the process alive."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     context = contextvars.copy_context()
 
-    def body() -> None:
+    def call() -> None:
         try:
-            future.set_result(_called(function, args))
+            future.set_result(_call_and_capture(function, args))
         except BaseException as error:
             future.set_result((None, error))
 
-    threading.Thread(target=context.run, args=(body,), name="effectonce-step", daemon=True).start()
+    threading.Thread(target=context.run, args=(call,), name="effectonce-step", daemon=True).start()
     return future
 
 
-MAX_NAME: Final = 80
-"""Longest name of a step, in bytes of UTF-8: the ids of sagas leave room for it."""
-
-
-def check_name(name: str, taken: Mapping[str, Any]) -> None:
-    """A step's name is part of keys, so it must not be read as another's."""
+def check_step_name(name: str, taken: Mapping[str, Any]) -> None:
+    """Refuse a name that could be read as another's in a key, or that ``taken`` has already."""
     unfit = not name or "/" in name or not name.isprintable() or name == "compensate"
-    if unfit or len(name.encode()) > MAX_NAME:  # what is printable can be encoded
+    if unfit or len(name.encode()) > MAX_STEP_NAME_BYTES:  # a printable name can be encoded
         raise ConfigurationError(
-            f"{show(name)!r} cannot be the name of a step: give it name=, of 1 to {MAX_NAME} printable characters "
-            "(bytes, in UTF-8) without '/'"
+            f"{show(name)!r} cannot be the name of a step: give it name=, of 1 to {MAX_STEP_NAME_BYTES} printable "
+            "characters (bytes, in UTF-8) without '/'"
         )
     if name in taken:
         raise ConfigurationError(f"this saga has a step {name} already; give one of them name=")
 
 
-def diagram(steps: Mapping[str, Step[Any]]) -> str:
-    """The steps as a Mermaid flowchart."""
+def draw_diagram(steps: Mapping[str, Step[Any]]) -> str:
+    """Draw the steps as a Mermaid flowchart."""
     names = list(steps)
     ids = {name: f"s{at}" for at, name in enumerate(names)}
-    lines = ["flowchart LR", *(f'    {ids[name]}["{_quoted(name)}"]' for name in names)]
-    undone = [name for name in names if steps[name].undo is not None]
-    lines += [f'    u{ids[name]}(["undo {_quoted(name)}"])' for name in undone]
+    lines = ["flowchart LR", *(f'    {ids[name]}["{_escape(name)}"]' for name in names)]
+    undoable = [name for name in names if steps[name].undo is not None]
+    lines += [f'    u{ids[name]}(["undo {_escape(name)}"])' for name in undoable]
     lines += ["    done((done))", "    failed((failed))"]
     for name, after in zip(names, [*names[1:], None], strict=True):
         lines.append(f"    {ids[name]} --> {ids[after] if after else 'done'}")
     for at, name in enumerate(names):
-        back = next((f"u{ids[each]}" for each in reversed(names[:at]) if each in undone), "failed")
+        back = next((f"u{ids[before]}" for before in reversed(names[:at]) if before in undoable), "failed")
         lines.append(f"    {ids[name]} -. fails .-> {back}")
-        if name in undone:
+        if name in undoable:
             lines.append(f"    u{ids[name]} --> {back}")
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

@@ -1,4 +1,4 @@
-"""A thread that goes on with the sagas that others left behind."""
+"""`SagaSweeper`: a thread that resumes the sagas that other processes left unfinished."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from effectonce.core.store_runtime import log
 from effectonce.store import Store
 
 
-class Resumable(Protocol):
-    """What a sweeper needs of its `Saga`."""
+class ResumableSaga(Protocol):
+    """The parts of a `Saga` that a sweeper needs."""
 
     name: str
     scope: str
@@ -28,14 +28,14 @@ class Resumable(Protocol):
     async def aresume(self, *, stop: Callable[[], bool]) -> Any: ...
 
 
-class Sweeper:
-    """The thread of `Saga.sweeper`. It ends with its ``with``, when the saga that is on its way has ended (in an event
-    loop: those few); the others are left to the next."""
+class SagaSweeper:
+    """The thread of `Saga.sweeper`. Leaving its ``with`` ends it, after the saga that it is running (in an event loop:
+    after those few); the others are left to the next sweep."""
 
-    def __init__(self, saga: Resumable, every: float) -> None:
+    def __init__(self, saga: ResumableSaga, interval_s: float) -> None:
         self._saga = saga
-        self._every = every
-        self._end = threading.Event()
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._sweep, name="effectonce-sagas", daemon=True)
 
     def _sweep(self) -> None:
@@ -45,26 +45,28 @@ class Sweeper:
                 if self._saga.is_async:
                     asyncio.run(self._asweep())
                 else:
-                    self._saga.resume(stop=self._end.is_set)
-            except BaseException as error:  # F37: nobody sees it where a thread ends
-                if os.getpid() != process:  # a step has forked, and its child ends
+                    self._saga.resume(stop=self._stopping.is_set)
+            except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and goes on
+                if os.getpid() != process:  # a step has forked, and this is its child
                     raise
-                log.warning("sagas %s could not be resumed: %s: %s", self._saga.name, type(error).__name__, error)
+                log.warning(
+                    "could not resume sagas %s, will try again: %s: %s", self._saga.name, type(error).__name__, error
+                )
                 detail = str(error) or type(error).__name__
                 self._saga.store.runtime.emit("sweep_failed", self._saga.scope, detail=detail)
-            if self._end.wait(self._every):
+            if self._stopping.wait(self._interval_s):
                 return
 
     async def _asweep(self) -> None:
         try:
-            await self._saga.aresume(stop=self._end.is_set)
+            await self._saga.aresume(stop=self._stopping.is_set)
         finally:
             await self._saga.store.runtime.aclose()
 
-    def __enter__(self) -> Sweeper:
+    def __enter__(self) -> SagaSweeper:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._end.set()
+        self._stopping.set()
         self._thread.join()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from effectonce.contracts import Port
-from effectonce.contracts.outbox import Backlog
+from effectonce.contracts.outbox import OutboxBacklog
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Stats
 from effectonce.relay.relay import Relay
@@ -180,7 +180,7 @@ class _RelaySource:
             ready = relay.phase == "running" and relay.outage is None
             families.add_gauge("effectonce_ready", float(ready), f"relay from {self._name}")
         if timed is not None:
-            backlog: Backlog = timed.figures
+            backlog: OutboxBacklog = timed.figures
             for state in ("pending", "waiting", "parked", "published"):
                 families.add_gauge("effectonce_outbox_messages", backlog.counts.get(state, 0), self._name, state)
             _add_age(families, "effectonce_outbox_oldest_seconds", timed.age(backlog.oldest) or 0.0, self._name)

@@ -34,7 +34,7 @@ except ImportError as missing:
 
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event, Meter
-from effectonce.contracts.outbox import Outgoing
+from effectonce.contracts.outbox import OutboxRow
 from effectonce.core.guarded_call.run import Run, running
 from effectonce.guard.introspection import is_async
 from effectonce.message import Message
@@ -168,7 +168,7 @@ class Tracing:
         finally:
             self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - started_at, labels)
 
-    def relayed(self, system: str, row: Outgoing, seconds: float, error: Exception | None) -> None:
+    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
         labels = dict(about)
         about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
@@ -356,7 +356,7 @@ def _extract_context(headers: Mapping[str, str]) -> context.Context:
     return _log_errors(lambda: propagate.extract(headers, context=empty), empty)
 
 
-def _headers(row: Outgoing) -> dict[str, str]:
+def _headers(row: OutboxRow) -> dict[str, str]:
     try:
         return json.decode(row.headers, type=dict[str, str])
     except DecodeError:  # another program wrote the row, and it cannot be published either

@@ -5,40 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.errors import LeaseLost
-from effectonce.intents import log as flow
-from effectonce.intents.operations import Operation
+from effectonce.intents import log as intent_log
+from effectonce.intents.operations import IntentOperation
 from effectonce.intents.transactional import Sent
 from effectonce.outbox.outbox import Outbox
 
 from .base import mutant
 from .relay import sent_outside_the_transaction
 
-_complete, _exited = Sent._complete, Sent._exited
+_write_completion, _exit = Sent._write_completion, Sent._exit
 
 
-@mutant("F33", Sent, "_complete", "intents-K-joined+crash/1")
+@mutant("F33", Sent, "_write_completion", "intents-K-joined+crash/1")
 async def joined_completed_by_itself(self: Any, session: Any, result: Any) -> None:
     """The intent is completed by a transaction of its own, before the caller's commit."""
     if not self._run.replayed:
-        await flow.complete(self._run, self._run.runtime.async_client(), result)
+        await intent_log.complete(self._run, self._run.runtime.async_client(), result)
 
 
 async def _left(self: Any, session: Any, result: Any) -> None: ...
 
 
-@mutant("F33", Sent, "_exited", "intents-K-joined+crash/1", also=(Sent, "_complete", _left))
+@mutant("F33", Sent, "_exit", "intents-K-joined+crash/1", also=(Sent, "_write_completion", _left))
 async def joined_completed_after_the_commit(self: Any, client: Any) -> None:
     """The intent is completed when the caller's commit is over."""
     if not self._run.replayed:
-        await flow.complete(self._run, client, self._result)
-    await _exited(self, client)
+        await intent_log.complete(self._run, client, self._result)
+    await _exit(self, client)
 
 
-@mutant("F08", Sent, "_complete", "intents-K-joined+lapse/1")
+@mutant("F08", Sent, "_write_completion", "intents-K-joined+lapse/1")
 async def joined_not_fenced(self: Any, session: Any, result: Any) -> None:
     """One whose claim is over commits its rows all the same."""
     try:
-        await _complete(self, session, result)
+        await _write_completion(self, session, result)
     except LeaseLost:
         self._completed = True
 
@@ -49,7 +49,7 @@ async def joined_message_sent_by_itself(self: Any, session: Any, rows: Any) -> N
     await sent_outside_the_transaction(self, session, rows)
 
 
-@mutant("F07", Operation, "gone_on", "intents-K-joined-recover+crash/1")
+@mutant("F07", IntentOperation, "resume", "intents-K-joined-recover+crash/1")
 async def recovery_completes_what_is_joined(self: Any, id: str, client: Any) -> Any:
     """A recovery completes an intent whose rows only a delivery can write."""
-    return await self.through(self._run(id, b""), client, True)
+    return await self.run_intent(self._prepare(id), client, "record")

@@ -4,71 +4,72 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core import unfinished as leftovers
+from effectonce.core import unfinished
 from effectonce.intents import intents
-from effectonce.intents.intents import Intents
+from effectonce.intents.recovery import IntentRecovery
 from effectonce.sagas import saga
-from effectonce.sagas.log import Course
-from effectonce.sagas.runner import Runner
-from effectonce.sagas.saga import Saga
+from effectonce.sagas.claimed import ClaimedSaga
+from effectonce.sagas.recovery import SagaRecovery
+from effectonce.sagas.runner import SagaRunner
 from tests.proof.explorer.scenario import RETENTION
 
 from .base import MUTANTS, Mutant, mutant
 
-_left, _came_to, _look_back = leftovers._left, Saga._came_to, Runner._look_back
+_is_resumable, _resume_one = unfinished._is_resumable, SagaRecovery._resume_one
+_check_interruption = SagaRunner._check_interruption
 
 
-@mutant("F07", leftovers, "_left", "saga-resume+crash/1")
+@mutant("F07", unfinished, "_is_resumable", "saga-resume+crash/1")
 def lapsed_claims_passed_by(record: Any, now: int, idle: int) -> bool:
     """Only what is free is gone on with: what a dead process held stays as it is."""
-    return record.state == "free" and _left(record, now, idle)
+    return record.state == "free" and _is_resumable(record, now, idle)
 
 
-@mutant("F07", leftovers, "_left", "intents-K-recover+lose/1")
+@mutant("F07", unfinished, "_is_resumable", "intents-K-recover+lose/1")
 def free_ones_passed_by(record: Any, now: int, idle: int) -> bool:
     """Only what a process held when it died is gone on with: what one has let go stays as it is."""
-    return record.state == "claimed" and _left(record, now, idle)
+    return record.state == "claimed" and _is_resumable(record, now, idle)
 
 
-@mutant("F03", Intents, "_gone_on", "intents-I-recover+crash/1")
+@mutant("F03", IntentRecovery, "_recover_one", "intents-I-recover+crash/1")
 async def recovered_without_a_claim(self: Any, operation: Any, record: Any, client: Any) -> str:
     """A recovery calls first, and claims only to write down what came of it: two of them both call."""
-    log = self.log(record)
+    log, id = self._intents.log(record), self._intents.id_of(record)
     request = operation._requests.decode(log.request)
-    await operation._function(operation._intent(operation._run(self.id_of(record), b""), log, request))
-    await operation.gone_on(self.id_of(record), client)
+    await operation._function(operation._make_intent(operation._prepare(id), log, request))
+    await operation.resume(id, client)
     return "done"
 
 
-@mutant("F03", Intents, "_gone_on", "intents-K-recover+crash-after/1")
+@mutant("F03", IntentRecovery, "_recover_one", "intents-K-recover+crash-after/1")
 async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client: Any) -> str:
     """A recovery lets the intent begin anew, so that it goes out under another key."""
-    log = self.log(record)
-    self.store.forget(record.scope, record.key)
+    log = self._intents.log(record)
+    self._intents.store.forget(record.scope, record.key)
     await operation(operation._requests.decode(log.request), key=log.key)
     return "done"
 
 
-@mutant("F48", Saga, "_came_to", "saga-resume+crash-after+decline/2")
+@mutant("F48", SagaRecovery, "_resume_one", "saga-resume+crash-after+decline/2")
 async def resumed_only_forward(self: Any, id: str, claimed_at: int, client: Any) -> str:
     """A saga that was on its way back is not gone on with."""
-    record = self.store.get(self.scope, id)
-    if self.log(record).phase == "compensating":
+    record = self._saga.store.get(self._saga.scope, id)
+    if self._saga.log(record).phase == "compensating":
         return "later"
-    return await _came_to(self, id, claimed_at, client)
+    return await _resume_one(self, id, claimed_at, client)
 
 
-@mutant("F25", Course, "forgotten", "saga-resume+crash-after+age/2")
-def forgotten_steps_run_blindly(self: Any, part: Any) -> bool:
+@mutant("F25", ClaimedSaga, "outlived_retention", "saga-resume+crash-after+age/2")
+def forgotten_steps_run_blindly(self: Any, progress: Any) -> bool:
     """A step is called again however long ago it may have happened."""
     return False
 
 
-@mutant("F25", Runner, "_look_back", "saga-resume+mute+age/2")
+@mutant("F25", SagaRunner, "_check_interruption", "saga-resume+mute+age/2")
 async def only_the_dead_forget(self: Any) -> None:
     """A step whose end was not known, and was written down as that, is called again however long ago that was."""
-    if self._course.interrupted:
-        await _look_back(self)
+    if self._claimed.interrupted:
+        await _check_interruption(self)
 
 
 for module, hunt in ((intents, "intents-K-recover+crash+age/2"), (saga, "saga-resume+crash+age/2")):
@@ -77,7 +78,7 @@ for module, hunt in ((intents, "intents-K-recover+crash+age/2"), (saga, "saga-re
             f"unfinished-{module.__name__.rpartition('.')[2]}-expire",
             "What is not finished is kept no longer than what is.",
             "F26",
-            ((module, "FOREVER", RETENTION),),
+            ((module, "UNFINISHED_HOLD_US", RETENTION),),
             hunt,
             promise=True,
         )

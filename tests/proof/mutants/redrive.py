@@ -10,7 +10,11 @@ from tests.proof.explorer.tools.redrive import QUEUE, SimulatedDeadLetters
 
 from .base import mutant
 
-_publish, _prepare, _look = SimulatedDeadLetters.publish, DeadLetterQueue._prepare, DeadLetterQueue._look
+_publish, _prepare_record, _predict = (
+    SimulatedDeadLetters.publish,
+    DeadLetterQueue._prepare_record,
+    DeadLetterQueue._predict,
+)
 
 
 @mutant("F51", DeadLetterQueue, "aredrive", "redrive+crash/1")
@@ -40,14 +44,14 @@ async def redrive_refusal_overlooked(self: Any, queue: str, packets: Any) -> Any
     return [None for _ in packets]
 
 
-@mutant("F51", DeadLetterQueue, "_prepare", "redrive/0")
-async def redrive_runs_what_is_done(self: Any, job: Any, fate: Any, anew: bool) -> None:
+@mutant("F51", DeadLetterQueue, "_prepare_record", "redrive/0")
+async def redrive_runs_what_is_done(self: Any, job: Any, fate: Any, reopens: bool) -> None:
     """A plain redrive starts a new generation of what is done."""
-    await _prepare(self, job, fate, True)
+    await _prepare_record(self, job, fate, True)
 
 
-@mutant("F51", DeadLetterQueue, "_look", "redrive/0")
+@mutant("F51", DeadLetterQueue, "_predict", "redrive/0")
 async def redrive_leaves_the_dead(self: Any, dead: Any, target: str) -> Any:
     """What was tried before is left among the dead letters."""
-    job, fate, attempts = await _look(self, dead, target)
+    job, fate, attempts = await _predict(self, dead, target)
     return job, "failed" if fate == "resume" else fate, attempts

@@ -6,63 +6,63 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.contracts.outbox import Verdict
+from effectonce.contracts.outbox import RowOutcome
 from effectonce.errors import BrokerUnavailable
 from effectonce.outbox.outbox import Outbox, message_of
-from effectonce.relay import publish_batch as sending
-from effectonce.relay import pump as lane
+from effectonce.relay import publish_batch as batches
+from effectonce.relay import pump
 from tests.proof.explorer.tools import outbox as model
 
 from .base import mutant
 
-_send, _publish = sending.send, sending._Work._publish
+_publish_batch, _publish = batches.publish_batch, batches._BatchRun._publish
 _lease = model.SimulatedOutboxTable.lease
 
 
-@mutant("F42", lane, "send", "outbox-relay+crash/1")
-async def settled_before_published(sending: Any, publisher: Any, terms: Any, until: Any) -> None:
+@mutant("F42", pump, "publish_batch", "outbox-relay+crash/1")
+async def settled_before_published(batch: Any, publisher: Any, options: Any, deadline: Any) -> None:
     """Rows are settled as published, and then sent."""
-    await publisher.settle(publisher._process.owners[-1], [Verdict(row.seq, "published") for row in sending.rows], 0)
-    await _send(sending, publisher, terms, until)
+    await publisher.settle(publisher._process.owners[-1], [RowOutcome(row.seq, "published") for row in batch.rows], 0)
+    await _publish_batch(batch, publisher, options, deadline)
 
 
-@mutant("F45", sending._Work, "_publish", "outbox-relay+lose/1")
+@mutant("F45", batches._BatchRun, "_publish", "outbox-relay+lose/1")
 async def unconfirmed_is_published(self: Any, queue: str, packets: Any, *more: Any) -> None:
     """What the broker has not confirmed is taken for published."""
     try:
         await _publish(self, queue, packets, *more)
     except BrokerUnavailable:
         for row, _ in packets:
-            self._sending.verdicts[row.seq] = Verdict(row.seq, "published")
+            self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
 
 
-@mutant("F44", sending._Work, "_failed", "outbox-relay+reject/1")
+@mutant("F44", batches._BatchRun, "_record_failure", "outbox-relay+reject/1")
 def refused_is_published(self: Any, row: Any, error: Exception) -> None:
     """An entry of a batch that was refused is marked with the others."""
-    self._sending.verdicts[row.seq] = Verdict(row.seq, "published")
+    self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
 
 
-@mutant("F36", sending.Sending, "release", "outbox-relay+lose/1")
-def unsent_is_published(self: Any) -> list[Verdict]:
-    """Rows without a verdict are settled as published."""
-    for row in self.rest:
-        self.verdicts[row.seq] = Verdict(row.seq, "published")
-    return list(self.verdicts.values())
+@mutant("F36", batches.PublishBatch, "release_rest", "outbox-relay+lose/1")
+def unsent_is_published(self: Any) -> list[RowOutcome]:
+    """Rows without an outcome are settled as published."""
+    for row in self.rows:
+        self.outcomes.setdefault(row.seq, RowOutcome(row.seq, "published"))
+    return list(self.outcomes.values())
 
 
-@mutant("F46", sending._Work, "_holds", "outbox-relay+reject/1")
+@mutant("F46", batches._BatchRun, "_defer_if_blocked", "outbox-relay+reject/1")
 def line_goes_on_after_a_refusal(self: Any, row: Any) -> bool:
     """What stands behind a refused row of its key is sent all the same."""
     return False
 
 
-@mutant("F43", model, "in_turn", "outbox-relay+crash/1")
+@mutant("F43", model, "select_in_turn", "outbox-relay+crash/1")
 def leased_out_of_turn(page: Any, limit: int) -> Any:
     """Rows are leased whatever stands before them in their line."""
     return [row.seq for row in page][::-1][:1], {}
 
 
-@mutant("F42", lane, "message_of", "outbox-relay+crash/2")
+@mutant("F42", pump, "message_of", "outbox-relay+crash/2")
 def new_id_for_every_send(row: Any) -> Any:
     """A message that is sent again has another id."""
     return replace(message_of(row), id=f"m-{row.ordering_key}-{row.attempts + 7}")

@@ -5,46 +5,47 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.sagas import runner
-from effectonce.sagas.log import Course
-from effectonce.sagas.runner import Runner
+from effectonce.sagas.claimed import ClaimedSaga
+from effectonce.sagas.runner import SagaRunner
 
 from .base import mutant
 
-_back, _to_undo, _step_run, _failed = Runner._back, Runner._to_undo, Runner._step_run, Course.failed
-_forward, _tried = Runner._forward, Runner._tried
+_run_compensations, _settle_failed = SagaRunner._run_compensations, ClaimedSaga.settle_failed
+_pending_compensations, _make_step_run = SagaRunner._pending_compensations, SagaRunner._make_step_run
+_run_forward, _call_until_final = SagaRunner._run_forward, SagaRunner._call_until_final
 
 
-@mutant("F48", Runner, "_to_undo", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_compensations", "saga-S+decline/1")
 def undone_in_the_order_of_doing(self: Any) -> Any:
     """Compensated in the order of the steps."""
-    return reversed(list(_to_undo(self)))
+    return reversed(list(_pending_compensations(self)))
 
 
-@mutant("F48", Runner, "_to_undo", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_compensations", "saga-S+decline/1")
 def first_step_not_undone(self: Any) -> Any:
     """The first step is left standing."""
-    return list(_to_undo(self))[:-1]
+    return list(_pending_compensations(self))[:-1]
 
 
-@mutant("F48", Runner, "_back", "saga-S+decline+crash/2")
+@mutant("F48", SagaRunner, "_run_compensations", "saga-S+decline+crash/2")
 async def failed_before_undone(self: Any) -> None:
     """That it failed is recorded before it is compensated: a crash in between leaves it all standing."""
-    await _failed(self._course)
-    await _back(self)
+    await _settle_failed(self._claimed)
+    await _run_compensations(self)
 
 
-@mutant("F49", Runner, "_timed_out", "saga-T+slow/1")
-async def late_success_forgotten(self: Any, entry: Any, step: Any, attempt: Any) -> None:
+@mutant("F49", SagaRunner, "_handle_timeout", "saga-T+slow/1")
+async def late_success_forgotten(self: Any, entry: Any, step: Any, call: Any) -> None:
     """A step that timed out is taken for one that failed, and its late success is not undone."""
-    self._course.end(entry.do, "failed", "no end in time")
-    self._fail(entry, TimeoutError("no end in time"))
-    await self._course.commit()
+    self._claimed.end_step(entry.do, "failed", "no end in time")
+    self._turn_around(entry, TimeoutError("no end in time"))
+    await self._claimed.commit()
 
 
-@mutant("F49", Runner, "_nobody_knows", "saga-T+slow/2")
+@mutant("F49", SagaRunner, "_doubt_unknown", "saga-T+slow/2")
 async def unknown_is_not_done(self: Any, entry: Any) -> None:
     """A step that never came to an end is taken for one that did not happen."""
-    self._course.end(entry.do, "failed", "unknown")
+    self._claimed.end_step(entry.do, "failed", "unknown")
 
 
 @mutant("F03", runner, "is_ambiguous", "saga-S+mute/1")
@@ -53,25 +54,25 @@ def unknown_is_failure(error: BaseException, again: bool = False) -> bool:
     return False
 
 
-@mutant("F03", Runner, "_step_run", "saga-S+crash-after/1")
-def key_of_a_step_changes(self: Any, entry: Any, part: Any) -> Any:
+@mutant("F03", SagaRunner, "_make_step_run", "saga-S+crash-after/1")
+def key_of_a_step_changes(self: Any, entry: Any, progress: Any) -> Any:
     """Every process gives a step another key, so that what was done before a crash is done again."""
-    run = _step_run(self, entry, part)
-    run.key = f"{run.key}/{self._course.run.token}"
+    run = _make_step_run(self, entry, progress)
+    run.key = f"{run.key}/{self._claimed.run.token}"
     return run
 
 
-@mutant("F48", Runner, "_forward", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_run_forward", "saga-S+decline/1")
 async def failure_is_success(self: Any) -> bool:
     """A step that fails ends the saga as if it were done."""
-    await _forward(self)
+    await _run_forward(self)
     return True
 
 
-@mutant("F48", Runner, "_tried", "saga-S+decline+crash/2")
-async def undo_recorded_before_done(self: Any, entry: Any, part: Any, work: Any) -> Any:
+@mutant("F48", SagaRunner, "_call_until_final", "saga-S+decline+crash/2")
+async def undo_recorded_before_done(self: Any, entry: Any, progress: Any, function: Any) -> Any:
     """A compensation is written down as done before it is called."""
-    if part is entry.undo:
-        part.state = "done"
-        await self._course.commit()
-    return await _tried(self, entry, part, work)
+    if progress is entry.undo:
+        progress.state = "done"
+        await self._claimed.commit()
+    return await _call_until_final(self, entry, progress, function)

@@ -11,21 +11,21 @@ from zlib import crc32
 
 from effectonce.backends.common.sql_files import fill, inbox_words, outbox_words, statements
 from effectonce.contracts.outbox import (
-    CAP,
-    Backlog,
-    Candidate,
-    Cleaned,
-    Entries,
-    Lease,
-    Leased,
-    Outgoing,
-    State,
-    Verdict,
-    backlog,
-    in_turn,
-    page_of,
-    place,
-    waiting_for,
+    COUNT_LIMIT,
+    CleanupResult,
+    LeaseCandidate,
+    LeasedRows,
+    LeaseRequest,
+    OutboxBacklog,
+    OutboxPage,
+    OutboxRow,
+    OutboxState,
+    RowOutcome,
+    build_backlog,
+    build_page,
+    compute_deferrals,
+    parse_cursor,
+    select_in_turn,
 )
 
 from .connection import Rows, Wire, binaries, binary, text
@@ -52,7 +52,7 @@ class MySQLOutbox:
         self._sql = _queries(table, prefix)
         self._inbox = text(f"{prefix}_inbox")
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         owner = binary(lease.owner)
         page = {
             "owner": owner,
@@ -63,8 +63,10 @@ class MySQLOutbox:
         }
         looks = [fill(self._sql["fresh"], **page), fill(self._sql["due"], **page)]
         _, fresh, due = await self._ask("; ".join(["BEGIN", *looks]))
-        candidates = [Candidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]]
-        turn, held = in_turn(candidates, lease.take or lease.limit)
+        candidates = [
+            LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]
+        ]
+        turn, held = select_in_turn(candidates, lease.take or lease.limit)
         packet: Packet = []
         if held:
             packet += await self._deferring(held)
@@ -73,33 +75,33 @@ class MySQLOutbox:
             packet.append(fill(self._sql["take"], owner=owner, span=f"{lease.span:d}", seqs=seqs))
             packet.append(fill(self._sql["taken"], seqs=seqs))
         results = await self._ask("; ".join([*packet, "COMMIT"]))
-        rows = [Outgoing(*row) for row in results[-2]] if turn else []
+        rows = [OutboxRow(*row) for row in results[-2]] if turn else []
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
-        return Leased(rows, after, after > 0 or len(due) == lease.limit)
+        return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
 
     async def _deferring(self, held: dict[int, int]) -> Sequence[str]:
         """What makes rows wait for those that hold them up."""
         [holders] = await self._ask(fill(self._sql["holders"], seqs=_numbers(sorted(set(held.values())))))
-        until = waiting_for(held, {seq: (state, due_at) for seq, state, due_at, _ in holders}, _time(holders))
+        until = compute_deferrals(held, {seq: (state, due_at) for seq, state, due_at, _ in holders}, _time(holders))
         if not until:
             return []
         cases = " ".join(f"WHEN {seq:d} THEN {at:d}" for seq, at in until.items())
         return [fill(self._sql["defer"], cases=cases, seqs=_numbers(sorted(until)))]
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         words = {"owner": binary(owner), "keep": f"{keep:d}"}
         packet = ["BEGIN"]
-        sent = sorted(verdict.seq for verdict in verdicts if verdict.state == "published")
+        sent = sorted(outcome.seq for outcome in outcomes if outcome.state == "published")
         if sent:
             packet += [
                 fill(self._sql["publish" if keep else "publish_and_delete"], seqs=_numbers(sent), **words),
                 _COUNT,
             ]
         rows = [
-            f"SELECT {verdict.seq:d} AS seq,{_STATES[verdict.state]} AS state,{verdict.span:d} AS span,"
-            f"{verdict.refund:d} AS refund,{'NULL' if verdict.error is None else text(verdict.error)} AS error"
-            for verdict in verdicts
-            if verdict.state != "published"
+            f"SELECT {outcome.seq:d} AS seq,{_STATES[outcome.state]} AS state,{outcome.span:d} AS span,"
+            f"{outcome.refund:d} AS refund,{'NULL' if outcome.error is None else text(outcome.error)} AS error"
+            for outcome in outcomes
+            if outcome.state != "published"
         ]
         if rows:
             packet += [fill(self._sql["settle"], rows=" UNION ALL ".join(rows), **words), _COUNT]
@@ -124,18 +126,18 @@ class MySQLOutbox:
         await self._ask("; ".join([*packet, "COMMIT"]))
         return len(parked)
 
-    async def list(self, state: State, limit: int, cursor: str | None = None) -> Entries:
-        due_at, seq = place(cursor)
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
+        due_at, seq = parse_cursor(cursor)
         words = {"state": _STATES[state], "due_at": f"{due_at:d}", "seq": f"{seq:d}", "limit": f"{limit + 1:d}"}
         [rows] = await self._ask(fill(self._sql["list"], **words))
-        return page_of(rows, limit)
+        return build_page(rows, limit)
 
-    async def stats(self) -> Backlog:
-        counts = [fill(self._sql["count"], state=state, limit=str(CAP)) for state in _STATES.values()]
+    async def stats(self) -> OutboxBacklog:
+        counts = [fill(self._sql["count"], state=state, limit=str(COUNT_LIMIT)) for state in _STATES.values()]
         results = await self._ask("; ".join([*counts, self._sql["cleaned_at"]]))
-        return backlog(row for rows in results for row in rows)
+        return build_backlog(row for rows in results for row in rows)
 
-    async def clean(self, limit: int) -> Cleaned:
+    async def clean(self, limit: int) -> CleanupResult:
         _, old = await self._ask("BEGIN; " + fill(self._sql["old"], limit=f"{limit + 1:d}"))
         seqs = sorted(row[0] for row in old[:limit])
         delete = [fill(self._sql["discard"], seqs=_numbers(seqs))] if seqs else []
@@ -144,7 +146,7 @@ class MySQLOutbox:
         more = len(old) > limit or inbox == limit
         if not more:
             await self._ask(self._sql["cleaned"])
-        return Cleaned(len(seqs), inbox, more)
+        return CleanupResult(len(seqs), inbox, more)
 
     async def _clean_inbox(self, limit: int) -> int:
         [found] = await self._ask(fill(self._sql["has_inbox"], inbox=self._inbox))

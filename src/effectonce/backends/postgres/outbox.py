@@ -7,20 +7,20 @@ from functools import cache
 
 from effectonce.backends.common.sql_files import inbox_words, outbox_words, statements
 from effectonce.contracts.outbox import (
-    CAP,
-    LOOK_AGAIN,
-    Backlog,
-    Cleaned,
-    Entries,
-    Lease,
-    Leased,
-    Outgoing,
-    State,
-    Verdict,
-    backlog,
-    channel_of,
-    page_of,
-    place,
+    BLOCKED_ROW_RECHECK_US,
+    COUNT_LIMIT,
+    CleanupResult,
+    LeasedRows,
+    LeaseRequest,
+    OutboxBacklog,
+    OutboxPage,
+    OutboxRow,
+    OutboxState,
+    RowOutcome,
+    build_backlog,
+    build_page,
+    notify_channel,
+    parse_cursor,
 )
 
 from .codec import int4, int8, integers, longs, texts, utf8
@@ -38,10 +38,10 @@ class PostgresOutbox:
         self._client = client
         self._queries = _queries(table, prefix)
         self._inbox = f'"{prefix}_inbox"'.encode()
-        self._channel = channel_of(table).encode()
+        self._channel = notify_channel(table).encode()
         self._cleaned = f"cleaned {table}".encode()
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         params: list[Param] = [
             lease.owner,
             int8.pack(lease.span),
@@ -51,24 +51,24 @@ class PostgresOutbox:
             texts(lease.without),
         ]
         if lease.ordered:
-            params.append(int8.pack(LOOK_AGAIN))
+            params.append(int8.pack(BLOCKED_ROW_RECHECK_US))
         rows = await self._client.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
-        taken = sorted((Outgoing(*row) for row in rows if row[-1] >= 0), key=_seq)
+        taken = sorted((OutboxRow(*row) for row in rows if row[-1] >= 0), key=_seq)
         after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
-        return Leased(taken, after, more)
+        return LeasedRows(taken, after, more)
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
-        sent = [verdict.seq for verdict in verdicts if verdict.state == "published"]
-        others = [verdict for verdict in verdicts if verdict.state != "published"]
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+        sent = [outcome.seq for outcome in outcomes if outcome.state == "published"]
+        others = [outcome for outcome in outcomes if outcome.state != "published"]
         params = [
             owner,
             longs(sent),
             int8.pack(keep),
-            longs([verdict.seq for verdict in others]),
-            texts([verdict.state for verdict in others]),
-            longs([verdict.span for verdict in others]),
-            integers([verdict.refund for verdict in others]),
-            texts([verdict.error for verdict in others]),
+            longs([outcome.seq for outcome in others]),
+            texts([outcome.state for outcome in others]),
+            longs([outcome.span for outcome in others]),
+            integers([outcome.refund for outcome in others]),
+            texts([outcome.error for outcome in others]),
         ]
         ((applied,),) = await self._client.execute(self._queries["settle"], params)
         return int(applied)
@@ -85,20 +85,20 @@ class PostgresOutbox:
         )
         return int(count)
 
-    async def list(self, state: State, limit: int, cursor: str | None = None) -> Entries:
-        due_at, seq = place(cursor)
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
+        due_at, seq = parse_cursor(cursor)
         rows = await self._ask("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))
-        return page_of(rows, limit)
+        return build_page(rows, limit)
 
-    async def stats(self) -> Backlog:
-        return backlog(await self._ask("stats", int4.pack(CAP), self._cleaned))
+    async def stats(self) -> OutboxBacklog:
+        return build_backlog(await self._ask("stats", int4.pack(COUNT_LIMIT), self._cleaned))
 
-    async def clean(self, limit: int) -> Cleaned:
+    async def clean(self, limit: int) -> CleanupResult:
         ((published, more),) = await self._ask("clean", int4.pack(limit))
         inbox = await self._clean_inbox(limit)
         if not more and inbox < limit:
             await self._ask("cleaned", self._cleaned)
-        return Cleaned(published, inbox, more or inbox == limit)
+        return CleanupResult(published, inbox, more or inbox == limit)
 
     async def _clean_inbox(self, limit: int) -> int:
         if not (await self._ask("has_inbox", self._inbox))[0][0]:
@@ -117,7 +117,7 @@ class PostgresOutbox:
         return await self._client.execute(self._queries[name], params, prepare=False)
 
 
-def _seq(row: Outgoing) -> int:
+def _seq(row: OutboxRow) -> int:
     return row.seq
 
 

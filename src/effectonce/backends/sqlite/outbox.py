@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from effectonce.backends.common.sql_files import inbox_words, outbox_schema, outbox_words, statements
 from effectonce.contracts.outbox import (
-    CAP,
-    Backlog,
-    Candidate,
-    Cleaned,
-    Entries,
-    Lease,
-    Leased,
-    Outgoing,
-    State,
-    Verdict,
-    backlog,
-    in_turn,
-    page_of,
-    place,
-    waiting_for,
+    COUNT_LIMIT,
+    CleanupResult,
+    LeaseCandidate,
+    LeasedRows,
+    LeaseRequest,
+    OutboxBacklog,
+    OutboxPage,
+    OutboxRow,
+    OutboxState,
+    RowOutcome,
+    build_backlog,
+    build_page,
+    compute_deferrals,
+    parse_cursor,
+    select_in_turn,
 )
 
 from .connection import Connection, Hopping, run_script
@@ -58,44 +58,44 @@ class SQLiteOutbox:
                 raise
             run_script(cursor, outbox_schema("sqlite", self.table))
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         if self._db.step(self._idle, lease):
-            return Leased([])
+            return LeasedRows([])
         return self._db.transaction(self._lease, lease)
 
-    def _idle(self, cursor: sqlite3.Cursor, lease: Lease) -> bool:
+    def _idle(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> bool:
         (idle,) = cursor.execute(self._sql["idle"], _values(lease, self._now())).fetchone()
         return bool(idle)
 
-    def _lease(self, cursor: sqlite3.Cursor, lease: Lease) -> Leased:
+    def _lease(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> LeasedRows:
         now = self._now()
         values = {**_values(lease, now), "limit": lease.limit}
         fresh = cursor.execute(self._sql["fresh"], values).fetchall()
         due = cursor.execute(self._sql["due"], values).fetchall()
-        candidates = [Candidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
-        turn, held = in_turn(candidates, lease.take or lease.limit)
+        candidates = [LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
+        turn, held = select_in_turn(candidates, lease.take or lease.limit)
         if held:
             asked = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
-            until = waiting_for(held, {seq: found for seq, found in asked.items() if found is not None}, now)
+            until = compute_deferrals(held, {seq: found for seq, found in asked.items() if found is not None}, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
         take = {"owner": lease.owner, "until": now + lease.span}
-        rows = [Outgoing(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
+        rows = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
-        return Leased(rows, after, after > 0 or len(due) == lease.limit)
+        return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
-        return self._db.transaction(self._settle, owner, verdicts, keep)
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+        return self._db.transaction(self._settle, owner, outcomes, keep)
 
-    def _settle(self, cursor: sqlite3.Cursor, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
+    def _settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         now = self._now()
         applied = 0
-        for verdict in verdicts:
-            values: dict[str, Any] = {"seq": verdict.seq, "owner": owner, "now": now, "keep": keep}
+        for outcome in outcomes:
+            values: dict[str, Any] = {"seq": outcome.seq, "owner": owner, "now": now, "keep": keep}
             name = "publish" if keep else "publish_and_delete"
-            if verdict.state != "published":
+            if outcome.state != "published":
                 name = "settle"
-                values["state"], values["refund"], values["error"] = verdict.state, verdict.refund, verdict.error
-                values["due_at"] = now + verdict.span if verdict.state == "waiting" else 0
+                values["state"], values["refund"], values["error"] = outcome.state, outcome.refund, outcome.error
+                values["due_at"] = now + outcome.span if outcome.state == "waiting" else 0
             applied += cursor.execute(self._sql[name], values).rowcount
         return applied
 
@@ -117,25 +117,25 @@ class SQLiteOutbox:
         cursor.executemany(self._sql["follow"], [(self._now(), line, _FREED) for line in lines])
         return len(parked)
 
-    async def list(self, state: State, limit: int, cursor: str | None = None) -> Entries:
-        rows = self._db.step(self._rows, "list", (state, *place(cursor), limit + 1))
-        return page_of(rows, limit)
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
+        rows = self._db.step(self._rows, "list", (state, *parse_cursor(cursor), limit + 1))
+        return build_page(rows, limit)
 
     def _rows(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> Rows:
         return cursor.execute(self._sql[name], values).fetchall()
 
-    async def stats(self) -> Backlog:
+    async def stats(self) -> OutboxBacklog:
         return self._db.step(self._stats)
 
-    def _stats(self, cursor: sqlite3.Cursor) -> Backlog:
-        counts = [(state, *self._rows(cursor, "count", (state, CAP))[0]) for state in get_args(State)]
+    def _stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:
+        counts = [(state, *self._rows(cursor, "count", (state, COUNT_LIMIT))[0]) for state in get_args(OutboxState)]
         cleaned = self._rows(cursor, "read_meta", (self._cleaned,))
-        return backlog([*counts, *(("cleaned", 0, at) for (at,) in cleaned)])
+        return build_backlog([*counts, *(("cleaned", 0, at) for (at,) in cleaned)])
 
-    async def clean(self, limit: int) -> Cleaned:
+    async def clean(self, limit: int) -> CleanupResult:
         return self._db.transaction(self._clean, limit)
 
-    def _clean(self, cursor: sqlite3.Cursor, limit: int) -> Cleaned:
+    def _clean(self, cursor: sqlite3.Cursor, limit: int) -> CleanupResult:
         now = self._now()
         old = self._rows(cursor, "old", (now, limit + 1))
         cursor.executemany(self._sql["discard"], old[:limit])
@@ -143,7 +143,7 @@ class SQLiteOutbox:
         more = len(old) > limit or inbox == limit
         if not more:
             cursor.execute(self._sql["write_meta"], (self._cleaned, now))
-        return Cleaned(len(old[:limit]), inbox, more)
+        return CleanupResult(len(old[:limit]), inbox, more)
 
     def _clean_inbox(self, cursor: sqlite3.Cursor, now: int, limit: int) -> int:
         if not self._rows(cursor, "has_inbox", (self._inbox,)):
@@ -160,7 +160,7 @@ class SQLiteOutbox:
         self._db.close()
 
 
-def _values(lease: Lease, now: int) -> dict[str, Any]:
+def _values(lease: LeaseRequest, now: int) -> dict[str, Any]:
     return {"after": lease.after, "now": now, "owner": lease.owner, "without": json.dumps(lease.without)}
 
 
@@ -171,11 +171,11 @@ class ThreadedOutbox(Hopping[SQLiteOutbox]):
         super().__init__(port)
         self.table = port.table
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         return await self._hop(self._port.lease, lease)
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
-        return await self._hop(self._port.settle, owner, verdicts, keep)
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+        return await self._hop(self._port.settle, owner, outcomes, keep)
 
     async def wait(self, timeout: float) -> bool:
         return False
@@ -183,13 +183,13 @@ class ThreadedOutbox(Hopping[SQLiteOutbox]):
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         return await self._hop(self._port.unpark, seqs, limit, discard=discard)
 
-    async def list(self, state: State, limit: int, cursor: str | None = None) -> Entries:
+    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         return await self._hop(self._port.list, state, limit, cursor)
 
-    async def stats(self) -> Backlog:
+    async def stats(self) -> OutboxBacklog:
         return await self._hop(self._port.stats)
 
-    async def clean(self, limit: int) -> Cleaned:
+    async def clean(self, limit: int) -> CleanupResult:
         return await self._hop(self._port.clean, limit)
 
     async def check(self) -> None:

@@ -142,7 +142,7 @@ async def leave(
     """End a run that did not raise and is not done either: free for the next delivery, or in doubt. Whether that is
     recorded.
 
-    ``note``, as `notes.hidden` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
+    ``note``, as `notes.seal_note` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
     """
     run.stop_clock()
     if not run.protected or not run.holds_claim:

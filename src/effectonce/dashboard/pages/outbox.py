@@ -6,18 +6,18 @@ from typing import Final
 
 from starlette.responses import Response
 
-from effectonce.contracts.outbox import Backlog, Entries, State
+from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.dashboard.context import RequestContext, link
 from effectonce.errors import InvalidOption
 
-STATES: Final[tuple[State, ...]] = ("parked", "waiting", "pending", "published")
+STATES: Final[tuple[OutboxState, ...]] = ("parked", "waiting", "pending", "published")
 
 
 def show_rows(context: RequestContext) -> Response:
-    state: State = context.one_of("state", STATES, "parked")
+    state: OutboxState = context.one_of("state", STATES, "parked")
     exists = context.sources.outbox is not None
-    backlog = context.sources.outbox_stats() if exists else Backlog(counts={}, cap=0)
-    page = context.sources.outbox_rows(state, context.text("cursor") or None) if exists else Entries([])
+    backlog = context.sources.outbox_stats() if exists else OutboxBacklog(counts={}, cap=0)
+    page = context.sources.outbox_rows(state, context.text("cursor") or None) if exists else OutboxPage([])
     next_page = link("/outbox", state=state, cursor=page.cursor) if page.cursor is not None else ""
     return context.render(
         "outbox.html",

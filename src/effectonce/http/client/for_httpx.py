@@ -12,7 +12,7 @@ import httpx
 
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
-from effectonce.intents.operations import Operation
+from effectonce.intents.operations import IntentOperation
 
 from .calls import UNSETTLED, Call, Settings
 from .intent_log import Answer, IntentLog, Request, alive, live
@@ -83,7 +83,7 @@ class _LoggedPort(_Port):
         request: httpx.Request,
         call: Call,
         log: IntentLog,
-        operation: Operation[Request, Any],
+        operation: IntentOperation[Request, Any],
     ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
@@ -125,7 +125,7 @@ class _AsyncLoggedPort(_AsyncPort):
         request: httpx.Request,
         call: Call,
         log: IntentLog,
-        operation: Operation[Request, Any],
+        operation: IntentOperation[Request, Any],
     ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)

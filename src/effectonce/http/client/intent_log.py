@@ -19,7 +19,7 @@ from msgspec import Struct
 from effectonce.errors import ConfigurationError
 from effectonce.http.protocol import KEY, Headers
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent, Operation
+from effectonce.intents.operations import Intent, IntentOperation
 from effectonce.providers import Provider, classify, find
 
 #: The request headers that are written down: what the same call has whenever it is made, and no credential.
@@ -83,7 +83,7 @@ class IntentLog:
         self._written = WRITTEN | {name.lower() for name in headers}
         self._credentials = credentials or dict[str, str]
 
-    def operation(self, send: Callable[[Request, Mapping[str, str]], Any]) -> Operation[Request, Any]:
+    def operation(self, send: Callable[[Request, Mapping[str, str]], Any]) -> IntentOperation[Request, Any]:
         """The operation that makes the calls; ``send`` makes those that a recovery goes on with."""
 
         def call(intent: Intent[Request]) -> Answer:
@@ -92,7 +92,9 @@ class IntentLog:
 
         return self._register(call)
 
-    def async_operation(self, send: Callable[[Request, Mapping[str, str]], Awaitable[Any]]) -> Operation[Request, Any]:
+    def async_operation(
+        self, send: Callable[[Request, Mapping[str, str]], Awaitable[Any]]
+    ) -> IntentOperation[Request, Any]:
         async def call(intent: Intent[Request]) -> Answer:
             live, own = _live.get(), self._own_headers(intent)
             return self._answer(await (live(own) if live is not None else send(intent.request, own)), intent)

@@ -30,7 +30,7 @@ class IntentsSystem(SystemUnderTest):
         described = Provider(
             name="modelled", carrier="header" if self.keyed else "none", window=WINDOW if self.keyed else None
         )
-        options: dict[str, Any] = {"margin": MARGIN / 1e6} if self.keyed else {"keyless": "at-most-once"}
+        options: dict[str, Any] = {"margin": MARGIN / 1e6} if self.keyed else {"without_key": "at-most-once"}
 
         @intents.operation(described, "charge", lease=LEASE / 1e6, **options)
         async def charge(intent: Intent[str]) -> str:

@@ -100,7 +100,7 @@ class JoinedIntentsSystem(IntentsSystem):
         for key in sorted({entry.key for entry in simulation.broker.entries}):
             rows, messages = self.database.effects.count(key), self.sent.count(key)
             charged = key in self.provider.effects
-            record = run_sync(simulation.port.get(self.operation.scope, self.operation.terms.id(key, "", "")))
+            record = run_sync(simulation.port.get(self.operation.scope, self.operation.rules.intent_id(key, "", "")))
             done = record is not None and record.state == "done"
             if rows > 1 or messages > 1:
                 simulation.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")

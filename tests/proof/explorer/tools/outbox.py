@@ -14,13 +14,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities, Packet
-from effectonce.contracts.outbox import Candidate, Lease, Leased, Outgoing, Verdict, in_turn, waiting_for
+from effectonce.contracts.outbox import (
+    LeaseCandidate,
+    LeasedRows,
+    LeaseRequest,
+    OutboxRow,
+    RowOutcome,
+    compute_deferrals,
+    select_in_turn,
+)
 from effectonce.core.retry import Retry
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import NewOutboxRow, Outbox
-from effectonce.relay.pump import Lane, Settings, Signals, Totals
+from effectonce.relay.pump import RelayPump, RelaySettings, RelaySignals, RelayTotals
 from tests.proof.explorer.database import SimulatedConnection
 from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
@@ -45,9 +53,9 @@ class SimulatedOutboxRow:
         self.due_at = 0
         self.attempts = 0
 
-    def outgoing(self) -> Outgoing:
+    def outgoing(self) -> OutboxRow:
         row = self.row
-        return Outgoing(
+        return OutboxRow(
             seq=self.seq,
             id=row.id,
             message_id=row.message_id,
@@ -75,7 +83,7 @@ class SimulatedOutboxTable:
         self.all.append(SimulatedOutboxRow(seq, row))
         self.all.sort(key=lambda line: line.seq)
 
-    def lease(self, lease: Lease) -> Leased:
+    def lease(self, lease: LeaseRequest) -> LeasedRows:
         now = self._simulation.now()
         open_ = [line for line in self.all if line.state != "published"]
         wanted = [line for line in open_ if line.row.destination not in lease.without]
@@ -88,9 +96,9 @@ class SimulatedOutboxTable:
         ][: lease.limit]
         due = [line for line in wanted if line.state == "waiting" and line.due_at <= now][: lease.limit]
         candidates = [self._candidate(line, open_, lease.ordered) for line in (*fresh, *due)]
-        turn, held = in_turn(candidates, lease.take or lease.limit)
+        turn, held = select_in_turn(candidates, lease.take or lease.limit)
         holders = {line.seq: (line.state, line.due_at) for line in open_}
-        until = waiting_for(held, holders, now)
+        until = compute_deferrals(held, holders, now)
         for line in open_:
             if line.seq in until:
                 line.state, line.due_at = "waiting", until[line.seq]
@@ -99,22 +107,22 @@ class SimulatedOutboxTable:
                 line.state, line.due_at, line.owner, line.leased_until = "pending", 0, lease.owner, now + lease.span
         taken = [line.outgoing() for line in open_ if line.seq in turn]
         after = fresh[-1].seq if lease.ordered and len(fresh) == lease.limit else 0
-        return Leased(taken, after, after > 0 or len(due) == lease.limit)
+        return LeasedRows(taken, after, after > 0 or len(due) == lease.limit)
 
     @staticmethod
-    def _candidate(line: SimulatedOutboxRow, open_: list[SimulatedOutboxRow], ordered: bool) -> Candidate:
+    def _candidate(line: SimulatedOutboxRow, open_: list[SimulatedOutboxRow], ordered: bool) -> LeaseCandidate:
         number = line.row.line if ordered else None
         before = [each.seq for each in open_ if each.row.line == line.row.line and each.seq < line.seq]
-        return Candidate(line.seq, number, before[-1] if before and number is not None else None)
+        return LeaseCandidate(line.seq, number, before[-1] if before and number is not None else None)
 
-    def settle(self, owner: bytes, verdicts: Sequence[Verdict]) -> int:
+    def settle(self, owner: bytes, outcomes: Sequence[RowOutcome]) -> int:
         now, applied = self._simulation.now(), 0
-        for verdict in verdicts:
+        for outcome in outcomes:
             for line in self.all:
-                if line.seq == verdict.seq and line.owner == owner and line.state == "pending":
-                    line.state, line.leased_until, line.owner = verdict.state, 0, b""
-                    line.attempts -= verdict.refund
-                    line.due_at = now + verdict.span if verdict.state == "waiting" else 0
+                if line.seq == outcome.seq and line.owner == owner and line.state == "pending":
+                    line.state, line.leased_until, line.owner = outcome.state, 0, b""
+                    line.attempts -= outcome.refund
+                    line.due_at = now + outcome.span if outcome.state == "waiting" else 0
                     applied += 1
         return applied
 
@@ -157,14 +165,14 @@ class SimulatedRelayPort:
         """The delivery that it is used for."""
         return self._simulation.current_delivery()[1].number
 
-    async def lease(self, lease: Lease) -> Leased:
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
         asked = replace(lease)  # as it is now: a lane goes on changing it
         if lease.owner not in self._process.owners:
             self._process.owners.append(lease.owner)
         return await self._ask("lease", lambda: self._system.rows.lease(asked))  # type: ignore[no-any-return]
 
-    async def settle(self, owner: bytes, verdicts: Sequence[Verdict], keep: int) -> int:
-        return await self._ask("settle", lambda: self._system.rows.settle(owner, verdicts))  # type: ignore[no-any-return]
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+        return await self._ask("settle", lambda: self._system.rows.settle(owner, outcomes))  # type: ignore[no-any-return]
 
     async def _ask(self, name: str, apply: Any) -> Any:
         return await self._simulation.ask(self._process, "sql", (name,), apply, of=self._of)
@@ -208,7 +216,7 @@ class OutboxSystem(InboxSystem):
         scenario = self.scenario
         self.rows = SimulatedOutboxTable(simulation)
         self.topic: list[Packet] = []
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, RelayPump] = {}
         self.database.on_send = self.rows.add
         simulation.broker = SimulatedQueue(0, 0)
         if scenario.worker == "relay":
@@ -243,7 +251,7 @@ class OutboxSystem(InboxSystem):
         if lane is None:
             lane = self.lanes[id(process)] = self._lane(simulation, process)
         try:
-            await lane.round()
+            await lane.run_round()
         except (StoreUnavailable, asyncio.CancelledError):
             pass
         delivery.inside = False
@@ -252,10 +260,10 @@ class OutboxSystem(InboxSystem):
             delivery.entry.settle(delivery.number, "acked")
         simulation.end_delivery(process, delivery, max(due or 0, SECOND if due is None else 0) / SECOND)
 
-    def _lane(self, simulation: Simulation, process: Process) -> Lane:
+    def _lane(self, simulation: Simulation, process: Process) -> RelayPump:
         port: Any = SimulatedRelayPort(self, simulation, process)
         broker: Any = self  # of which a lane wants the capabilities only
-        settings = Settings(
+        settings = RelaySettings(
             runtime=process.runtime,
             outboxes=broker,
             table=None,
@@ -267,9 +275,9 @@ class OutboxSystem(InboxSystem):
             span=LEASE,
             keep=0,
             poll=1.0,
-            totals=Totals(),
+            totals=RelayTotals(),
         )
-        return Lane(settings, Signals(), port, port)
+        return RelayPump(settings, RelaySignals(), port, port)
 
     async def _write_both(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key

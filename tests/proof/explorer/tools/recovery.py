@@ -141,7 +141,7 @@ class IntentsRecoverySystem(RecoverySystem, IntentsSystem):
         return self.operation.scope
 
     def id_of(self, key: str) -> str:
-        return self.operation.terms.id(key, "", "")
+        return self.operation.rules.intent_id(key, "", "")
 
     async def recover(self) -> object:
         return await self.intents.arecover(idle=1e-6)

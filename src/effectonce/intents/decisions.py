@@ -1,0 +1,66 @@
+"""An operator's decision on an intent in doubt, and how it is written to the intent's record."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Protocol
+
+from effectonce.core.operator_result import check_result
+from effectonce.core.run_sync import run_sync
+from effectonce.errors import ConfigurationError, show
+from effectonce.record import Record
+from effectonce.store import Store
+
+from .log import IntentLog
+from .operations import IntentOperation
+
+IntentDecision = Literal["done", "retry", "abandon"]
+"""The decisions that `Intents.resolve` takes."""
+
+DEFAULT_RETENTION: Final = "30d"
+"""How long finished intents are kept, unless their operation says otherwise."""
+
+
+class DecidableIntents(Protocol):
+    """The parts of an `Intents` that a decision needs."""
+
+    store: Store
+    operations: dict[str, IntentOperation[Any, Any]]
+
+    def log(self, record: Record) -> IntentLog: ...
+
+
+def apply_decision(intents: DecidableIntents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
+    """Settle the intent ``id`` as an operator has decided. Raises `ConfigurationError`, and changes nothing, where the
+    decision or its result does not fit."""
+    operation = intents.operations.get(record.scope)
+    if operation is None:
+        _decide_orphan(intents, record, id, outcome, result)
+        return
+    policy = operation.policy
+    stored: bytes | None = None
+    if outcome == "done" and result is not ...:
+        result, stored = check_result(policy.codec, result, operation.scope.partition("/")[2])
+    if outcome == "abandon" or not intents.log(record).transactional:
+        retention = policy.hold if outcome == "retry" else policy.retention
+        intents.store.resolve(operation.scope, id, outcome, result=result, retention=retention / 1e6, quiet=True)
+        return
+    if outcome == "done" and stored is None:
+        raise ConfigurationError(
+            f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
+        )
+    intents.store.resolve(operation.scope, id, "retry", retention=policy.hold / 1e6, quiet=True)
+    client = intents.store.runtime.sync_client()
+    run_sync(operation.write_decision(id, client, stored if outcome == "done" else None))
+
+
+def _decide_orphan(intents: DecidableIntents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
+    """Decide an intent whose operation is not known: it cannot be sent, and the type of its result is not known."""
+    if outcome != "abandon" and record.state == "in_doubt":  # else the store reports that it is not in doubt
+        transactional = intents.log(record).transactional
+        if outcome == "retry" or transactional:
+            choices = "'abandon'" if transactional else "'done' or 'abandon'"
+            raise ConfigurationError(
+                f"intent {id}: this program has no operation {show(record.scope)}, so it cannot resume the intent: "
+                f"give the operation its old name back, or say {choices}; nothing was changed"
+            )
+    intents.store.resolve(record.scope, id, outcome, result=result, retention=DEFAULT_RETENTION, quiet=True)

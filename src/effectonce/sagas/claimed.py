@@ -1,0 +1,129 @@
+"""`ClaimedSaga`: a saga that this process has claimed, and the ways in which its log is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal, NoReturn
+
+from effectonce.core.codec import encode_error
+from effectonce.core.guarded_call.finish import completion_of, leave
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.notes import read_note, seal_note, write_note
+from effectonce.core.store_runtime import StoreClient
+from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
+from effectonce.record import Settlement
+
+from .log import LoggedStep, SagaLog, StepProgress, StepState, decode_log, encode_log, pack_results
+
+
+class ClaimedSaga:
+    """A claimed saga and its log.
+
+    ``claimed_at``: when it was first claimed, on the store's clock, where that is known. ``draft``: the log that the
+    note of ``run`` was made from; it is used where the record has that very note, which saves decoding it.
+    """
+
+    def __init__(
+        self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None, draft: SagaLog | None = None
+    ) -> None:
+        self.run = run
+        self.client = client
+        self.name = name
+        self.log = draft if draft is not None and run.answer.note == run.note else decode_log(read_note(run))
+        self._monotonic = run.runtime.monotonic
+        self._clock_offset = run.token - int(self._monotonic() * 1e6)
+        if self.log.written_at < 0:
+            self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
+        #: Whether the previous process died in it. Where another has since claimed it and given it back, the store no
+        #: longer shows the lapsed lease, but the number of attempts does.
+        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)
+        if self.interrupted:
+            self.log.mark_interrupted()
+
+    def now(self) -> int:
+        """Return the store's time, as well as this process knows it without asking."""
+        return self._clock_offset + int(self._monotonic() * 1e6)
+
+    def outlived_retention(self, progress: StepProgress) -> bool:
+        """Whether the step with the unknown outcome may have happened longer ago than its own guard remembers it."""
+        since = min(progress.unknown_since or self.log.written_at, self.log.written_at)
+        return self.now() - since >= self.run.policy.retention
+
+    def end_step(self, progress: StepProgress, state: StepState, error: str = "") -> None:
+        progress.state, progress.error, progress.ended = state, error, self.now()
+
+    def commit(self) -> Coroutine[Any, Any, None]:
+        """Write the log. Raises `LeaseLost` where another process has taken over: stop then."""
+        return write_note(self.run, self.client, self._encode())
+
+    async def complete(self, results: Mapping[str, bytes]) -> None:
+        """Settle it as done."""
+        op = completion_of(self.run, pack_results(results))
+        assert isinstance(op, Settlement)
+        await self._settle(op, "completed")
+
+    async def settle_failed(self) -> SagaFailed:
+        """Settle it as failed, which every duplicate gets as well. Returns the error to raise."""
+        run, log = self.run, self.log
+        undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
+        error = SagaFailed(
+            f"saga {show(self.name)} {show(log.id)!r} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
+            f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
+            log.failure,
+            log.failed_at,
+        )
+        op = self._settlement("failed", run.policy.retention)
+        op.error = run.seal(encode_error(error), run.generation)
+        await self._settle(op, "failed", log.why)
+        return error
+
+    async def release(self) -> None:
+        """Write the log and leave the saga to the next runner."""
+        await self._settle(self._settlement("free", self.run.policy.hold), "released")
+
+    async def give_back(self) -> None:
+        """Leave the saga unchanged, as if it had not been claimed: if it was interrupted, the next runner sees it."""
+        op = self._settlement("free", self.run.policy.hold)
+        op.refund = True
+        await self._settle(op, "released")
+
+    async def doubt(self, entry: LoggedStep, why: str) -> NoReturn:
+        """Put the saga in doubt: an operator has to find out about ``entry``, or to finish it by hand."""
+        self.log.doubtful, self.log.doubt = entry.name, why
+        await self._settle(self._settlement("in_doubt", self.run.policy.hold), "in_doubt", why)
+        raise InDoubt(self.log.describe_doubt(self.name))
+
+    async def leave(self, why: str) -> None:
+        """Release it on the way out with an error: never raises an `Exception` of its own."""
+        await leave(self.run, self.client, "free", why, seal_note(self.run, self._encode(settled=True)))
+
+    def _encode(self, settled: bool = False) -> bytes:
+        self.log.written_at = self.now()
+        if settled:
+            self.log.settled = self.run.attempt
+        return encode_log(self.log)
+
+    def _settlement(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
+        run = self.run
+        return Settlement(
+            scope=run.scope,
+            key=run.stored_key,
+            owner=run.owner,
+            token=run.token,
+            state=state,
+            retention=retention,
+        )
+
+    async def _settle(self, op: Settlement, event: str, detail: str = "") -> None:
+        run = self.run
+        run.stop_clock()
+        if not op.refund:
+            op.note = seal_note(run, self._encode(settled=True))
+        applied = run.protected and await self.client.settle(op)  # not protected: a forked child, see `write_note`
+        run.runtime.waiters.wake((run.scope, run.stored_key))
+        run.emit(event if applied else "fenced", detail)
+        if not applied:
+            raise LeaseLost(
+                f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another process resumed it, or an "
+                "operator settled it; what this attempt did last was not recorded"
+            )
