@@ -22,7 +22,7 @@ ENVIRONMENT = "EFFECTONCE_BROKER"
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
     "memory": ("backends.memory.broker", "MemoryBackend"),
-    "sqlite": ("backends.sqlite.broker", "SQLiteBackend"),
+    "sqlite": ("backends.sqlite.broker", "SQLiteBrokerBackend"),
     "redis": ("backends.redis.broker", "RedisBackend"),
     "rediss": ("backends.redis.broker", "RedisBackend"),
     "redis+babelqueue": ("babelqueue.redis_lists", "RedisBabelQueueBackend"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce import outbox as outboxes
 from effectonce.contracts import Event
+from effectonce.outbox import outbox as outboxes
 from effectonce.outbox.outbox import Outbox
 from tests.inbox.kinds import KINDS, Kind, told
 from tests.outbox.conftest import Office

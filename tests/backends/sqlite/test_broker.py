@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 
 import effectonce as eo
-from effectonce.backends.sqlite.broker import SQLiteBackend
+from effectonce.backends.sqlite.broker import SQLiteBrokerBackend
 from effectonce.contracts import Packet
 from effectonce.testing import ManualClock
 from effectonce.testing.suites import broker_cases, broker_suite
 from effectonce.values.urls import Address
 
 
-def backend_at(path: Path, clock: ManualClock | None = None, **options: str) -> SQLiteBackend:
+def backend_at(path: Path, clock: ManualClock | None = None, **options: str) -> SQLiteBrokerBackend:
     extra = "&".join(f"{name}={value}" for name, value in {"synchronous": "NORMAL", **options}.items())
-    return SQLiteBackend(Address(f"sqlite:///{path}?{extra}"), clock=clock)
+    return SQLiteBrokerBackend(Address(f"sqlite:///{path}?{extra}"), clock=clock)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> SQLiteBackend:
+def site(tmp_path: Path) -> SQLiteBrokerBackend:
     return backend_at(tmp_path / "queue.db", ManualClock())
 
 
@@ -56,11 +56,11 @@ def test_time_goes_by_on_the_machines_clock_too(tmp_path: Path, name: str) -> No
 WORK = """
 import asyncio, os, sys
 from pathlib import Path
-from effectonce.backends.sqlite.broker import SQLiteBackend
+from effectonce.backends.sqlite.broker import SQLiteBrokerBackend
 from effectonce.values.urls import Address
 
 async def main(path, log, role):
-    backend = SQLiteBackend(Address(f"sqlite:///{path}?synchronous=NORMAL&ack_window=0.8"))
+    backend = SQLiteBrokerBackend(Address(f"sqlite:///{path}?synchronous=NORMAL&ack_window=0.8"))
     consumer = backend.consumer("q", group="g", prefetch=7)
     with open(log, "ab", buffering=0) as out:
         while True:
