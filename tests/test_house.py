@@ -39,7 +39,7 @@ TABLE = {
     "errors": ("", ""),
     "values*": ("errors", "msgspec"),
     "message": ("", "msgspec"),
-    "record": ("errors", "msgspec"),
+    "record": ("errors values*", "msgspec"),
     "keys": ("errors values*", ""),
     # every seam
     "contracts*": (f"{VALUES}", "msgspec"),

@@ -8,11 +8,12 @@ clock; spans are microseconds too. One claim, one settlement or one renewal is o
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from .errors import CorruptRecord, show
+from .values.fingerprint import split_fingerprints
 
 State = Literal["claimed", "done", "failed", "in_doubt", "free"]
 Settled = Literal["done", "failed", "in_doubt", "free"]
@@ -219,19 +220,6 @@ class Swept(Struct, frozen=True):
 
 Batchable = Claim | Look | Settlement | Note | Renewal | Remember
 Reply = Answer | bool | Exception
-
-
-FINGERPRINT_SIZE: Final = 33  # bytes of one fingerprint: its algorithm's version, and a SHA-256
-
-
-def split_fingerprints(fingerprints: bytes) -> list[bytes]:
-    """The fingerprints of one payload, one for each version of the algorithm, the newest first."""
-    return [fingerprints[at : at + FINGERPRINT_SIZE] for at in range(0, len(fingerprints), FINGERPRINT_SIZE)]
-
-
-def first_fingerprint(fingerprints: bytes) -> bytes:
-    """The fingerprint that is stored; b"" where there is none."""
-    return fingerprints[:FINGERPRINT_SIZE]
 
 
 class StoredClaim(Struct, gc=False):

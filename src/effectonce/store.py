@@ -32,7 +32,7 @@ _HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
     "memory": ("backends.memory.store", "MemoryBackend"),
-    "sqlite": ("backends.sqlite.store", "SQLiteBackend"),
+    "sqlite": ("backends.sqlite.store", "SQLiteStoreBackend"),
     "redis": ("backends.redis.store", "RedisBackend"),
     "rediss": ("backends.redis.store", "RedisBackend"),
     "redis+cluster": ("backends.redis.store", "RedisBackend"),

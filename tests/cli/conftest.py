@@ -37,7 +37,7 @@ Sabotage = Callable[[str], str]
 #: The SQLite store, answering every operation with what `answer(op)` says.
 SABOTAGE = """\
 from effectonce.record import Answer, Claim, Look
-from effectonce.backends.sqlite.store import SQLiteBackend
+from effectonce.backends.sqlite.store import SQLiteStoreBackend
 
 class Sabotaged:
     def __init__(self, port):
@@ -47,8 +47,8 @@ class Sabotaged:
     async def run(self, batch):
         return [answer(op) for op in batch]
 
-honest = SQLiteBackend.sync_port
-SQLiteBackend.sync_port = lambda self: Sabotaged(honest(self))
+honest = SQLiteStoreBackend.sync_port
+SQLiteStoreBackend.sync_port = lambda self: Sabotaged(honest(self))
 """
 LETS_EVERYTHING_THROUGH = """
 def answer(op):

@@ -14,7 +14,7 @@ from msgspec import Struct
 from effectonce.backends.common.sql_files import inbox_words, quoted, statements
 from effectonce.contracts import Dialect, DriverSession
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
-from effectonce.values.fingerprint import FINGERPRINT_SIZE, split_fingerprints
+from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
 from effectonce.values.identity import digest
 
 MAX_BATCH: Final = 5000  # messages of one `first_many`
@@ -36,7 +36,7 @@ class InboxKey(Struct, gc=False):
     @property
     def fingerprint(self) -> bytes | None:
         """The fingerprint that is stored."""
-        return self.fingerprints[:FINGERPRINT_SIZE] or None
+        return first_fingerprint(self.fingerprints) or None
 
     @property
     def id(self) -> str:

@@ -27,7 +27,7 @@ import msgspec
 
 from effectonce.errors import InvalidKey, show
 
-__all__ = ["FINGERPRINT_SIZE", "canonical", "fingerprint", "fingerprints", "split_fingerprints"]
+__all__ = ["FINGERPRINT_SIZE", "canonical", "fingerprint", "fingerprints", "first_fingerprint", "split_fingerprints"]
 
 FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
@@ -64,6 +64,11 @@ def fingerprints(value: object) -> bytes:
 def split_fingerprints(joined: bytes) -> list[bytes]:
     """The single fingerprints of what `fingerprints` has joined."""
     return [joined[start : start + FINGERPRINT_SIZE] for start in range(0, len(joined), FINGERPRINT_SIZE)]
+
+
+def first_fingerprint(joined: bytes) -> bytes:
+    """The fingerprint that is stored; b"" where there is none."""
+    return joined[:FINGERPRINT_SIZE]
 
 
 def canonical(value: object) -> bytes:

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from effectonce.backends.sqlite.connection import Connection
-from effectonce.backends.sqlite.store import SQLiteBackend, SQLitePort
+from effectonce.backends.sqlite.connection import SQLiteConnection
+from effectonce.backends.sqlite.store import SQLitePort, SQLiteStoreBackend
 from effectonce.contracts import Port
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
@@ -56,12 +56,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def backend(path: Path, clock: ManualClock) -> SQLiteBackend:
-    return SQLiteBackend(Address(f"sqlite:///{path}"), clock=clock)
+def backend(path: Path, clock: ManualClock) -> SQLiteStoreBackend:
+    return SQLiteStoreBackend(Address(f"sqlite:///{path}"), clock=clock)
 
 
 @pytest.fixture
-def port(backend: SQLiteBackend) -> Iterator[SQLitePort]:
+def port(backend: SQLiteStoreBackend) -> Iterator[SQLitePort]:
     port = SQLitePort(backend)
     yield port
     run_sync(port.close())
@@ -104,11 +104,11 @@ class TestAddresses:
     @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
     def test_no_file_is_refused_and_points_to_memory(self, url: str) -> None:
         with pytest.raises(InvalidOption, match="memory://"):
-            SQLiteBackend(Address(url))
+            SQLiteStoreBackend(Address(url))
 
     def test_two_slashes_are_refused_with_the_right_form(self) -> None:
         with pytest.raises(InvalidOption, match=r"sqlite:///shop\.db"):
-            SQLiteBackend(Address("sqlite://shop.db"))
+            SQLiteStoreBackend(Address("sqlite://shop.db"))
 
     @pytest.mark.parametrize(
         "option",
@@ -116,22 +116,22 @@ class TestAddresses:
     )
     def test_bad_options_are_refused(self, option: str) -> None:
         with pytest.raises(InvalidOption, match=option.partition("=")[0]):
-            SQLiteBackend(Address(f"sqlite:///x.db?{option}"))
+            SQLiteStoreBackend(Address(f"sqlite:///x.db?{option}"))
 
     @pytest.mark.parametrize("prefix", ['x"; DROP TABLE y; --', "x y", "1x", "é", "x" * 42, "x\n", "x;"])
     def test_f61_a_prefix_that_is_no_name_is_refused(self, prefix: str) -> None:
         from urllib.parse import quote
 
         with pytest.raises(InvalidOption, match="prefix"):
-            SQLiteBackend(Address(f"sqlite:///x.db?prefix={quote(prefix)}"))
+            SQLiteStoreBackend(Address(f"sqlite:///x.db?prefix={quote(prefix)}"))
 
     @pytest.mark.parametrize("prefix", ["sqlite", "SQLite", "sqlite_", "Sqlite_eo"])
     def test_a_prefix_that_sqlite_keeps_for_itself_is_refused(self, prefix: str) -> None:
         with pytest.raises(InvalidOption, match="another prefix"):
-            SQLiteBackend(Address(f"sqlite:///x.db?prefix={prefix}"))
+            SQLiteStoreBackend(Address(f"sqlite:///x.db?prefix={prefix}"))
 
     def test_a_prefix_that_only_looks_like_sqlites_is_fine(self, path: Path) -> None:
-        port = SQLiteBackend(Address(f"sqlite:///{path}?prefix=sqlite3")).sync_port()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{path}?prefix=sqlite3")).sync_port()
         take(port, claim())
         run_sync(port.close())
 
@@ -139,27 +139,27 @@ class TestAddresses:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        port = SQLiteBackend(Address("sqlite:///here.db")).sync_port()
+        port = SQLiteStoreBackend(Address("sqlite:///here.db")).sync_port()
         monkeypatch.chdir("/")
         run_sync(port.check())
         run_sync(port.close())
         assert (tmp_path / "here.db").exists()
 
-    def test_nothing_is_opened_before_first_use(self, backend: SQLiteBackend, path: Path) -> None:
+    def test_nothing_is_opened_before_first_use(self, backend: SQLiteStoreBackend, path: Path) -> None:
         backend.sync_port()
         backend.async_port()
         assert not path.exists()
 
     @pytest.mark.parametrize(("level", "number"), [("FULL", 2), ("normal", 1), ("EXTRA", 3)])
     def test_synchronous_reaches_the_connection(self, path: Path, level: str, number: int) -> None:
-        opened = SQLiteBackend(Address(f"sqlite:///{path}?synchronous={level}")).file.open()
+        opened = SQLiteStoreBackend(Address(f"sqlite:///{path}?synchronous={level}")).file.open()
         assert opened.execute("PRAGMA synchronous").fetchone() == (number,)
         assert opened.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert opened.execute("PRAGMA busy_timeout").fetchone() == (0,)  # we wait, with the clock read anew
         opened.close()
 
     def test_two_prefixes_share_a_file_and_nothing_else(self, path: Path) -> None:
-        one, two = (SQLiteBackend(Address(f"sqlite:///{path}?prefix={p}")).sync_port() for p in ("one", "two"))
+        one, two = (SQLiteStoreBackend(Address(f"sqlite:///{path}?prefix={p}")).sync_port() for p in ("one", "two"))
         take(one, claim())
         take(two, claim())
         run_sync(one.close())
@@ -168,7 +168,12 @@ class TestAddresses:
     def test_an_old_sqlite_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
         with pytest.raises(ConfigurationError, match=r"needs 3\.35"):
-            SQLiteBackend(Address("sqlite:///x.db"))
+            SQLiteStoreBackend(Address("sqlite:///x.db"))
+
+
+SETTLEMENT = dict.fromkeys(
+    ["scope", "key", "owner", "token", "state", "result", "error", "refund", "note", "now", "expires_at"], 1
+)
 
 
 class TestSchema:
@@ -178,7 +183,7 @@ class TestSchema:
         with pytest.raises(SchemaMismatch, match="upgrade effectonce"):
             take(port, claim())
 
-    def test_many_may_create_it_at_once(self, backend: SQLiteBackend) -> None:
+    def test_many_may_create_it_at_once(self, backend: SQLiteStoreBackend) -> None:
         failures: list[BaseException] = []
         barrier = threading.Barrier(8)
 
@@ -199,7 +204,7 @@ class TestSchema:
             thread.join(30)
         assert failures == []
 
-    def test_its_script_creates_it_for_those_who_migrate_by_hand(self, backend: SQLiteBackend, path: Path) -> None:
+    def test_its_script_creates_it_for_those_who_migrate_by_hand(self, backend: SQLiteStoreBackend, path: Path) -> None:
         by_hand = sqlite3.connect(path)
         by_hand.executescript(backend.schema_sql())
         by_hand.close()
@@ -239,20 +244,20 @@ class TestSchema:
             ("early", (1, 1), "effectonce_early (expires_at<?)"),
             ("lapsed", (1, 1), "effectonce_leases (lease_until<?)"),
             ("doubt", (1, 1), "INTEGER PRIMARY KEY (rowid=?)"),
-            ("settle", (1,) * 13, "scope=? AND key=?"),
+            ("settle", SETTLEMENT, "scope=? AND key=?"),
             ("note", (1,) * 7, "scope=? AND key=?"),
             ("edge_unfinished", ("", "", "z", "z", 9), "effectonce_unfinished"),
         ],
     )
     def test_nothing_scans_the_table_or_sorts(
         self,
-        backend: SQLiteBackend,
+        backend: SQLiteStoreBackend,
         other: sqlite3.Connection,
         query: str,
-        values: tuple[object, ...],
+        values: tuple[object, ...] | dict[str, object],
         index: str,
     ) -> None:
-        plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {backend.queries[query]}", values)]
+        plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {backend.statements[query]}", values)]
         assert any(index in step for step in plan), plan
         assert not any("TEMP B-TREE" in step or step == "SCAN effectonce_records" for step in plan), plan
 
@@ -261,7 +266,7 @@ class TestTheLock:
     def test_f36_a_lock_that_is_never_released_ends_in_store_unavailable(
         self, path: Path, other: sqlite3.Connection
     ) -> None:
-        port = SQLiteBackend(Address(f"sqlite:///{path}?timeout=50ms")).sync_port()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{path}?timeout=50ms")).sync_port()
         other.execute("BEGIN IMMEDIATE")
         for batch in ([claim()], [claim("a"), claim("b")]):
             with pytest.raises(StoreUnavailable, match="locked by another connection"):
@@ -306,7 +311,7 @@ class TestTheLock:
         assert (log.stat().st_size, log.stat().st_mtime_ns) == before
 
     async def test_f16_a_call_cancelled_under_way_leaves_the_port_usable(
-        self, backend: SQLiteBackend, other: sqlite3.Connection
+        self, backend: SQLiteStoreBackend, other: sqlite3.Connection
     ) -> None:
         port = backend.async_port()
         await port.check()
@@ -327,7 +332,7 @@ class TestTheLock:
         assert await port.get("s", "never") is None
         await port.close()
 
-    def test_ports_opened_and_closed_again_and_again_do_not_add_up(self, backend: SQLiteBackend) -> None:
+    def test_ports_opened_and_closed_again_and_again_do_not_add_up(self, backend: SQLiteStoreBackend) -> None:
         """SQLite keeps the descriptor of a closed connection while another in the process has the file open (closing
         it would drop the other's locks) and uses it for the next."""
         if sys.platform != "linux":
@@ -363,10 +368,10 @@ class TestInterruptions:
 
         def attempt(at: int) -> bool:
             """Interrupt it at its ``at``-th line; whether there was one."""
-            port = SQLiteBackend(Address(f"sqlite:///{path}")).sync_port()
+            port = SQLiteStoreBackend(Address(f"sqlite:///{path}")).sync_port()
             assert isinstance(port, SQLitePort)
             cursor_of(port)
-            file, left, traced = Connection.transaction.__code__.co_filename, [at], sys.gettrace()
+            file, left, traced = SQLiteConnection.transaction.__code__.co_filename, [at], sys.gettrace()
 
             def trace(frame: FrameType, event: str, _: object) -> Any:
                 if frame.f_code.co_filename != file:
@@ -391,7 +396,7 @@ class TestInterruptions:
                     if what == "a migration":
                         run_sync(port.migrate())
                     else:
-                        port._db.transaction(work)
+                        port._connection.transaction(work)
             finally:
                 sys.settrace(traced)
             assert take(port, claim(f"{what} {at}")).kind == "claimed"
@@ -407,7 +412,7 @@ class TestInterruptions:
 
 class TestBrokenFiles:
     def test_a_missing_folder(self, tmp_path: Path) -> None:
-        port = SQLiteBackend(Address(f"sqlite:///{tmp_path}/no/such/eo.db")).sync_port()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{tmp_path}/no/such/eo.db")).sync_port()
         with pytest.raises(ConfigurationError, match=r"folder .*/no/such exists"):
             run_sync(port.check())
 
@@ -446,7 +451,7 @@ class TestBrokenFiles:
 
 
 def cursor_of(port: SQLitePort) -> sqlite3.Cursor:
-    return port._db.step(lambda cursor: cursor)
+    return port._connection.step(lambda cursor: cursor)
 
 
 class TestRows:
@@ -464,7 +469,7 @@ class TestRows:
         assert [a.kind for a in (fine, late) if isinstance(a, Answer)] == ["claimed", "claimed"]
 
     def test_two_rows_that_want_one_place_both_get_one(self, port: SQLitePort) -> None:
-        port._ticket = itertools.chain([7, 7, 8], itertools.count(9))  # type: ignore[assignment]
+        port._tickets = itertools.chain([7, 7, 8], itertools.count(9))  # type: ignore[assignment]
         take(port, claim("a"))
         assert take(port, claim("b")).attempts == 1
 
@@ -505,7 +510,7 @@ class TestRows:
     def test_a_page_looks_at_a_bounded_number_of_rows(
         self, port: SQLitePort, clock: ManualClock, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("effectonce.backends.sqlite.store.VISITS", 10)
+        monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_PAGE_VISITS", 10)
         take(port, claim("the one"))
         for n in range(35):
             op = claim(f"k{n:02}")
@@ -596,13 +601,14 @@ class TestRows:
     ) -> None:
         for n in range(10):
             take(port, claim(f"k{n}"))
-        monkeypatch.setattr("effectonce.backends.sqlite.store.RECENT", 10)
+        monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_STATS_VISITS", 10)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (10, ())
-        monkeypatch.setattr("effectonce.backends.sqlite.store.RECENT", 9)
+        monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_STATS_VISITS", 9)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (9, ("claimed", "done"))
-        monkeypatch.setattr("effectonce.backends.sqlite.store.CAP", 5)  # "five or more" is true, however many there are
+        # "Five or more" is true, however many there are.
+        monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_COUNT", 5)
         assert run_sync(port.stats()).approximate == ("done",)
 
 
@@ -620,10 +626,11 @@ HAMMER = """
 import json, os, sys
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim, Settlement
-from effectonce.backends.sqlite.store import SQLiteBackend
+from effectonce.backends.sqlite.connection import SQLiteConnection
+from effectonce.backends.sqlite.store import SQLiteStoreBackend
 from effectonce.values.urls import Address
 
-port = SQLiteBackend(Address(sys.argv[1])).sync_port()
+port = SQLiteStoreBackend(Address(sys.argv[1])).sync_port()
 run_sync(port.check())
 for line in sys.stdin:  # one generation per line, so that the processes meet
     granted = []
@@ -646,10 +653,11 @@ VICTIM = """
 import os, sys
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim, Settlement
-from effectonce.backends.sqlite.store import SQLiteBackend
+from effectonce.backends.sqlite.connection import SQLiteConnection
+from effectonce.backends.sqlite.store import SQLiteStoreBackend
 from effectonce.values.urls import Address
 
-port = SQLiteBackend(Address(sys.argv[1])).sync_port()
+port = SQLiteStoreBackend(Address(sys.argv[1])).sync_port()
 for batch in range(100_000):
     claims = [Claim("s", f"{batch:06}-{n:03}", os.urandom(16), 60_000_000, 3600_000_000) for n in range(100)]
     answers = run_sync(port.run(claims))
@@ -673,7 +681,7 @@ def start(script: str, path: Path) -> subprocess.Popen[str]:
 class TestProcesses:
     def test_f14_four_processes_grant_each_key_once_per_generation(self, path: Path) -> None:
         processes = [start(HAMMER, path) for _ in range(4)]
-        port = SQLiteBackend(Address(f"sqlite:///{path}?timeout=60")).sync_port()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{path}?timeout=60")).sync_port()
         grants: Counter[tuple[str, int]] = Counter()
         try:
             for _ in range(3):
@@ -713,7 +721,7 @@ class TestProcesses:
         assert {count for _, count in states} == {1}
         assert {f"{batch:06}" for batch in reported} <= set(sizes)
         # And it goes on: what was claimed by the dead is found in progress, the rest is done.
-        port = SQLiteBackend(Address(f"sqlite:///{path}")).sync_port()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{path}")).sync_port()
         [answer] = ask(port, claim(f"{reported[-1]:06}-000"))
         assert isinstance(answer, Answer)
         assert answer.kind in ("in_progress", "done")

@@ -27,9 +27,9 @@ from effectonce.record import (
     Renewal,
     Reply,
     Settlement,
-    split_fingerprints,
 )
 from effectonce.values.durations import readable
+from effectonce.values.fingerprint import split_fingerprints
 from effectonce.values.identity import digest
 
 from .clock import ServerClock, Time

@@ -18,9 +18,8 @@ from effectonce.record import (
     Remember,
     Reply,
     Resolution,
-    first_fingerprint,
-    split_fingerprints,
 )
+from effectonce.values.fingerprint import first_fingerprint, split_fingerprints
 from effectonce.values.identity import digest
 
 from .clock import Time

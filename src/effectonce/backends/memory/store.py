@@ -32,9 +32,9 @@ from effectonce.record import (
     StoredClaim,
     Swept,
     answer_for,
-    first_fingerprint,
 )
 from effectonce.values.clocks import SystemClock
+from effectonce.values.fingerprint import first_fingerprint
 from effectonce.values.urls import Address
 
 COUNT_CAP = 100_000  # `stats` counts the records of one state up to here

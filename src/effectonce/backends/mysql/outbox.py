@@ -28,32 +28,29 @@ from effectonce.contracts.outbox import (
     select_in_turn,
 )
 
-from .connection import Rows, Wire, binaries, binary, text
-from .schema import Schema
+from .connection import MySQLConnection, ResultRows, blob, blobs, text
+from .rows import NOW, STATEMENT_BEGAN
+from .schema import MySQLSchema
 
-Results = list[Rows]
-Packet = list[str]  # `list` is a method below
+Results = list[ResultRows]
+Packet = list[str]  # of statements; `list` is a method below
 
-_FREED = 10_000  # rows behind parked ones that are due at once
-_STATES: dict[str, str] = {state: f"'{state}'" for state in ("pending", "waiting", "parked", "published")}
-
-# As in `stores.mysql`: the clock when it is evaluated, and when the statement began.
-_NOW = "CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)"
-_BEGAN = "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)"
+_MAX_FREED_ROWS = 10_000  # rows behind unparked ones that become due at once
+_STATE_LITERALS: dict[str, str] = {state: f"'{state}'" for state in ("pending", "waiting", "parked", "published")}
 
 
 class MySQLOutbox:
-    """See `contracts.OutboxPort`. One connection; the same code in both colours."""
+    """See `contracts.OutboxPort`. One connection; the same code for sync and async."""
 
-    def __init__(self, wire: Wire, schema: Schema, table: str, prefix: str) -> None:
+    def __init__(self, connection: MySQLConnection, schema: MySQLSchema, table: str, prefix: str) -> None:
         self.table = table
-        self._wire = wire
+        self._connection = connection
         self._schema = schema
         self._sql = _queries(table, prefix)
         self._inbox = text(f"{prefix}_inbox")
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        owner = binary(lease.owner)
+        owner = blob(lease.owner)
         page = {
             "owner": owner,
             "after": f"{lease.after:d}",
@@ -61,124 +58,126 @@ class MySQLOutbox:
             "place": self._sql["before"] if lease.ordered else "NULL",
             "without": f"AND p.destination NOT IN ({','.join(map(text, lease.without))})" if lease.without else "",
         }
-        looks = [fill(self._sql["fresh"], **page), fill(self._sql["due"], **page)]
-        _, fresh, due = await self._ask("; ".join(["BEGIN", *looks]))
+        searches = [fill(self._sql["fresh"], **page), fill(self._sql["due"], **page)]
+        _, fresh, due = await self._execute("; ".join(["BEGIN", *searches]))
         candidates = [
             LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]
         ]
         turn, held = select_in_turn(candidates, lease.take or lease.limit)
         packet: Packet = []
         if held:
-            packet += await self._deferring(held)
+            packet += await self._defer_statements(held)
         if turn:
             seqs = _numbers(turn)
             packet.append(fill(self._sql["take"], owner=owner, span=f"{lease.span:d}", seqs=seqs))
             packet.append(fill(self._sql["taken"], seqs=seqs))
-        results = await self._ask("; ".join([*packet, "COMMIT"]))
+        results = await self._execute("; ".join([*packet, "COMMIT"]))
         rows = [OutboxRow(*row) for row in results[-2]] if turn else []
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
 
-    async def _deferring(self, held: dict[int, int]) -> Sequence[str]:
-        """What makes rows wait for those that hold them up."""
-        [holders] = await self._ask(fill(self._sql["holders"], seqs=_numbers(sorted(set(held.values())))))
-        until = compute_deferrals(held, {seq: (state, due_at) for seq, state, due_at, _ in holders}, _time(holders))
+    async def _defer_statements(self, held: dict[int, int]) -> Sequence[str]:
+        """The statement that makes rows wait as long as those that hold them up."""
+        [holders] = await self._execute(fill(self._sql["holders"], seqs=_numbers(sorted(set(held.values())))))
+        until = compute_deferrals(
+            held, {seq: (state, due_at) for seq, state, due_at, _ in holders}, _server_time(holders)
+        )
         if not until:
             return []
         cases = " ".join(f"WHEN {seq:d} THEN {at:d}" for seq, at in until.items())
         return [fill(self._sql["defer"], cases=cases, seqs=_numbers(sorted(until)))]
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        words = {"owner": binary(owner), "keep": f"{keep:d}"}
+        words = {"owner": blob(owner), "keep": f"{keep:d}"}
         packet = ["BEGIN"]
         sent = sorted(outcome.seq for outcome in outcomes if outcome.state == "published")
         if sent:
             packet += [
                 fill(self._sql["publish" if keep else "publish_and_delete"], seqs=_numbers(sent), **words),
-                _COUNT,
+                _COUNT_ROWS,
             ]
         rows = [
-            f"SELECT {outcome.seq:d} AS seq,{_STATES[outcome.state]} AS state,{outcome.span:d} AS span,"
+            f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.span:d} AS span,"
             f"{outcome.refund:d} AS refund,{'NULL' if outcome.error is None else text(outcome.error)} AS error"
             for outcome in outcomes
             if outcome.state != "published"
         ]
         if rows:
-            packet += [fill(self._sql["settle"], rows=" UNION ALL ".join(rows), **words), _COUNT]
-        results = await self._ask("; ".join([*packet, "COMMIT"]))
+            packet += [fill(self._sql["settle"], rows=" UNION ALL ".join(rows), **words), _COUNT_ROWS]
+        results = await self._execute("; ".join([*packet, "COMMIT"]))
         return sum(int(rows[0][0]) for rows in results if rows)
 
     async def wait(self, timeout: float) -> bool:
         return False
 
-    # -- people and upkeep
+    # -- for operators and the clean-up
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        chosen = "" if seqs is None else f"AND seq IN ({_numbers(seqs)})" if seqs else "AND FALSE"
-        _, parked = await self._ask("BEGIN; " + fill(self._sql["parked"], chosen=chosen, limit=f"{limit:d}"))
+        chosen = "" if seqs is None else f"AND seq IN ({_numbers(seqs) or 'NULL'})"
+        _, parked = await self._execute("BEGIN; " + fill(self._sql["parked"], chosen=chosen, limit=f"{limit:d}"))
         packet = []
         if parked:
             seqs = [row[0] for row in parked]
             packet.append(fill(self._sql["discard" if discard else "unpark"], seqs=_numbers(seqs)))
             lines = {line for _, line in parked if line is not None}
             if lines:
-                packet.append(fill(self._sql["follow"], lines=_numbers(sorted(lines)), limit=str(_FREED)))
-        await self._ask("; ".join([*packet, "COMMIT"]))
+                packet.append(fill(self._sql["follow"], lines=_numbers(sorted(lines)), limit=str(_MAX_FREED_ROWS)))
+        await self._execute("; ".join([*packet, "COMMIT"]))
         return len(parked)
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         due_at, seq = parse_cursor(cursor)
-        words = {"state": _STATES[state], "due_at": f"{due_at:d}", "seq": f"{seq:d}", "limit": f"{limit + 1:d}"}
-        [rows] = await self._ask(fill(self._sql["list"], **words))
+        words = {"state": _STATE_LITERALS[state], "due_at": f"{due_at:d}", "seq": f"{seq:d}", "limit": f"{limit + 1:d}"}
+        [rows] = await self._execute(fill(self._sql["list"], **words))
         return build_page(rows, limit)
 
     async def stats(self) -> OutboxBacklog:
-        counts = [fill(self._sql["count"], state=state, limit=str(COUNT_LIMIT)) for state in _STATES.values()]
-        results = await self._ask("; ".join([*counts, self._sql["cleaned_at"]]))
+        counts = [fill(self._sql["count"], state=state, limit=str(COUNT_LIMIT)) for state in _STATE_LITERALS.values()]
+        results = await self._execute("; ".join([*counts, self._sql["cleaned_at"]]))
         return build_backlog(row for rows in results for row in rows)
 
     async def clean(self, limit: int) -> CleanupResult:
-        _, old = await self._ask("BEGIN; " + fill(self._sql["old"], limit=f"{limit + 1:d}"))
+        _, old = await self._execute("BEGIN; " + fill(self._sql["old"], limit=f"{limit + 1:d}"))
         seqs = sorted(row[0] for row in old[:limit])
         delete = [fill(self._sql["discard"], seqs=_numbers(seqs))] if seqs else []
-        await self._ask("; ".join([*delete, "COMMIT"]))
+        await self._execute("; ".join([*delete, "COMMIT"]))
         inbox = await self._clean_inbox(limit)
         more = len(old) > limit or inbox == limit
         if not more:
-            await self._ask(self._sql["cleaned"])
+            await self._execute(self._sql["cleaned"])
         return CleanupResult(len(seqs), inbox, more)
 
     async def _clean_inbox(self, limit: int) -> int:
-        [found] = await self._ask(fill(self._sql["has_inbox"], inbox=self._inbox))
-        ids: Rows = []
-        for due, forget in (("due_attempts", "forget_attempts"), ("due", "forget_many")) if found else ():
-            _, ids = await self._ask("BEGIN; " + self._sql[f"inbox {due}"].replace("$1", f"{limit:d}"))
-            delete = [fill(self._sql[f"inbox {forget}"], ids=binaries([row[0] for row in ids]))] if ids else []
-            await self._ask("; ".join([*delete, "COMMIT"]))
+        [exists] = await self._execute(fill(self._sql["has_inbox"], inbox=self._inbox))
+        ids: ResultRows = []
+        for due, forget in (("due_attempts", "forget_attempts"), ("due", "forget_many")) if exists else ():
+            _, ids = await self._execute("BEGIN; " + self._sql[f"inbox {due}"].replace("$1", f"{limit:d}"))
+            delete = [fill(self._sql[f"inbox {forget}"], ids=blobs([row[0] for row in ids]))] if ids else []
+            await self._execute("; ".join([*delete, "COMMIT"]))
         return len(ids)
 
     async def check(self) -> None:
-        await self._ask(self._sql["probe"])
-        await self._wire.ask(self._sql["rights"])
+        await self._execute(self._sql["probe"])
+        await self._connection.execute(self._sql["rights"])
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._connection.close()
 
-    async def _ask(self, packet: str) -> Results:
-        _, new = await self._schema.ready()
-        if new:
-            await self._wire.ask(self._sql["probe"])
-        return await self._wire.ask(packet)
+    async def _execute(self, packet: str) -> Results:
+        _, is_new = await self._schema.prepare()
+        if is_new:
+            await self._connection.execute(self._sql["probe"])
+        return await self._connection.execute(packet)
 
 
-_COUNT = "SELECT ROW_COUNT()"
+_COUNT_ROWS = "SELECT ROW_COUNT()"
 
 
 def _numbers(values: Sequence[int]) -> str:
     return ",".join([f"{value:d}" for value in values])
 
 
-def _time(holders: Rows) -> int:
+def _server_time(holders: ResultRows) -> int:
     return int(holders[0][3]) if holders else 0
 
 
@@ -187,11 +186,11 @@ def _queries(table: str, prefix: str) -> dict[str, str]:
     """The statements by name, with everything filled in that is not a value."""
     named = statements(
         "backends/mysql/outbox.sql",
-        cleaned=f"'cleaned {crc32(table.encode()):08x}'",  # names in that table are short
+        cleaned=f"'cleaned {crc32(table.encode()):08x}'",  # the column takes 32 characters
         meta=f"`{prefix}_meta`",
-        now=_NOW,
-        began=_BEGAN,
+        now=NOW,
+        began=STATEMENT_BEGAN,
         **outbox_words("mysql", table),
     )
-    inbox = statements("inbox/mysql.sql", now=_BEGAN, **inbox_words("mysql", f"{prefix}_inbox"))
+    inbox = statements("inbox/mysql.sql", now=STATEMENT_BEGAN, **inbox_words("mysql", f"{prefix}_inbox"))
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

@@ -1,21 +1,22 @@
--- What effectonce asks of MySQL and MariaDB. `-- name: x` starts statement x.
+-- The store's statements for MySQL and MariaDB. `-- name: x` starts statement x.
 --
 -- {records}, {meta}  the two tables
--- {now}              the clock when the expression is evaluated: SYSDATE. NOW() is when the statement began,
---                    and after a wait for a lock a short lease counted from it would be over already.
--- {began}            the clock when the statement began. Constant, so that a range of an index can end there.
+-- {now}              the clock when the expression is evaluated: SYSDATE. NOW() is when the statement began: a short
+--                    lease that is counted from there may be over after a wait for a lock.
+-- {began}            the clock when the statement began: a constant, so that an index range can end there.
 -- {rows}, {ids} ...  literals. All text and bytes are hexadecimal: immune to quoting modes and character sets.
 --
 -- The session is in READ COMMITTED (see the connection), so that statements lock the rows they name and no
--- gaps. Rows are named by primary key in sorted order, so that two batches never wait for each other.
+-- gaps. Rows are named by primary key in sorted order, so that two batches never deadlock.
 
 
 -- name: claim
--- One row for each claim. Assignments run from left to right and see the ones before them: `verdict` comes
--- first and decides on the old values, everything after follows it.
+-- One row per claim. Assignments run from left to right and see the ones before them: `verdict` comes first and
+-- decides on the old values, everything after it follows the verdict.
 --   0 keep   1 take a free one   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
--- A record that is kept with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync.
--- Affected rows are not looked at: client flags and proxies change their meaning.
+-- A record with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync. Affected rows decide
+-- nothing: client flags and proxies change their meaning. A claim sends one fingerprint of 33 bytes per version, one
+-- after the other: a match starts at position 1, 34, 67 ..., so that `LOCATE(...) % 33` is 1.
 INSERT INTO {records}
     (id, scope, `key`, owner, doubt_on_lapse, fingerprint, lease, retention, max_attempts,
      changed_at, created_at, token, lease_until, expires_at, state, attempts, note)
@@ -64,7 +65,8 @@ ON DUPLICATE KEY UPDATE
 
 
 -- name: remember
--- A success that was not claimed. Never over a live claim, a doubt, a failure, or a success before it.
+-- Records a success that was not claimed (mode S). It never overwrites a live claim, a doubt, a failure or an earlier
+-- success. Assignments and fingerprints: see `claim`.
 INSERT INTO {records}
     (id, scope, `key`, owner, fingerprint, retention, changed_at, created_at, token, expires_at, state, attempts, result)
 VALUES {rows}
@@ -93,25 +95,27 @@ ON DUPLICATE KEY UPDATE
     state = IF(verdict, 'done', state)
 
 
--- name: standing
--- What claims, looks and remembers are answered from: the arguments of `record.standing`, the lease as what is left.
+-- name: stored_claim
+-- The columns that answer a claim, a look or a remember, in the order of `record.StoredClaim`'s fields; the lease as
+-- the time that is left.
 id, state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until - {now},
 LEFT(fingerprint, 33), result, error, note
 
 
 -- name: reread
--- MySQL has no RETURNING: in the transaction of the insert before it, where the rows are still held.
-SELECT {standing} FROM {records} WHERE id IN ({ids})
+-- For MySQL, which has no RETURNING: read in the transaction of the insert, while its rows are still locked.
+SELECT {stored_claim} FROM {records} WHERE id IN ({ids})
 
 
 -- name: look
-SELECT {standing} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= {now}, FALSE)
+-- Reads records without claiming them.
+SELECT {stored_claim} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= {now}, FALSE)
 
 
 -- name: settle
--- Ends a claim; or, with state `claimed`, only writes its note. An update with a join keeps no order of assignments,
--- so no expression here reads a column that another writes. STRAIGHT_JOIN: locks are taken in the order of the list,
--- which is sorted.
+-- Ends claims; with state `claimed` it only writes a note. An update with a join has no order of assignments, so no
+-- expression here reads a column that another writes. STRAIGHT_JOIN takes the locks in the order of the list, which is
+-- sorted.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.state = s.state,
     r.result = s.result,
@@ -128,6 +132,7 @@ WHERE r.owner = s.owner AND r.token = s.token AND NOT COALESCE(r.expires_at <= {
 
 
 -- name: renew
+-- The heartbeat: extends the leases of claims that are still held.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.lease_until = {now} + s.lease,
     r.expires_at = IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
@@ -136,8 +141,8 @@ WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
 
 
 -- name: complete
--- A settlement to done that the caller's own transaction makes, and whether it was applied. Parameters by number, as
--- sessions take them.
+-- Completes a record inside the caller's own transaction; `completed` then tells whether it was applied. Parameters are
+-- numbered, as sessions take them.
 UPDATE {records}
 SET result = $4, error = NULL, expires_at = {now} + $5, changed_at = {now}, verdict = 0, lease_until = NULL,
     state = 'done'
@@ -150,7 +155,7 @@ SELECT 1 FROM {records} WHERE id = $1 AND owner = $2 AND token = $3 AND state = 
 
 
 -- name: note
--- Where no settlement is among them; it takes a twentieth less time than `settle` does.
+-- Writes notes where no settlement is in the batch: a twentieth faster than `settle`.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.note = s.note,
     r.changed_at = {now}
@@ -159,13 +164,13 @@ WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
 
 
 -- name: before
--- Sent before a settlement, a note or a renewal.
+-- Remembers the time before a settlement, a note or a renewal, for `settled`.
 SET @effectonce_before = {now}
 
 
 -- name: settled
--- In the transaction of the update before it: whose the records are now, and in which state. Those that had
--- expired before the update are absent; one that it gave a very short retention is not.
+-- Reads owner, token and state in the transaction of the update. Records that had expired before the update are
+-- absent; one that the update gave a very short retention is not.
 SELECT id, owner, token, state FROM {records}
 WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= @effectonce_before, FALSE)
 
@@ -176,11 +181,12 @@ expires_at, owner, LEFT(fingerprint, 33), result, error, note, id
 
 
 -- name: get
+-- Whole records, for operators.
 SELECT {record} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= {now}, FALSE)
 
 
 -- name: forget
--- The SELECT says whether there was such a record; it holds the row until the update is committed.
+-- Frees a record for a new generation. The SELECT tells whether there is one, and locks it until the commit.
 BEGIN;
 SELECT 1 FROM {records} WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE) FOR UPDATE;
 UPDATE {records}
@@ -192,6 +198,7 @@ COMMIT
 
 
 -- name: resolve
+-- An operator's decision on a record in doubt; {retry} is 1 where it shall run again. The SELECT tells whether it was.
 BEGIN;
 SELECT 1 FROM {records}
 WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE)
@@ -207,19 +214,20 @@ COMMIT
 
 
 -- name: expired
--- Candidates, read without locks; each is looked at again before it is deleted.
+-- Candidates of the sweep, read without locks; each is checked again before it is deleted.
 SELECT id FROM {records} FORCE INDEX (due)
 WHERE state IN ('done', 'failed', 'free', 'claimed') AND expires_at <= {began} LIMIT {limit}
 
 
 -- name: lapsed
+-- Claims that lapse to in_doubt and whose lease has ended.
 SELECT id FROM {records} FORCE INDEX (due)
 WHERE state = 'claimed' AND expires_at IS NULL AND lease_until <= {began} LIMIT {limit}
 
 
 -- name: hold_expired
--- SKIP LOCKED: the sweeper waits for nobody. By primary key only: locks on another index, taken before the
--- row's, deadlock with claims, which take them after it.
+-- SKIP LOCKED: the sweeper never waits. By primary key only: locks on another index, taken before the row's, would
+-- deadlock with claims, which take them after it.
 BEGIN;
 SELECT id FROM {records} FORCE INDEX (PRIMARY)
 WHERE id IN ({ids}) AND expires_at <= {now} FOR UPDATE SKIP LOCKED
@@ -241,11 +249,12 @@ WHERE id = {id} AND state = 'claimed' AND doubt_on_lapse AND expires_at IS NULL
 
 
 -- name: swept
+-- The time at which a sweep last came to its end.
 INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = {now}
 
 
 -- name: stats
--- Index only, and at most {cap} entries of it for each state.
+-- Counts per state: index only, at most {cap} entries each.
 SELECT 'claimed', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
     WHERE state = 'claimed' AND (expires_at IS NULL OR expires_at > {began}) LIMIT {cap}) AS c
 UNION ALL SELECT 'done', COUNT(*) FROM (SELECT 1 FROM {records} FORCE INDEX (due)
@@ -261,7 +270,7 @@ SELECT value FROM {meta} WHERE name = 'swept_at'
 
 
 -- name: page_of_state
--- One stretch of an index, from the cursor on; keys only.
+-- The next {width} entries of an index, from the cursor on; keys only.
 SELECT id, changed_at AS at FROM {records} FORCE INDEX (recent)
 WHERE state = {state} AND changed_at <= {at} AND (changed_at < {at} OR id < {id})
 ORDER BY changed_at DESC, id DESC LIMIT {width}
@@ -274,7 +283,7 @@ ORDER BY created_at DESC, id DESC LIMIT {width}
 
 
 -- name: page
--- Which of a stretch are wanted.
+-- Which of those entries match the query.
 SELECT k.id, k.at, NOT COALESCE(r.expires_at <= {began}, FALSE) AND {wanted}
 FROM ({stretch}) AS k JOIN {records} AS r ON r.id = k.id
 ORDER BY k.at DESC, k.id DESC
@@ -289,6 +298,7 @@ SELECT {now}
 
 
 -- name: figures
+-- For `effectonce doctor`: how many expired records the sweeper is behind, and the size of the table.
 SELECT COUNT(*), MIN(expires_at) FROM (SELECT expires_at FROM {records} FORCE INDEX (due)
     WHERE state IN ('done', 'failed', 'free', 'claimed') AND expires_at <= {overdue} LIMIT {cap}) AS o;
 SELECT table_name, COALESCE(table_rows, 0) FROM information_schema.tables
@@ -296,13 +306,13 @@ WHERE table_schema = DATABASE() AND table_name = '{records_name}'
 
 
 -- name: figures_transaction
--- Needs the privilege PROCESS.
+-- The longest open transaction, which holds up the purge of old row versions. Needs the privilege PROCESS.
 SELECT TIMESTAMPDIFF(MICROSECOND, trx_started, NOW(6)) / 1000000.0, trx_mysql_thread_id, trx_state
 FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1
 
 
 -- name: safety
--- What could lose records: another engine, commits that are not flushed, statement-based replication of
+-- The settings that could lose records: another engine, commits that are not flushed, statement-based replication of
 -- SYSDATE, a replica, packets too small for results, SYSDATE turned into NOW.
 SELECT table_name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name IN ('{records_name}', '{meta_name}');
@@ -312,7 +322,7 @@ SELECT SLEEP(0.002), SYSDATE(6) > NOW(6)
 
 
 -- name: rights
--- Refused where this user may not claim, settle or sweep. Explained, not run: that takes the same privileges.
+-- Fails where this user may not claim, settle or sweep. EXPLAIN needs the same privileges, and changes nothing.
 EXPLAIN INSERT INTO {records} SELECT * FROM {records} WHERE FALSE;
 EXPLAIN UPDATE {records} SET token = token WHERE FALSE;
 EXPLAIN DELETE FROM {records} WHERE FALSE;

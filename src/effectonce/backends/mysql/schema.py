@@ -1,4 +1,4 @@
-"""The tables in MySQL and MariaDB: made, and their version looked at once per connection."""
+"""The tables in MySQL and MariaDB: created by `migrate`, their version checked once per connection."""
 
 from __future__ import annotations
 
@@ -9,44 +9,46 @@ from effectonce.contracts import remedy
 from effectonce.errors import SchemaMismatch, SchemaMissing
 from effectonce.values.urls import Address
 
-from .connection import Server, Wire
+from .connection import MySQLConnection, MySQLServer
 
 SCHEMA_VERSION = 1
 
 
-class Schema:
-    """The tables of one prefix, over one wire."""
+class MySQLSchema:
+    """The tables of one prefix, seen over one connection."""
 
-    def __init__(self, wire: Wire, address: Address, prefix: str) -> None:
-        self._wire = wire
+    def __init__(self, connection: MySQLConnection, address: Address, prefix: str) -> None:
+        self._connection = connection
         self._address = address
         self._prefix = prefix
-        self._verified = 0  # the connection, by number, on which the version was looked at
+        self._verified_connect_count = 0  # the connection, by its number, on which the version was checked
 
-    async def ready(self) -> tuple[Server, bool]:
-        """Connected, to tables that this release can use; and whether the connection is a new one."""
-        server = await self._wire.connected()
-        if self._verified == self._wire.opened:
+    async def prepare(self) -> tuple[MySQLServer, bool]:
+        """Connect, and check the version of the tables on a new connection. Returns the server, and whether the
+        connection is new."""
+        server = await self._connection.connect()
+        if self._verified_connect_count == self._connection.connect_count:
             return server, False
         await self.verify()
-        self._verified = self._wire.opened
+        self._verified_connect_count = self._connection.connect_count
         return server, True
 
     async def verify(self) -> None:
-        [[[found, oldest]]] = await self._wire.ask(_version(self._prefix))
-        if found is None:
+        """`SchemaMissing` or `SchemaMismatch` where this release cannot use the tables."""
+        [[[version, oldest]]] = await self._connection.execute(_version(self._prefix))
+        if version is None:
             raise SchemaMissing(f"{self._prefix}_meta holds no schema_version: effectonce migrate '{self._address}'")
-        todo = remedy(int(found), None if oldest is None else int(oldest), SCHEMA_VERSION)
-        if todo:
-            how = f"run: effectonce migrate '{self._address}'" if todo == "migrate" else "upgrade effectonce"
-            raise SchemaMismatch(f"the tables of {self._address} are of version {found}, not {SCHEMA_VERSION}; {how}")
+        next_step = remedy(int(version), None if oldest is None else int(oldest), SCHEMA_VERSION)
+        if next_step:
+            how = f"run: effectonce migrate '{self._address}'" if next_step == "migrate" else "upgrade effectonce"
+            raise SchemaMismatch(f"the tables of {self._address} are of version {version}, not {SCHEMA_VERSION}; {how}")
 
     async def migrate(self) -> None:
-        """Every statement of the schema may run twice and at once, so no lock is needed (nor would one reach
-        across a cluster)."""
-        await self._wire.connected()
-        # Without notes, which the async driver would pass on as warnings that a table is there already.
-        await self._wire.ask(f"SET sql_notes = 0; {bare(schema_sql(self._prefix))}; SET sql_notes = 1")
+        """Create the tables. Every statement may run twice, also at the same time, so no lock is needed (and none would
+        reach across a cluster)."""
+        await self._connection.connect()
+        # Without notes: the async driver would log "table exists" as warnings.
+        await self._connection.execute(f"SET sql_notes = 0; {bare(schema_sql(self._prefix))}; SET sql_notes = 1")
         await self.verify()
 
 

@@ -29,12 +29,12 @@ from effectonce.contracts import (
     Packet,
     Publisher,
 )
-from effectonce.errors import InvalidOption, SchemaMismatch
+from effectonce.errors import SchemaMismatch
 from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-from .connection import Connection, File, Hopping, run_script
+from .connection import SQLiteConnection, SQLiteFile, ThreadedAdapter, parse_prefix, run_script
 
 T = TypeVar("T")
 
@@ -56,9 +56,9 @@ class SQLiteBrokerBackend:
     """
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
-        self.file = File(address)
+        self.file = SQLiteFile(address)
         self.window_us = round(address.seconds("ack_window", 30.0) * 1e6)
-        prefix = address.take("prefix", _parse_prefix, "effectonce")
+        prefix = address.take("prefix", parse_prefix, "effectonce")
         address.done()
         self.clock: Clock = clock if clock is not None else MachineClock()
         self._names = {
@@ -130,17 +130,11 @@ class SQLiteBrokerBackend:
         return str(self.file)
 
 
-def _parse_prefix(text: str) -> str:
-    if f"{text}_".lower().startswith("sqlite_"):
-        raise InvalidOption("SQLite reserves names that begin with sqlite_; choose another prefix")
-    return sql_files.table_prefix(text)
-
-
 class _BlockingConnection:
-    """One connection, for `Hopping`: its coroutines never suspend."""
+    """One connection, for `ThreadedAdapter`: its coroutines never suspend."""
 
     def __init__(self, backend: SQLiteBrokerBackend) -> None:
-        self._connection = Connection(backend.file, backend.prepare)
+        self._connection = SQLiteConnection(backend.file, backend.prepare)
 
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         return self._connection.step(work)
@@ -155,7 +149,7 @@ class _BlockingConnection:
         self._connection.close()
 
 
-class BrokerConnection(Hopping[_BlockingConnection]):
+class BrokerConnection(ThreadedAdapter[_BlockingConnection]):
     """One connection, on a thread of its own, that raises a broker's errors."""
 
     def __init__(self, backend: SQLiteBrokerBackend) -> None:
@@ -164,7 +158,7 @@ class BrokerConnection(Hopping[_BlockingConnection]):
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Run ``work`` and return its result; each of its statements is a transaction of its own."""
         with as_broker_errors():
-            return await self._hop(self._port.execute, work)
+            return await self._run_on_thread(self._port.execute, work)
 
     async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None = None) -> T:
         """Run ``work`` in one transaction and return its result; it may be run more than once.
@@ -172,7 +166,7 @@ class BrokerConnection(Hopping[_BlockingConnection]):
         ``on_commit`` gets the result on the connection's thread after the commit, even where the caller was cancelled.
         """
         with as_broker_errors():
-            return await self._hop(self._port.transaction, work, on_commit)
+            return await self._run_on_thread(self._port.transaction, work, on_commit)
 
 
 class SQLitePublisher:

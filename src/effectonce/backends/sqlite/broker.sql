@@ -1,35 +1,43 @@
--- The statements of the SQLite broker. Each is one atomic step: outside a transaction it is its own.
+-- The statements of the SQLite broker. Each is one atomic step: outside of a transaction it is its own.
+-- `visible_at` is when a message may be delivered; NULL: an older one of its ordering key is before it.
 
 -- name: publish
+-- Visible at once, unless a message of the same ordering key is still there.
 INSERT INTO {messages} (queue, visible_at, id, ordering_key, headers, body)
 VALUES (:queue,
-        CASE WHEN EXISTS (SELECT * FROM {messages} WHERE queue = :queue AND ordering_key = :key) THEN NULL ELSE :now END,
+        CASE WHEN EXISTS (SELECT 1 FROM {messages} WHERE queue = :queue AND ordering_key = :key) THEN NULL ELSE :now
+        END,
         :id, :key, :headers, :body);
 
 -- name: anything
+-- Whether a message could be taken now.
 SELECT 1 FROM {messages} WHERE queue = ? AND visible_at <= ? LIMIT 1;
 
 -- name: take
--- Invisible to others until the end of the ack window.
+-- Takes messages: they are invisible to other consumers until the end of the ack window.
 UPDATE {messages} SET visible_at = ?, token = ?, attempts = attempts + 1
 WHERE number IN (SELECT number FROM {messages} WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, number LIMIT ?)
 RETURNING number, attempts, id, ordering_key, headers, body;
 
 -- name: show
--- To be delivered again from then on: another's delivery of it is left alone.
+-- Makes a message visible again, unless it was delivered to another consumer since (the token differs).
 UPDATE {messages} SET visible_at = ?, token = NULL WHERE number = ? AND token = ?;
 
 -- name: extend
+-- Moves the end of the ack window.
 UPDATE {messages} SET visible_at = ? WHERE number = ? AND token = ?;
 
 -- name: drop
+-- Acks: the message is done.
 DELETE FROM {messages} WHERE number = ? AND token = ?;
 
 -- name: bury
+-- Copies a message to the dead letters; `drop` follows in the same transaction.
 INSERT INTO {dead} (queue, id, ordering_key, headers, body)
 SELECT queue, id, ordering_key, ?, body FROM {messages} WHERE number = ? AND token = ?;
 
 -- name: next_of_key
+-- Makes the next message of an ordering key visible.
 UPDATE {messages} SET visible_at = ?
 WHERE number = (SELECT min(number) FROM {messages} WHERE queue = ? AND ordering_key = ?) AND visible_at IS NULL;
 

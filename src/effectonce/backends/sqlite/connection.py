@@ -1,6 +1,6 @@
 """SQLite through the standard library: open a file, wait for its write lock, translate its errors.
 
-SQLite blocks, so the async colour is a thread: `Threaded` runs the sync port's methods on one of its own.
+SQLite blocks, so the async port is a thread: `ThreadedPort` runs the sync port's methods on a thread of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple
 from urllib.parse import quote
 
+from effectonce.backends.common.sql_files import table_prefix
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import (
     ConfigurationError,
@@ -33,89 +34,92 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-OLDEST = (3, 35, 0)
-SYNCHRONOUS = ("FULL", "NORMAL", "EXTRA")
-_LONGEST_PAUSE = 0.005
+OLDEST_SQLITE = (3, 35, 0)  # RETURNING
+SYNCHRONOUS_LEVELS = ("FULL", "NORMAL", "EXTRA")
+_PRIMARY_CODE_MASK = 0xFF  # an extended error code has the primary one in its lowest byte
+_FIRST_LOCK_PAUSE_S = 0.0002
+_MAX_LOCK_PAUSE_S = 0.005
 
 
-class Connection:
-    """One connection to one file, for one caller at a time, on whichever thread.
+class SQLiteConnection:
+    """One connection to one file, for one caller at a time, on any thread.
 
-    It opens when first used and again after an error. Every step is repeated while another connection holds the
-    write lock, with the clock read anew each time: SQLite's own busy timeout would wait *inside* a statement,
-    with the time already bound, and a lease could be over before it was written.
+    It opens when first used and again after an error. A step is repeated while another connection holds the write
+    lock, and reads the clock again each time: SQLite's own busy timeout would wait *inside* a statement, with the time
+    already bound, and a lease could be over before it was written.
     """
 
-    def __init__(self, file: File, prepare: Callable[[sqlite3.Cursor], None]) -> None:
+    def __init__(self, file: SQLiteFile, prepare: Callable[[sqlite3.Cursor], None]) -> None:
         self._file = file
         self._prepare = prepare
-        self.cursor: sqlite3.Cursor | None = None  # of the open connection, but while it is in a transaction:
-        self._begun: sqlite3.Cursor | None = None
+        # The cursor of the open connection is in one of these: outside of a transaction, or inside of one.
+        self.cursor: sqlite3.Cursor | None = None
+        self._cursor_in_transaction: sqlite3.Cursor | None = None
 
-    def step(self, do: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
-        """What ``do(cursor, …)`` returns. Each of its statements is a transaction of its own."""
+    def step(self, work: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
+        """Call ``work(cursor, …)``; each of its statements is a transaction of its own."""
         try:
-            return do(self.cursor or self.open(), *args)
+            return work(self.cursor or self.open(), *args)
         except (sqlite3.Error, Contention) as error:
-            return self.insist(error, do, *args)
+            return self._retry(error, work, *args)
 
-    def transaction(self, do: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
-        """What ``do(cursor, …)`` returns, all of it or nothing, with the write lock held from the start."""
+    def transaction(self, work: Callable[[sqlite3.Cursor, *Args], T], *args: *Args) -> T:
+        """Call ``work(cursor, …)`` in one transaction, with the write lock held from the start."""
 
         def within(cursor: sqlite3.Cursor) -> T:
-            # Left in a transaction, by an interruption even while it is rolled back, it would answer for what it never
-            # commits. So nobody finds it there, and whoever needs another closes it.
-            self.cursor, self._begun = None, cursor
+            # An interruption may leave the connection inside of the transaction, even during the rollback. Used again,
+            # it would answer from what it never commits. So it is hidden from `step`, and the next `open` closes it.
+            self.cursor, self._cursor_in_transaction = None, cursor
             try:
                 cursor.execute("BEGIN IMMEDIATE")
-                answer = do(cursor, *args)
+                answer = work(cursor, *args)
                 cursor.execute("COMMIT")
             except BaseException:
                 self._undo(cursor)
                 raise
-            self.cursor, self._begun = cursor, None
+            self.cursor, self._cursor_in_transaction = cursor, None
             return answer
 
         return self.step(within)
 
     def _undo(self, cursor: sqlite3.Cursor) -> None:
-        """Roll back; a connection that cannot is closed, which does the same."""
+        """Roll back, or close the connection where that fails, which has the same effect."""
         try:
             if cursor.connection.in_transaction:
                 cursor.execute("ROLLBACK")
-            self.cursor, self._begun = cursor, None
+            self.cursor, self._cursor_in_transaction = cursor, None
         except sqlite3.Error:
             self.close()
 
-    def insist(
+    def _retry(
         self,
         error: sqlite3.Error | Contention,
-        do: Callable[[sqlite3.Cursor, *Args], T],
+        work: Callable[[sqlite3.Cursor, *Args], T],
         *args: *Args,
     ) -> T:
-        """Repeat while the lock is another's, up to the timeout; raise anything else translated."""
+        """Repeat ``work`` while another connection holds the lock, up to the timeout; raise other errors translated."""
         deadline = time.monotonic() + self._file.timeout
-        pause = 0.0002
+        pause = _FIRST_LOCK_PAUSE_S
         while True:
-            if not isinstance(error, Contention) and not _busy(error):
+            if not isinstance(error, Contention) and not _is_busy(error):
                 self.close()
                 raise self._file.translate(error) from error
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise StoreUnavailable(
                     f"{self._file} was locked by another connection for {self._file.timeout:g} s; end the transaction "
                     "that holds it, or raise the option timeout"
                 ) from error
-            # Random, so that several processes that wait for one lock do not come back in step.
-            time.sleep(min(left, random.uniform(0, pause)))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            # Random, so that processes that wait for one lock do not retry in step.
+            time.sleep(min(remaining, random.uniform(0, pause)))
+            pause = min(pause * 2, _MAX_LOCK_PAUSE_S)
             try:
-                return do(self.cursor or self.open(), *args)
-            except (sqlite3.Error, Contention) as again:
-                error = again
+                return work(self.cursor or self.open(), *args)
+            except (sqlite3.Error, Contention) as next_error:
+                error = next_error
 
     def open(self) -> sqlite3.Cursor:
-        """A cursor of a new connection, which is the one to use from now on."""
+        """Open a new connection in place of the old one, and prepare it. Returns its cursor."""
         self.close()
         opened = self._file.open()
         try:
@@ -129,24 +133,24 @@ class Connection:
 
     def close(self) -> None:
         """Close it; the next step opens another."""
-        cursor, self.cursor, self._begun = self.cursor or self._begun, None, None
+        cursor, self.cursor, self._cursor_in_transaction = self.cursor or self._cursor_in_transaction, None, None
         if cursor is not None:
             try:
                 cursor.connection.close()
-            except sqlite3.Error:  # nothing can be done with it, and nothing is held by it
+            except sqlite3.Error:  # it holds nothing any more
                 pass
 
 
 def run_script(cursor: sqlite3.Cursor, script: str) -> None:
-    """Several statements, all or nothing, under the write lock: two processes may come here at once. For a connection
-    that is closed if this fails, as one is that is being opened."""
+    """Run several statements in one transaction, under the write lock: two processes may do so at once. After a failure
+    the caller closes the connection, which rolls back."""
     cursor.execute("BEGIN IMMEDIATE")
     run_statements(cursor, script)
     cursor.execute("COMMIT")
 
 
 def run_statements(cursor: sqlite3.Cursor, script: str) -> None:
-    """Several statements, in the transaction that the caller is in."""
+    """Run several statements in the caller's transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -155,7 +159,7 @@ def run_statements(cursor: sqlite3.Cursor, script: str) -> None:
             statement = ""
 
 
-class File:
+class SQLiteFile:
     """A database file and how to open it, from ``sqlite:///relative.db`` or ``sqlite:////absolute/path.db``."""
 
     def __init__(self, address: Address) -> None:
@@ -166,7 +170,7 @@ class File:
                 "absolute one"
             )
         if path in ("", ":memory:"):
-            raise InvalidOption(f"{address} names no file; write sqlite:///file.db, or memory:// for no file at all")
+            raise InvalidOption(f"{address} names no file; write sqlite:///file.db, or memory:// for a store in memory")
         if "\0" in path:
             raise InvalidOption("a path cannot contain a zero byte")
         # Made absolute here: a later change of directory must not change the store.
@@ -174,14 +178,14 @@ class File:
         self.synchronous = address.take("synchronous", _synchronous, "FULL")
         self.timeout = address.seconds("timeout", 5.0)
         self._shown = str(address)
-        if sqlite3.sqlite_version_info < OLDEST:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise ConfigurationError(
                 f"this Python is built with SQLite {sqlite3.sqlite_version}; effectonce needs "
-                f"{'.'.join(map(str, OLDEST))} or newer: use a newer Python build"
+                f"{'.'.join(map(str, OLDEST_SQLITE))} or newer: use a newer Python build"
             )
 
     def open(self) -> sqlite3.Connection:
-        """A new connection in WAL mode, in autocommit, that never waits by itself."""
+        """A new connection in WAL mode and autocommit, without a busy timeout."""
         opened = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             (mode,) = opened.execute("PRAGMA journal_mode").fetchone()
@@ -201,28 +205,28 @@ class File:
         return opened
 
     def lacks(self, table: str) -> bool:
-        """Whether there is no such table, or no file at all. Nothing is made, as `open` would."""
+        """Whether the table or the whole file is missing. Unlike `open`, this creates nothing."""
         if not os.path.exists(self.path):
             return True
         try:
             with closing(sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True)) as opened:
-                found = opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        except sqlite3.Error:  # whoever opens it says what is wrong with it
+                row = opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        except sqlite3.Error:  # `open` will raise what is wrong with it
             return False
-        return found is None
+        return row is None
 
     def translate(self, error: sqlite3.Error) -> EffectOnceError:
-        """The error of ours that stands for ``error``, with the remedy."""
-        extended: int = getattr(error, "sqlite_errorcode", 0)
-        code = extended & 0xFF
+        """``error`` as one of ours, with the remedy."""
+        extended_code: int = getattr(error, "sqlite_errorcode", 0)
+        code = extended_code & _PRIMARY_CODE_MASK
         if code == sqlite3.SQLITE_CANTOPEN:
             folder = os.path.dirname(self.path)
             why = "is there and may be written" if os.path.isdir(folder) else "exists (it does not)"
-            return ConfigurationError(f"{self} cannot be opened; see that the folder {show(folder)} {why}")
+            return ConfigurationError(f"{self} cannot be opened; make sure that the folder {show(folder)} {why}")
         if code == sqlite3.SQLITE_NOTADB:
             return ConfigurationError(f"{self} is not a SQLite database (or is encrypted); name another file")
-        if extended == sqlite3.SQLITE_READONLY_DBMOVED:
-            return ConnectionLost(f"{self} was moved or deleted while it was open")
+        if extended_code == sqlite3.SQLITE_READONLY_DBMOVED:
+            return ConnectionLost(f"{self} was moved or deleted while it was open; the next call opens the path again")
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
             return ConfigurationError(
                 f"{self} may only be read; give this user write access to the file and to its folder"
@@ -234,7 +238,7 @@ class File:
                 f"{self} is damaged ({error}); restore a backup, or rescue it with the .recover command of sqlite3"
             )
         if code == sqlite3.SQLITE_IOERR:
-            return ConnectionLost(f"{self} could not be read or written ({error}); see to its disk")
+            return ConnectionLost(f"{self} could not be read or written ({error}); check its disk")
         if "no such table" in str(error) or "no such column" in str(error):
             return SchemaMissing(f"{self} lacks a table or a column ({error}); run: effectonce migrate {self}")
         if code == 0 and "decode" in str(error):
@@ -245,39 +249,48 @@ class File:
         return self._shown
 
 
-def _busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def parse_prefix(text: str) -> str:
+    """A prefix for table names, from a URL's options."""
+    if f"{text}_".lower().startswith("sqlite_"):
+        raise InvalidOption("SQLite reserves names that begin with sqlite_; choose another prefix")
+    return table_prefix(text)
 
 
 def _synchronous(text: str) -> str:
     level = text.upper()
-    if level not in SYNCHRONOUS:
-        raise ValueError(f"{text!r} is not one of {', '.join(SYNCHRONOUS)}")
+    if level not in SYNCHRONOUS_LEVELS:
+        raise ValueError(f"{text!r} is not one of {', '.join(SYNCHRONOUS_LEVELS)}")
     return level
 
 
-class _Closes(Protocol):
+class _Closable(Protocol):
     async def close(self) -> None: ...
 
 
-PortT = TypeVar("PortT", bound=_Closes)
+PortT = TypeVar("PortT", bound=_Closable)
 
 
-class Hopping(Generic[PortT]):
-    """A port for an event loop: every call is one hop to a thread of its own, where the sync port does it.
+class ThreadedAdapter(Generic[PortT]):
+    """A sync port for an event loop: every call runs on one thread of its own.
 
-    A call that is cancelled before its turn is not made. One that is under way is finished on the thread, and
-    the next waits for it there: the connection is never found half-way.
+    A call that is cancelled before its turn is not made. One that is under way is finished on the thread, and the next
+    waits for it there: no call ever meets a connection in the middle of another's work.
     """
 
     def __init__(self, port: PortT) -> None:
         self._port = port
         self._thread: ThreadPoolExecutor | None = None
 
-    async def _hop(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_on_thread(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "effectonce-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: _finish(method(*args, **kwargs)))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: _result_of(method(*args, **kwargs))
+        )
 
     async def close(self) -> None:
         """Close the connection once the call under way has ended, and let the thread go."""
@@ -285,50 +298,50 @@ class Hopping(Generic[PortT]):
         if thread is None:
             return
         try:
-            await self._hop(self._port.close)
+            await self._run_on_thread(self._port.close)
         finally:
             self._thread = None
             thread.shutdown(wait=False)
 
 
-class Threaded(Hopping[Port]):
-    """A store's port, hopping."""
+class ThreadedPort(ThreadedAdapter[Port]):
+    """A store's port on its thread."""
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        return await self._hop(self._port.run, batch)
+        return await self._run_on_thread(self._port.run, batch)
 
     async def get(self, scope: str, key: str) -> Record | None:
-        return await self._hop(self._port.get, scope, key)
+        return await self._run_on_thread(self._port.get, scope, key)
 
     async def list(self, query: Query) -> Page:
-        return await self._hop(self._port.list, query)
+        return await self._run_on_thread(self._port.list, query)
 
     async def stats(self) -> Stats:
-        return await self._hop(self._port.stats)
+        return await self._run_on_thread(self._port.stats)
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return await self._hop(self._port.forget, scope, key, retention)
+        return await self._run_on_thread(self._port.forget, scope, key, retention)
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        return await self._hop(self._port.resolve, scope, key, resolution)
+        return await self._run_on_thread(self._port.resolve, scope, key, resolution)
 
     async def sweep(self, limit: int) -> Swept:
-        return await self._hop(self._port.sweep, limit)
+        return await self._run_on_thread(self._port.sweep, limit)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return await self._hop(self._port.changes, timeout)
+        return await self._run_on_thread(self._port.changes, timeout)
 
     async def now(self) -> int:
-        return await self._hop(self._port.now)
+        return await self._run_on_thread(self._port.now)
 
     async def check(self) -> None:
-        await self._hop(self._port.check)
+        await self._run_on_thread(self._port.check)
 
     async def migrate(self) -> None:
-        await self._hop(self._port.migrate)
+        await self._run_on_thread(self._port.migrate)
 
 
-def _finish(coro: Coroutine[Any, Any, T]) -> T:
+def _result_of(coro: Coroutine[Any, Any, T]) -> T:
     """The result of a sync port's coroutine, which never suspends."""
     try:
         coro.send(None)

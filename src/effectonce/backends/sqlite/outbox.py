@@ -26,24 +26,24 @@ from effectonce.contracts.outbox import (
     select_in_turn,
 )
 
-from .connection import Connection, Hopping, run_script
+from .connection import SQLiteConnection, ThreadedAdapter, run_script
 
 if TYPE_CHECKING:
-    from .store import SQLiteBackend
+    from .store import SQLiteStoreBackend
 
-Rows = list[tuple[Any, ...]]  # `list` is a method below
+ResultRows = list[tuple[Any, ...]]  # `list` is a method below
 
-_FREED: Final = 10_000  # rows behind parked ones that are due at once
+_MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 
 
 class SQLiteOutbox:
     """See `contracts.OutboxPort`. Its coroutines never suspend."""
 
-    def __init__(self, backend: SQLiteBackend, table: str) -> None:
+    def __init__(self, backend: SQLiteStoreBackend, table: str) -> None:
         self._backend = backend
         self.table = table
-        self._cleaned = f"cleaned {table}"
-        self._db = Connection(backend.file, self._prepare)
+        self._cleaned_name = f"cleaned {table}"
+        self._connection = SQLiteConnection(backend.file, self._prepare)
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
         self._sql = statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
         self._inbox_sql = statements("inbox/sqlite.sql", now="$now", **inbox_words("sqlite", self._inbox))
@@ -59,32 +59,33 @@ class SQLiteOutbox:
             run_script(cursor, outbox_schema("sqlite", self.table))
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        if self._db.step(self._idle, lease):
+        if self._connection.step(self._is_idle, lease):
             return LeasedRows([])
-        return self._db.transaction(self._lease, lease)
+        return self._connection.transaction(self._lease, lease)
 
-    def _idle(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> bool:
-        (idle,) = cursor.execute(self._sql["idle"], _values(lease, self._now())).fetchone()
+    def _is_idle(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> bool:
+        (idle,) = cursor.execute(self._sql["idle"], _lease_values(lease, self._now())).fetchone()
         return bool(idle)
 
     def _lease(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> LeasedRows:
         now = self._now()
-        values = {**_values(lease, now), "limit": lease.limit}
+        values = {**_lease_values(lease, now), "limit": lease.limit}
         fresh = cursor.execute(self._sql["fresh"], values).fetchall()
         due = cursor.execute(self._sql["due"], values).fetchall()
         candidates = [LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
         turn, held = select_in_turn(candidates, lease.take or lease.limit)
         if held:
-            asked = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
-            until = compute_deferrals(held, {seq: found for seq, found in asked.items() if found is not None}, now)
+            rows = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
+            holders = {seq: holder for seq, holder in rows.items() if holder is not None}
+            until = compute_deferrals(held, holders, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
         take = {"owner": lease.owner, "until": now + lease.span}
-        rows = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
+        leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
-        return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
+        return LeasedRows(leased, after, after > 0 or len(due) == lease.limit)
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        return self._db.transaction(self._settle, owner, outcomes, keep)
+        return self._connection.transaction(self._settle, owner, outcomes, keep)
 
     def _settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         now = self._now()
@@ -102,10 +103,10 @@ class SQLiteOutbox:
     async def wait(self, timeout: float) -> bool:
         return False
 
-    # -- people and upkeep
+    # -- for operators and the clean-up
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        return self._db.transaction(self._unpark, seqs, limit, discard)
+        return self._connection.transaction(self._unpark, seqs, limit, discard)
 
     def _unpark(self, cursor: sqlite3.Cursor, seqs: Sequence[int] | None, limit: int, discard: bool) -> int:
         if seqs is None:
@@ -114,26 +115,26 @@ class SQLiteOutbox:
             parked = [row for seq in seqs for row in cursor.execute(self._sql["parked_one"], (seq,)).fetchall()]
         cursor.executemany(self._sql["discard" if discard else "unpark"], [(seq,) for seq, _ in parked])
         lines = {line for _, line in parked if line is not None}
-        cursor.executemany(self._sql["follow"], [(self._now(), line, _FREED) for line in lines])
+        cursor.executemany(self._sql["follow"], [(self._now(), line, _MAX_FREED_ROWS) for line in lines])
         return len(parked)
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
-        rows = self._db.step(self._rows, "list", (state, *parse_cursor(cursor), limit + 1))
+        rows = self._connection.step(self._rows, "list", (state, *parse_cursor(cursor), limit + 1))
         return build_page(rows, limit)
 
-    def _rows(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> Rows:
+    def _rows(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> ResultRows:
         return cursor.execute(self._sql[name], values).fetchall()
 
     async def stats(self) -> OutboxBacklog:
-        return self._db.step(self._stats)
+        return self._connection.step(self._stats)
 
     def _stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:
         counts = [(state, *self._rows(cursor, "count", (state, COUNT_LIMIT))[0]) for state in get_args(OutboxState)]
-        cleaned = self._rows(cursor, "read_meta", (self._cleaned,))
+        cleaned = self._rows(cursor, "read_meta", (self._cleaned_name,))
         return build_backlog([*counts, *(("cleaned", 0, at) for (at,) in cleaned)])
 
     async def clean(self, limit: int) -> CleanupResult:
-        return self._db.transaction(self._clean, limit)
+        return self._connection.transaction(self._clean, limit)
 
     def _clean(self, cursor: sqlite3.Cursor, limit: int) -> CleanupResult:
         now = self._now()
@@ -142,7 +143,7 @@ class SQLiteOutbox:
         inbox = self._clean_inbox(cursor, now, limit)
         more = len(old) > limit or inbox == limit
         if not more:
-            cursor.execute(self._sql["write_meta"], (self._cleaned, now))
+            cursor.execute(self._sql["write_meta"], (self._cleaned_name, now))
         return CleanupResult(len(old[:limit]), inbox, more)
 
     def _clean_inbox(self, cursor: sqlite3.Cursor, now: int, limit: int) -> int:
@@ -154,43 +155,43 @@ class SQLiteOutbox:
 
     async def check(self) -> None:
         """Open the file, and take its write lock for a moment."""
-        self._db.transaction(self._rows, "probe", ())
+        self._connection.transaction(self._rows, "probe", ())
 
     async def close(self) -> None:
-        self._db.close()
+        self._connection.close()
 
 
-def _values(lease: LeaseRequest, now: int) -> dict[str, Any]:
+def _lease_values(lease: LeaseRequest, now: int) -> dict[str, Any]:
     return {"after": lease.after, "now": now, "owner": lease.owner, "without": json.dumps(lease.without)}
 
 
-class ThreadedOutbox(Hopping[SQLiteOutbox]):
-    """The same for an event loop: every call is one hop to a thread of its own."""
+class ThreadedOutbox(ThreadedAdapter[SQLiteOutbox]):
+    """The outbox for an event loop: every call runs on one thread of its own."""
 
     def __init__(self, port: SQLiteOutbox) -> None:
         super().__init__(port)
         self.table = port.table
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        return await self._hop(self._port.lease, lease)
+        return await self._run_on_thread(self._port.lease, lease)
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        return await self._hop(self._port.settle, owner, outcomes, keep)
+        return await self._run_on_thread(self._port.settle, owner, outcomes, keep)
 
     async def wait(self, timeout: float) -> bool:
         return False
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        return await self._hop(self._port.unpark, seqs, limit, discard=discard)
+        return await self._run_on_thread(self._port.unpark, seqs, limit, discard=discard)
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
-        return await self._hop(self._port.list, state, limit, cursor)
+        return await self._run_on_thread(self._port.list, state, limit, cursor)
 
     async def stats(self) -> OutboxBacklog:
-        return await self._hop(self._port.stats)
+        return await self._run_on_thread(self._port.stats)
 
     async def clean(self, limit: int) -> CleanupResult:
-        return await self._hop(self._port.clean, limit)
+        return await self._run_on_thread(self._port.clean, limit)
 
     async def check(self) -> None:
-        await self._hop(self._port.check)
+        await self._run_on_thread(self._port.check)

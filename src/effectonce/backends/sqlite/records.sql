@@ -1,11 +1,10 @@
--- The statements of the SQLite store. Each is one atomic step: outside a transaction it is its own.
--- Statements with many parameters have them by name, the others in the order of the question marks. `now` is
--- excluded.changed_at in an upsert. A stored fingerprint is among those of a claim, of 33 bytes each, where
--- instr(claim's, stored) % 33 = 1.
+-- The statements of the SQLite store. Each is one atomic step: outside of a transaction it is its own.
+-- Parameters have names, or stand in the order of the question marks. A claim sends one fingerprint of 33 bytes per
+-- version, one after the other: a match starts at position 1, 34, 67 ..., so that `instr(...) % 33` is 1.
 
 -- name: claim
--- Take the record where it is absent, expired, free, or lapsed with rerun; otherwise change nothing.
--- The inserted row's `due` comes back as the last rowid, which tells an insert from an update.
+-- Takes the record where it is absent, expired, free, or lapsed with rerun; otherwise it changes nothing.
+-- After an insert the last rowid is the new `due`, which tells an insert from an update.
 INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
                             lease_until, expires_at, created_at, changed_at, fingerprint, note)
 VALUES (:due, :scope, :key, 'claimed', :owner, :now, 1, 0, 0, :doubt_on_lapse,
@@ -34,47 +33,53 @@ WHERE r.expires_at <= excluded.changed_at
        AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(:fingerprints, r.fingerprint) % 33 = 1));
 
 -- name: stored_claim
--- A record that was not taken: the fields of `record.StoredClaim`, in their order.
+-- The columns that answer a claim which was not granted, in the order of `record.StoredClaim`'s fields.
 SELECT state, owner, token, attempts, generation, lapsed, doubt_on_lapse, lease_until, fingerprint, result, error,
        note
 FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: lapse
--- A claim whose lease has ended, and whose end means doubt.
+-- Moves a claim whose lease has ended, and whose end means doubt, to in_doubt.
 UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ?
 WHERE scope = ? AND key = ? AND token = ? AND state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?;
 
 -- name: exhaust
--- A record that a claim would get if it had attempts left.
+-- Fails a record that a claim would get if it had attempts left.
 UPDATE {records} SET state = 'failed', error = ?, result = NULL, lease_until = NULL, changed_at = ?, expires_at = ?
 WHERE scope = ? AND key = ? AND token = ? AND attempts >= ? AND expires_at > ?
   AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= ?));
 
 -- name: settle
--- A completion is allowed from in_doubt, too: its `also_from` is 'in_doubt', and 'claimed' for others.
+-- Ends a claim. A completion is also allowed from in_doubt.
 UPDATE {records} SET state = :state, result = :result, error = :error, attempts = attempts - :refund,
                      lease_until = NULL, changed_at = :now, expires_at = :expires_at, note = coalesce(:note, note)
 WHERE scope = :scope AND key = :key AND owner = :owner AND token = :token
-  AND (state = 'claimed' OR state = :also_from) AND (expires_at IS NULL OR expires_at > :now);
+  AND (state = 'claimed' OR (state = 'in_doubt' AND :state = 'done'))
+  AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: complete
--- A settlement to done that the caller's own transaction makes; by number, as sessions take them.
-UPDATE {records} SET state = 'done', result = $6, error = NULL, lease_until = NULL, changed_at = $7, expires_at = $7 + $5
+-- Completes a record inside the caller's own transaction. Parameters are numbered, as sessions take them.
+UPDATE {records} SET state = 'done', result = $6, error = NULL, lease_until = NULL, changed_at = $7,
+                     expires_at = $7 + $5
 WHERE scope = $1 AND key = $2 AND owner = $3 AND token = $4 AND (state = 'claimed' OR state = 'in_doubt')
   AND (expires_at IS NULL OR expires_at > $7)
 RETURNING 1;
 
 -- name: note
+-- Writes how far an intent or a saga has come.
 UPDATE {records} SET note = ?, changed_at = ?
 WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
   AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: renew
+-- The heartbeat: extends the lease of a claim that is still held.
 UPDATE {records} SET lease_until = ?, expires_at = CASE WHEN doubt_on_lapse = 1 THEN NULL ELSE ? END
 WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
   AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: remember
+-- Records a success that was not claimed (mode S). It never overwrites a live claim, a doubt, a failure or an earlier
+-- success.
 INSERT INTO {records} AS r (due, scope, key, state, owner, token, attempts, generation, lapsed, doubt_on_lapse,
                             expires_at, created_at, changed_at, fingerprint, result)
 VALUES (:due, :scope, :key, 'done', x'', :now, 0, 0, 0, 0, :expires_at, :now, :now, :fingerprint, :result)
@@ -103,22 +108,24 @@ WHERE r.expires_at <= excluded.changed_at
 SELECT {columns} FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: forget
+-- Frees a record for a new generation.
 UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, ?), attempts = 0,
                      generation = generation + 1, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
                      result = NULL, error = NULL, fingerprint = NULL, note = NULL
 WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
 
 -- name: resolve
+-- An operator's decision on a record in doubt. A retry starts a new generation, with no attempt counted.
 UPDATE {records} SET state = :state, owner = x'', token = max(token + 1, :now),
-                     attempts = CASE WHEN :state = 'free' THEN 0 ELSE attempts END,
-                     generation = generation + (:state = 'free'), lapsed = 0, lease_until = NULL,
-                     changed_at = :now, expires_at = :expires_at, result = :result, error = :error
+                     attempts = CASE WHEN :is_retry THEN 0 ELSE attempts END, generation = generation + :is_retry,
+                     lapsed = 0, lease_until = NULL, changed_at = :now, expires_at = :expires_at,
+                     result = :result, error = :error
 WHERE scope = :scope AND key = :key
   AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= :now));
 
--- Lists walk an index from a place for a bounded number of rows: first where that walk ends (`edge`), then the
--- rows on it that are wanted (`page`). `attention`: failed, free and in_doubt, newest change first. `others`: by scope
--- and key. No place has `due` in it: a sweep changes that.
+-- A page of a list walks an index from a position for a bounded number of rows: `edge` finds where the walk ends,
+-- `page` reads the matching rows up to there. `attention`: failed, free and in_doubt, newest change first. `others`: by
+-- scope and key. No position has `due` in it, which a sweep changes.
 
 -- name: edge_attention
 SELECT changed_at, scope, key FROM {records}
@@ -160,7 +167,7 @@ SELECT count(*) FROM (
 SELECT due FROM {records} ORDER BY due DESC LIMIT 1 OFFSET ?;
 
 -- name: count_recent
--- Of claimed and done, which no index holds: among the rows after an edge.
+-- Counts claimed and done, which no index holds, among the rows after an edge.
 SELECT count(*) FROM (
     SELECT 1 FROM {records} WHERE due > ? AND state = ? AND (expires_at IS NULL OR expires_at > ?)
     ORDER BY due DESC LIMIT ?);
@@ -169,6 +176,7 @@ SELECT count(*) FROM (
 SELECT min(changed_at) FROM {records} WHERE state = 'in_doubt' AND state > 'done';
 
 -- name: due
+-- The rows that the sweep has to visit now.
 SELECT due, expires_at FROM {records} WHERE due <= ? ORDER BY due LIMIT ?;
 
 -- name: overdue
@@ -176,16 +184,18 @@ SELECT count(*), min(expires_at) FROM (SELECT expires_at FROM {records} WHERE du
 WHERE expires_at <= ?;
 
 -- name: early
+-- Rows that expired before their `due`: settled with a shorter retention than they were claimed with.
 SELECT due FROM {records} WHERE expires_at / 1000 < due >> 20 AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 
 -- name: delete
 DELETE FROM {records} WHERE due = ? AND expires_at <= ?;
 
 -- name: postpone
--- Look at this row again later. Where that place is taken it stays, and the next sweep tries again.
+-- The sweep visits this row again later. Where another row has that `due`, it stays, and the next sweep tries again.
 UPDATE OR IGNORE {records} SET due = ? WHERE due = ?;
 
 -- name: lapsed
+-- Claims that lapse to in_doubt and whose lease has ended.
 SELECT due FROM {records} WHERE doubt_on_lapse = 1 AND state = 'claimed' AND lease_until <= ?
 ORDER BY lease_until LIMIT ?;
 
@@ -196,7 +206,7 @@ UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ? WHER
 SELECT value FROM {meta} WHERE name = ?;
 
 -- name: touch_meta
--- Writes nothing, and fails where nothing can be written; BEGIN IMMEDIATE alone does not.
+-- Writes nothing, and fails on a file that cannot be written; BEGIN IMMEDIATE alone does not.
 UPDATE {meta} SET value = value WHERE 0;
 
 -- name: write_meta

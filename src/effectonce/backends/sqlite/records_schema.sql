@@ -2,14 +2,14 @@
 -- Times are microseconds since the epoch on the machine's clock.
 
 CREATE TABLE IF NOT EXISTS {records} (
-    -- When the sweep should next look at this row: milliseconds since the epoch, times 2^20, plus a number that
+    -- When the sweep shall next visit this row: milliseconds since the epoch, times 2^20, plus a number that
     -- makes it unique. Rows therefore lie in the order in which they expire, and the sweep reads one end of the
     -- table: there is no expiry index to keep up to date on every claim and completion.
     due            INTEGER PRIMARY KEY,
     scope          TEXT    NOT NULL,
     key            TEXT    NOT NULL,
     state          TEXT    NOT NULL,  -- claimed | done | failed | free | in_doubt (the indexes use this order)
-    owner          BLOB    NOT NULL,  -- 16 random bytes of whoever claimed it; empty: nobody
+    owner          BLOB    NOT NULL,  -- 16 random bytes of the claim that holds it; empty: none
     token          INTEGER NOT NULL,  -- grows with every claim
     attempts       INTEGER NOT NULL,
     generation     INTEGER NOT NULL,
@@ -29,18 +29,18 @@ CREATE TABLE IF NOT EXISTS {records} (
 -- The four indexes below are partial, and an ordinary claim and completion (claimed, then done) is in none of
 -- them. Conditions are plain comparisons: with an IN list, claim + completion measured up to a third slower.
 
--- What people ask for: in_doubt, failed, free; all that sorts after 'done'. One sweep changes many at one time, so
--- that lists need scope and key to tell them apart.
+-- The states that operators ask for: failed, free and in_doubt, all that sorts after 'done'. One sweep changes many rows
+-- at one time, so lists need scope and key to tell them apart.
 CREATE INDEX IF NOT EXISTS {prefix}_attention ON {records} (state, changed_at, scope, key) WHERE state > 'done';
 
 -- Leases whose end the sweep has to act upon.
 CREATE INDEX IF NOT EXISTS {prefix}_leases ON {records} (lease_until)
     WHERE doubt_on_lapse = 1 AND state = 'claimed';
 
--- Rows that expire before the sweep would look at them: settled with a shorter retention than claimed.
+-- Rows that expire before the sweep would visit them: settled with a shorter retention than claimed.
 CREATE INDEX IF NOT EXISTS {prefix}_early ON {records} (expires_at) WHERE expires_at / 1000 < due >> 20;
 
--- Intents and sagas that somebody may have to go on with.
+-- Unfinished intents and sagas, which recovery may have to resume.
 CREATE INDEX IF NOT EXISTS {prefix}_unfinished ON {records} (scope, key)
     WHERE note IS NOT NULL AND (state = 'claimed' OR state = 'free');
 

@@ -1,0 +1,121 @@
+"""Reading the records of a SQLite file: one record, pages of records, counts per state."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from effectonce.errors import InvalidOption
+from effectonce.record import Page, Query, Record, Stats
+
+MAX_COUNT: Final = 100_000  # the most that `stats` counts of one state
+MAX_PAGE_VISITS: Final = 5_000  # the most rows that one page of `list` reads
+MAX_STATS_VISITS: Final = 1_000_000  # the most rows that `stats` reads for claimed and done
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integers
+_AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
+NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
+OTHER_STATES: Final = ("claimed", "done")
+
+RECORD_COLUMNS: Final = (
+    "scope, key, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until, expires_at, "
+    "owner, fingerprint, result, error, note"
+)
+_RECORD_FIELDS: Final = RECORD_COLUMNS.split(", ")
+_CURSOR: Final = re.compile(
+    r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL
+)  # changed_at, length of the scope, both texts
+
+#: The last row before a page: changed_at (0 in a list by scope and key), scope, key.
+Position = tuple[int, str, str]
+
+
+class RecordReader:
+    """The read-only statements that operators' tools need. Each method takes the cursor of an open connection."""
+
+    def __init__(self, statements: dict[str, str], now: Callable[[], int]) -> None:
+        self._sql = statements
+        self._now = now
+
+    def get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
+        row = cursor.execute(self._sql["get"], (scope, key, self._now())).fetchone()
+        return _record_of(row) if row is not None else None
+
+    def page(self, cursor: sqlite3.Cursor, query: Query) -> Page:
+        """One page. Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never
+        changes."""
+        position = _position_of(query)
+        if _is_newest_first(query):
+            return self._page_by_change(cursor, query, position)
+        return self._page_by_key(cursor, query, position)
+
+    def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: Position | None) -> Page:
+        start, end = position or (_LAST, "", ""), (_FIRST, "", "")
+        edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, MAX_PAGE_VISITS - 1)).fetchone()
+        values = (query.state, *start, *(edge or end), query.scope, query.scope, self._now(), query.limit + 1)
+        return _page_of(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
+
+    def _page_by_key(self, cursor: sqlite3.Cursor, query: Query, position: Position | None) -> Page:
+        start = position[1:] if position is not None else query.after or (query.scope or "", "")
+        end = (_AFTER_ALL_TEXTS if query.scope is None else query.scope, _AFTER_ALL_TEXTS)
+        which = "unfinished" if query.unfinished else "others"
+        edge = cursor.execute(self._sql[f"edge_{which}"], (*start, *end, MAX_PAGE_VISITS - 1)).fetchone()
+        values = (*start, *(edge[1:] if edge else end), query.state, query.state, self._now(), query.limit + 1)
+        return _page_of(cursor.execute(self._sql[f"page_{which}"], values).fetchall(), query.limit, edge)
+
+    def stats(self, cursor: sqlite3.Cursor) -> Stats:
+        """Counts of failed, free and in_doubt from their index; of claimed and done among the `MAX_STATS_VISITS` rows
+        that expire last."""
+        now = self._now()
+
+        def value_of(name: str, *values: object) -> Any:
+            row = cursor.execute(self._sql[name], values).fetchone()
+            return row[0] if row is not None else None
+
+        edge = value_of("edge_recent", MAX_STATS_VISITS)
+        counts = {
+            state: value_of("count_recent", _FIRST if edge is None else edge, state, now, MAX_COUNT)
+            for state in OTHER_STATES
+        }
+        counts.update({state: value_of("count_attention", state, now, MAX_COUNT) for state in NEEDS_ATTENTION})
+        return Stats(
+            counts=counts,
+            cap=MAX_COUNT,
+            oldest_in_doubt=value_of("oldest_in_doubt"),
+            swept_at=value_of("read_meta", "swept_at"),
+            approximate=() if edge is None else tuple(state for state in OTHER_STATES if counts[state] < MAX_COUNT),
+        )
+
+
+def _record_of(row: Sequence[Any]) -> Record:
+    fields = dict(zip(_RECORD_FIELDS, row, strict=True))
+    fields["doubt_on_lapse"] = fields["doubt_on_lapse"] == 1
+    return Record(**fields)
+
+
+def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: Position | None) -> Page:
+    """A page of rows, each a position and a record's columns. The next page starts after its last row, or after the
+    edge of what was read where the page is not full."""
+    last = rows[limit - 1] if len(rows) > limit else edge
+    cursor = None if last is None else f"{last[0]}:{len(last[1])}:{last[1]}{last[2]}"
+    return Page([_record_of(row[3:]) for row in rows[:limit]], cursor)
+
+
+def _is_newest_first(query: Query) -> bool:
+    return query.state in NEEDS_ATTENTION and not query.unfinished and query.after is None
+
+
+def _position_of(query: Query) -> Position | None:
+    """The position in a query's cursor. `InvalidOption` for a cursor of another list."""
+    if query.cursor is None:
+        return None
+    match = _CURSOR.fullmatch(query.cursor)
+    if match is not None:
+        changed_at, length, text = int(match[1]), int(match[2]), match[3]
+        scope, key = text[:length], text[length:]
+        newest_first = _is_newest_first(query)
+        fits = newest_first if changed_at else not newest_first and query.scope in (None, scope)
+        if fits and len(scope) == length and not any("\ud800" <= char <= "\udfff" for char in text):
+            return changed_at, scope, key
+    raise InvalidOption("this cursor is not of this list; start again without one")
