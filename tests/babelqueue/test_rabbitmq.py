@@ -160,8 +160,8 @@ async def test_what_is_no_message_is_given_up_with_its_exact_bytes(
 ) -> None:
     send_as_go(both, body, headers=headers)
     await both.work("dead_lettered")
-    (letter,) = await eo.DeadLetterQueue(both.worker, both.queue).alist()
-    assert letter.packet.body == body
-    assert letter.cause.why == "undecodable"
+    (dead_letter,) = await eo.DeadLetterQueue(both.worker, both.queue).alist()
+    assert dead_letter.packet.body == body
+    assert dead_letter.cause.why == "undecodable"
     assert both.messages == []
     assert both.left() == 0

@@ -292,12 +292,12 @@ async def test_their_dead_letter_is_one_of_ours(both: Both) -> None:
     while both.consume_theirs():
         pass
     dead = both.broker.backend.dead_letters(both.queue, group="g")
-    ((letter,), _) = await dead.browse(10)
-    assert (letter.packet.id, letter.queue) == (id, both.queue)
-    cause = json.loads(letter.packet.headers["eo-dead"])
+    ((dead_letter,), _) = await dead.browse(10)
+    assert (dead_letter.packet.id, dead_letter.queue) == (id, both.queue)
+    cause = json.loads(dead_letter.packet.headers["eo-dead"])
     assert (cause["why"], cause["text"], cause["attempts"]) == ("failed", "no funds", 2)
-    assert "dead_letter" not in json.loads(letter.packet.body)
-    assert await dead.remove([letter.id]) == 1
+    assert "dead_letter" not in json.loads(dead_letter.packet.body)
+    assert await dead.remove([dead_letter.id]) == 1
     await dead.close()
 
 
@@ -310,9 +310,9 @@ async def test_a_poison_body_is_given_up_with_its_exact_bytes(both: Both, body: 
         BabelQueue().decode(delivery.packet)
     assert await both.consumer.dead_letter(delivery, {"eo-dead": '{"why":"undecodable"}'})
     dead = both.broker.backend.dead_letters(both.queue, group="g")
-    ((letter,), _) = await dead.browse(10)
+    ((dead_letter,), _) = await dead.browse(10)
     await dead.close()
-    assert letter.packet.body == body
+    assert dead_letter.packet.body == body
     (element,) = both.redis.lrange(f"{both.queue}.dlq", 0, -1)
     assert json.loads(element)["dead_letter"]["reason"] == "poison"
 
@@ -326,6 +326,6 @@ async def test_pages_of_dead_letters_hold_together_while_some_are_removed(both: 
     first, cursor = await dead.browse(3)
     await dead.remove([first[0].id, first[1].id])
     rest, end = await dead.browse(3, cursor)
-    assert [letter.packet.body for letter in rest] == [b'{"n":3}', b'{"n":4}', b'{"n":5}']
+    assert [dead_letter.packet.body for dead_letter in rest] == [b'{"n":3}', b'{"n":4}', b'{"n":5}']
     assert end is None
     await dead.close()

@@ -140,8 +140,8 @@ async def test_f51_a_new_generation_runs_what_is_done_again_and_is_audited(caplo
     (dead,) = await shop.dlq.alist()
     await shop.dlq.aredrive()
     await shop.settle(1)
-    letters = shop.bench.backend.room.queue("orders").groups["billing"].dead
-    letters[99] = dead.packet  # it is there still, as after a crash between its re-publish and its removal
+    dead_letters = shop.bench.backend.room.queue("orders").groups["billing"].dead
+    dead_letters[99] = dead.packet  # it is there still, as after a crash between its re-publish and its removal
     (report,) = await shop.dlq.aredrive(dry_run=True)
     assert report.fate == "no-op"
     with caplog.at_level(logging.WARNING, "effectonce"):

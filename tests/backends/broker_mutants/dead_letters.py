@@ -68,5 +68,5 @@ class TakesWhatItShows(MemoryDeadLetters):
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         page, after = await super().browse(limit, cursor)
-        await self.remove([letter.id for letter in page])
+        await self.remove([dead_letter.id for dead_letter in page])
         return page, after

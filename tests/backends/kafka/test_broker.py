@@ -231,7 +231,7 @@ async def test_f45_what_is_not_confirmed_is_not_said_to_be_sent(server: kafka.Ka
     broker = backend(server.cut_url, "timeout=1s")
     await broker.declare(unique_name, group=GROUP)
     publisher = broker.publisher()
-    assert await publisher.publish(unique_name, [Packet(body=b"before")]) == [None]
+    await publish_until_confirmed(publisher, unique_name, b"before")
     server.proxy.blackhole = True
     try:
         with pytest.raises(BrokerUnavailable):
@@ -239,14 +239,19 @@ async def test_f45_what_is_not_confirmed_is_not_said_to_be_sent(server: kafka.Ka
     finally:
         server.proxy.heal()
         server.proxy.reset()
+    await publish_until_confirmed(publisher, unique_name, b"after")
+    await publisher.close()
+
+
+async def publish_until_confirmed(publisher: Any, queue: str, body: bytes) -> None:
+    """A server that was started a moment ago takes longer than the timeout to register its first producer."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                assert await publisher.publish(unique_name, [Packet(body=b"after")]) == [None]
-                break
+                assert await publisher.publish(queue, [Packet(body=body)]) == [None]
+                return
             except BrokerUnavailable:
                 continue
-    await publisher.close()
 
 
 async def test_a_message_without_a_topic_is_a_configuration_error(server: kafka.Kafka, unique_name: str) -> None:
@@ -274,11 +279,11 @@ async def test_a_record_of_another_producer_is_given_up_byte_for_byte(server: ka
             body=b"", headers={"binary": "\\xff\x00", "text": "☕"}, id="", ordering_key="\\xfekey"
         )
         assert await consumer.dead_letter(delivery, {"why": "foreign"})
-    letters = broker.dead_letters(unique_name, group=GROUP)
-    ((letter,), _) = await letters.browse(10)
-    await letters.close()
-    assert letter.packet.headers == {"binary": "\\xff\x00", "text": "☕", "why": "foreign"}
-    assert letter.packet.ordering_key == "\\xfekey"
+    dead_letters = broker.dead_letters(unique_name, group=GROUP)
+    ((dead_letter,), _) = await dead_letters.browse(10)
+    await dead_letters.close()
+    assert dead_letter.packet.headers == {"binary": "\\xff\x00", "text": "☕", "why": "foreign"}
+    assert dead_letter.packet.ordering_key == "\\xfekey"
 
 
 async def test_a_record_is_as_old_as_its_packet_says(server: kafka.Kafka, unique_name: str) -> None:
@@ -307,11 +312,11 @@ async def test_what_is_given_up_twice_is_one_dead_letter(server: kafka.Kafka, un
     record = KafkaRecord(b"0-17", b"body", [])
     assert await sender.send(dead_letter_topic(unique_name, GROUP), [record, record]) == [None, None]
     await sender.close()
-    letters = broker.dead_letters(unique_name, group=GROUP)
-    assert await letters.count() == 1
-    assert await letters.remove(["0-17", "0-17", "9-9"]) == 1
-    assert await letters.count() == 0
-    await letters.close()
+    dead_letters = broker.dead_letters(unique_name, group=GROUP)
+    assert await dead_letters.count() == 1
+    assert await dead_letters.remove(["0-17", "0-17", "9-9"]) == 1
+    assert await dead_letters.count() == 0
+    await dead_letters.close()
 
 
 # -- start-up checks

@@ -505,12 +505,12 @@ class TestDeadLetters:
         for delivery in await receive(consumer, 60):
             await consumer.dead_letter(delivery, {})
         for limit in (30, 60, 20, 60):  # a part, all, a part of what was listed before, all
-            letters = under_test.dead_letters()
-            page, cursor = await letters.browse(limit)
-            assert [int(letter.packet.body) for letter in page] == list(range(limit))
+            dead_letters = under_test.dead_letters()
+            page, cursor = await dead_letters.browse(limit)
+            assert [int(dead_letter.packet.body) for dead_letter in page] == list(range(limit))
             assert (cursor is None) == (limit == 60)
-            assert await letters.count() == 60  # what a listing holds is counted too
-            await letters.close()
+            assert await dead_letters.count() == 60  # what a listing holds is counted too
+            await dead_letters.close()
 
     async def test_a_cursor_leads_on_in_another_process_and_where_its_letter_is_gone(
         self, under_test: QueueUnderTest
@@ -523,10 +523,10 @@ class TestDeadLetters:
         page, cursor = await first.browse(2)
         await first.close()
         rest, _ = await second.browse(10, cursor)
-        assert [letter.packet.body for letter in rest] == [b"2", b"3", b"4", b"5"]
+        assert [dead_letter.packet.body for dead_letter in rest] == [b"2", b"3", b"4", b"5"]
         assert await second.remove([page[1].id]) == 1
         everything, _ = await third.browse(10, cursor)
-        assert [letter.packet.body for letter in everything] == [b"0", b"2", b"3", b"4", b"5"]
+        assert [dead_letter.packet.body for dead_letter in everything] == [b"0", b"2", b"3", b"4", b"5"]
 
     async def test_removing_in_the_middle_of_a_listing(self, under_test: QueueUnderTest) -> None:
         """As a redrive does: page by page, some are removed and some are not."""
@@ -534,15 +534,20 @@ class TestDeadLetters:
         await under_test.publish(*(b"%d" % n for n in range(7)))
         for delivery in await receive(consumer, 7):
             await consumer.dead_letter(delivery, {})
-        letters, seen, cursor = under_test.dead_letters(), [], None
+        dead_letters, seen, cursor = under_test.dead_letters(), [], None
         while True:
-            page, cursor = await letters.browse(3, cursor)
-            seen += [int(letter.packet.body) for letter in page]
-            await letters.remove([letter.id for letter in page if int(letter.packet.body) % 2])
+            page, cursor = await dead_letters.browse(3, cursor)
+            seen += [int(dead_letter.packet.body) for dead_letter in page]
+            await dead_letters.remove([dead_letter.id for dead_letter in page if int(dead_letter.packet.body) % 2])
             if cursor is None:
                 break
         assert seen == list(range(7))
-        assert [letter.packet.body for letter in (await letters.browse(10))[0]] == [b"0", b"2", b"4", b"6"]
+        assert [dead_letter.packet.body for dead_letter in (await dead_letters.browse(10))[0]] == [
+            b"0",
+            b"2",
+            b"4",
+            b"6",
+        ]
 
     async def test_what_the_broker_itself_gives_up_says_why(
         self, under_test: QueueUnderTest, channel: Any, rabbitmq_url: str
@@ -559,17 +564,17 @@ class TestDeadLetters:
         await under_test.publish(b"1", b"2")
         for _ in range(2):
             await consumer.nack(await receive(consumer, 2))
-        letters = under_test.dead_letters()
+        dead_letters = under_test.dead_letters()
 
         async def both() -> bool:
-            return bool(await letters.count() == 2)
+            return bool(await dead_letters.count() == 2)
 
         await auntil(both)
-        page, _ = await letters.browse(5)
-        assert {letter.packet.headers["x-first-death-reason"] for letter in page} == {"delivery_limit"}
-        assert len({letter.id for letter in page}) == 2
-        assert await letters.remove([page[0].id]) == 1
-        assert [letter.packet.body for letter in (await letters.browse(5))[0]] == [page[1].packet.body]
+        page, _ = await dead_letters.browse(5)
+        assert {dead_letter.packet.headers["x-first-death-reason"] for dead_letter in page} == {"delivery_limit"}
+        assert len({dead_letter.id for dead_letter in page}) == 2
+        assert await dead_letters.remove([page[0].id]) == 1
+        assert [dead_letter.packet.body for dead_letter in (await dead_letters.browse(5))[0]] == [page[1].packet.body]
 
 
 # -- queues and addresses
