@@ -29,9 +29,7 @@ HEAD = """# Benchmarks
 Every claim is a ratio: ours beside the raw driver or a peer, in one run, in interleaved rounds, so that a slow moment
 hits both. The first round warms up and is left out; then medians, with the lowest and the highest in brackets. Absolute
 rates are this machine's and say little; ratios carry over, but not to the last digit: processors and builds of Python
-differ. (A Python that is optimised by profile, as most distributions' is, makes plain Python faster and the guard in
-memory less so: beside the hand-written one it is about a fifth behind the figures below.) A ratio says how many times
-as good ours is: of rates ours by theirs, of times and sizes theirs by ours.
+differ. A ratio says how many times as good ours is: of rates ours by theirs, of times and sizes theirs by ours.
 
 ```console
 $ make bench                                               # all of it, about {minutes} minutes on two quiet cores

@@ -1,8 +1,8 @@
 """Every seam of effectonce on one page.
 
 A **backend** is what a third party writes to add a store; `effectonce.Store` is our handle on it. A backend
-opens **ports**. A port is one connection, used by one caller at a time, and its methods are `async def` in
-both colours: those of a sync port never suspend, so that sync code can drive them on its own thread.
+opens **ports**. A port is one connection, used by one caller at a time, and its methods are `async def` for
+sync and async code: those of a sync port never suspend, so that sync code can run them on its own thread.
 
 A **broker** opens publishers and consumers; a **session** is a connection that stays the caller's own.
 

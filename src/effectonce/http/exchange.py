@@ -1,7 +1,7 @@
 """One keyed request, from its claim to the settlement of its response: what ASGI, WSGI and the frameworks share.
 
 Built on the guard's own flow. Written once, as `async def` over a `StoreClient`: async adapters await it,
-sync ones `drive` it.
+sync ones run it with `run_sync`.
 """
 
 from __future__ import annotations
