@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from effectonce.demo.crash import Bench, Crew
+from effectonce.demo.crash import ScenarioRun, WorkerProcesses
 from effectonce.demo.crash_modes import MODES
 from tests.cli.conftest import BREAKS, LETS_EVERYTHING_THROUGH, Run, Sabotage
 
@@ -145,9 +145,9 @@ def test_each_mode_lets_through_what_it_says(
 def test_a_worker_that_is_hired_has_made_its_tables(tmp_path: Path) -> None:
     """Otherwise it would wait for them until another ends, which has halted in a transaction: for ever."""
     mode = next(mode for mode in MODES if mode.name == "inbox")
-    with Crew() as crew:
-        Bench(mode, "30s", tmp_path / "bench", crew).worker()
-        with closing(sqlite3.connect(tmp_path / "bench" / "ledger.db")) as db:
+    with WorkerProcesses() as processes:
+        ScenarioRun(mode, "30s", tmp_path / "run", processes).start_worker()
+        with closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert len(tables - {"charges"}) > 0
 

@@ -15,7 +15,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.sagas.recovery import Resumed
-from effectonce.testing.fault_points import Killed, Life, MortalBackend
+from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
 from .shop import Order
 
@@ -51,7 +51,7 @@ def test_a_step_through_an_inbox_is_done_once_with_its_rows(
         conn.cursor().execute(f"INSERT INTO {stock} VALUES (10)")
         conn.commit()
 
-    backend = MortalBackend()
+    backend = FaultInjectingBackend()
     store: Any = eo.Store(backend, sweep_every=None)
     saga = eo.Saga("order", store, input=Order)
     deaths: list[Killed] = []
@@ -65,7 +65,7 @@ def test_a_step_through_an_inbox_is_done_once_with_its_rows(
                 conn.cursor().execute(f"UPDATE {stock} SET left_over = left_over - {number}")
             conn.commit()
         if deaths:
-            backend.life._dead = True
+            backend.injector.killed = True
             raise deaths.pop()
         return number
 
@@ -91,7 +91,7 @@ def test_a_step_through_an_inbox_is_done_once_with_its_rows(
                 saga.run("o-1", ORDER)
             came = saga.resume()
         except Killed:
-            backend.life = Life()
+            backend.injector = FaultInjector()
             backend.clock.advance("1m")
     assert saga.get("o-1").state == ("failed" if fails else "done")  # type: ignore[union-attr]
     assert came == Resumed(), "nothing is left"

@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.testing.fault_points import Killed, Life, MortalBackend
+from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
 from .shop import Order, Shop, order_saga, raising
 
 ORDER = Order("o-1")
 
 
-def live(store: eo.Store, backend: MortalBackend, shop: Shop, at: int | None) -> Life:
+def live(store: eo.Store, backend: FaultInjectingBackend, shop: Shop, at: int | None) -> FaultInjector:
     """One process that runs or resumes the saga, killed at its store's operation with the number ``at``."""
-    backend.life = life = Life("killed", at)
+    backend.injector = injector = FaultInjector("killed", at)
     with contextlib.suppress(Killed, eo.SagaFailed, eo.InProgress):
         order_saga(store, shop).run("o-1", ORDER)
-    backend.life = Life()
+    backend.injector = FaultInjector()
     backend.clock.advance("1m")
-    return life
+    return injector
 
 
 @pytest.mark.parametrize("fails", ["", "charge", "ship"])
 def test_f48_killed_at_any_commit_and_again_while_recovering(fails: str) -> None:
-    def trial(first: int | None, second: int | None) -> tuple[Life, Life]:
-        backend, shop = MortalBackend(), Shop()
+    def trial(first: int | None, second: int | None) -> tuple[FaultInjector, FaultInjector]:
+        backend, shop = FaultInjectingBackend(), Shop()
         if fails:
             shop.at[fails] = raising(RuntimeError("declined"))
         store: Any = eo.Store(backend, sweep_every=None)
@@ -47,10 +47,10 @@ def test_f48_killed_at_any_commit_and_again_while_recovering(fails: str) -> None
         return one, two
 
     whole, _ = trial(None, None)
-    assert len(whole.points()) >= 6
-    for first in whole.points():
+    assert len(whole.fault_points()) >= 6
+    for first in whole.fault_points():
         _, rest = trial(first, None)
-        for second in rest.points():
+        for second in rest.fault_points():
             trial(first, second)
 
 
@@ -62,36 +62,36 @@ def test_f48_what_has_turned_around_never_goes_forward_again() -> None:
     """The step that failed would succeed after the crash: shipped and refunded would be both."""
     seen = set()
 
-    def trial(at: int | None) -> Life:
-        backend, shop = MortalBackend(), Shop()
+    def trial(at: int | None) -> FaultInjector:
+        backend, shop = FaultInjectingBackend(), Shop()
         store: Any = eo.Store(backend, sweep_every=None)
         shop.at["ship"] = raising(RuntimeError("no carrier"), 2)
-        life = live(store, backend, shop, at)
+        injector = live(store, backend, shop, at)
         shop.at.clear()
         live(store, backend, shop, None)
         assert shop.effects in (["reserve", "charge", "ship"], ["reserve", "charge", "refund", "release"]), at
         seen.add(shop.effects[-1])
-        return life
+        return injector
 
-    for at in trial(None).points():
+    for at in trial(None).fault_points():
         trial(at)
     assert seen == {"ship", "release"}
 
 
 def test_f20_a_step_that_ends_its_process_again_and_again_is_in_doubt() -> None:
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     retry = eo.Retry(1, max_crashes=3)
 
     def die() -> None:
-        backend.life._dead = True
+        backend.injector.killed = True
         raise Killed
 
     shop.at["charge"] = die
     for _ in range(3):
         with pytest.raises(Killed):
             order_saga(store, shop, retry=retry).run("o-1", ORDER)
-        backend.life = Life()
+        backend.injector = FaultInjector()
         backend.clock.advance("1m")
     saga = order_saga(store, shop, retry=retry)
     with pytest.raises(eo.InDoubt, match="step charge: 3 processes died in it"):
@@ -103,7 +103,7 @@ def test_f20_a_step_that_ends_its_process_again_and_again_is_in_doubt() -> None:
 
 
 def test_an_unfinished_saga_outlives_every_retention() -> None:
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     saga = order_saga(store, shop, retention="1h")
     saga.start("o-1", ORDER)

@@ -18,25 +18,25 @@ from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import release
 from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
-from effectonce.testing.fault_points import Killed, Life, MortalBackend
+from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
 from .shop import Order, Shop, order_saga, raising
 
 ORDER = Order("o-1")
 
 
-def killed_after(step: str, store: Any, backend: MortalBackend, shop: Shop) -> None:
+def killed_after(step: str, store: Any, backend: FaultInjectingBackend, shop: Shop) -> None:
     """A process that is killed when ``step`` has happened, and before that is written down."""
 
     def die() -> None:
-        backend.life._dead = True
+        backend.injector.killed = True
         raise Killed
 
     shop.after[step] = die
     with pytest.raises(Killed):
         order_saga(store, shop).run("o-1", ORDER)
     shop.after.clear()
-    backend.life = Life()
+    backend.injector = FaultInjector()
     backend.clock.advance("1m")
 
 
@@ -63,7 +63,7 @@ def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
 @pytest.mark.parametrize("between", [started_again, run_by_another_release, claimed_and_given_back])
 def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
     """F49: charged, killed, looked at by somebody else, and then turned around: the charge must not be overlooked."""
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     killed_after("charge", store, backend, shop)
     between(store, shop)
@@ -76,7 +76,7 @@ def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
 
 
 def test_a_step_that_may_have_happened_is_not_dropped_by_a_migration() -> None:
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     killed_after("charge", store, backend, shop)
     new = eo.Saga("order", eo.Store(backend, sweep_every=None), input=Order, version="2")
@@ -355,7 +355,7 @@ _REQUEST = httpx.Request("POST", "https://api.example")
 @pytest.mark.parametrize("tool", ["once", "intents"])
 def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
     """Done, killed before the saga knew it, and gone on with long after its own retention: it is not done again."""
-    backend = MortalBackend()
+    backend = FaultInjectingBackend()
     store: Any = eo.Store(backend, sweep_every=None)
     intents = eo.Intents(store, scope="billing")
     done: list[str] = []
@@ -376,14 +376,14 @@ def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
     def charge(order: Order) -> str:
         result: str = once(order.id) if tool == "once" else stripe(order.id, key=eo.current().key)
         if deaths:
-            backend.life._dead = True
+            backend.injector.killed = True
             raise deaths.pop()
         return result
 
     deaths = [Killed()]
     with pytest.raises(Killed):
         saga.run("o-1", ORDER)
-    backend.life = Life()
+    backend.injector = FaultInjector()
     backend.clock.advance("20d")
     store.purge()
     assert saga.resume() == Resumed(done=1)
@@ -391,7 +391,7 @@ def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
 
 
 def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     killed_after("charge", store, backend, shop)
     backend.clock.advance("31d")
@@ -403,7 +403,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
 
 def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
     """Nobody knew what came of it, which was written down; and then nobody resumed for longer than the retention."""
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     saga = order_saga(store, shop)
     shop.at["charge"] = raising(eo.OutcomeUnknown("no answer", 0.0))
@@ -421,7 +421,7 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
     monkeypatch: pytest.MonkeyPatch, resumed: int
 ) -> None:
     """Its clock was a month ahead, and it died in the first step; the second time, so did the one that went on."""
-    backend, shop = MortalBackend(), Shop()
+    backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     with monkeypatch.context() as ahead:
         ahead.setattr(type(store.runtime), "now", lambda self: backend.clock.now() + 30 * 86_400_000_000)

@@ -114,7 +114,7 @@ def test_a_queue_without_a_handler_and_a_message_that_never_was_are_mistakes_of_
 
 
 def test_a_handler_that_never_ends_is_named(memory_store: eo.Store, manual_clock: ManualClock) -> None:
-    broker = TestBroker(clock=manual_clock, patience="200ms")
+    broker = TestBroker(clock=manual_clock, timeout="200ms")
     worker = eo.Worker(broker, store=memory_store, drain="10ms")
 
     @worker.handler("orders")

@@ -11,7 +11,7 @@ import pytest
 import effectonce as eo
 from effectonce.core.run_sync import run_sync
 from effectonce.testing import Trial, aassert_idempotent, assert_idempotent
-from effectonce.testing.idempotence import Bench
+from effectonce.testing.idempotence import IdempotenceTrials
 
 STORE = eo.connect("memory://")
 charges: list[str] = []
@@ -94,7 +94,7 @@ def failures(handler: Any, **options: Any) -> str:
 
 def verdicts(handler: Any, **options: Any) -> dict[tuple[str, str], Trial]:
     """Every trial, by its scenario and the line before which the first delivery ended."""
-    trials = run_sync(Bench(handler, ("pay_1",), {}, charged, **options).run())
+    trials = run_sync(IdempotenceTrials(handler, ("pay_1",), {}, charged, **options).run())
     return {(trial.scenario, trial.step.partition("  ")[2]): trial for trial in trials}
 
 
@@ -160,7 +160,7 @@ def test_in_doubt_is_neither_lost_nor_doubled() -> None:
     """Every ambiguous end is where an operator finds it, so nothing is counted against it (F03)."""
     report = assert_idempotent(doubtful, "pay_1", effects=charged)
     assert report.failures == report.windows == []
-    assert any("InDoubt" in line for trial in report.trials for line in trial.told)
+    assert any("InDoubt" in line for trial in report.trials for line in trial.timeline)
 
 
 def test_a_message_is_new_in_every_trial() -> None:

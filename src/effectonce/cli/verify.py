@@ -16,7 +16,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.introspection import is_async, name_of
 from effectonce.message import Message
-from effectonce.testing.idempotence import Bench, Report, Trial
+from effectonce.testing.idempotence import IdempotenceTrials, Report, Trial
 
 from .terminal import Progress, Screen
 
@@ -47,7 +47,7 @@ def verify(
     function = _load_function(handler)
     args, kwargs = arguments(function, _read_json(message))
     progress = Progress()
-    bench = Bench(
+    trials_run = IdempotenceTrials(
         function,
         args,
         kwargs,
@@ -56,7 +56,7 @@ def verify(
         strict=strict,
         on_trial=lambda trial, of: progress.step(trial.scenario, of),
     )
-    run = bench.run()
+    run = trials_run.run()
     try:
         report = Report(name_of(function), asyncio.run(run) if is_async(function) else run_sync(run))
     finally:

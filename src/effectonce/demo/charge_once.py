@@ -1,7 +1,7 @@
 """`effectonce demo`: one payment, delivered twice byte for byte, charged once.
 
-Runs on the standard library and msgspec. It counts what really happened, and exits with 1 where that was not one
-charge.
+Runs on the standard library and msgspec. It counts the charges that really happened, and exits with 1 where that
+was not one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from effectonce.guard.once import once
 from effectonce.message import Message
 from effectonce.store import connect
 
-from .shop import Ledger, Payment, Receipt, decoded, encoded, envelope, sqlite_url
+from .shop import Ledger, Payment, Receipt, decode_message, encode_message, make_message, sqlite_url
 
 DELIVERIES = 2
 
 
-class Report(Struct, kw_only=True):
-    """What the demo saw, as ``--json`` prints it."""
+class DemoReport(Struct, kw_only=True):
+    """The counts of the demo, as ``--json`` prints them."""
 
     payment_id: str
     message_id: str
@@ -39,16 +39,16 @@ class Report(Struct, kw_only=True):
     receipts: list[Receipt] = []
 
     @property
-    def kept(self) -> bool:
+    def is_promise_kept(self) -> bool:
         """Whether the promise was kept: every delivery was answered alike, and one of them charged."""
         same = all(receipt == self.receipts[0] for receipt in self.receipts)
         return (self.deliveries, self.charges, self.replayed) == (DELIVERIES, 1, DELIVERIES - 1) and same
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo that ``arguments`` ask for; 0 where every promise was kept, else 1."""
+    """Run the demo that ``arguments`` select. Returns 0 where every promise was kept, else 1."""
     options = command_line().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit)
     with tempfile.TemporaryDirectory(prefix="effectonce-demo-", ignore_cleanup_errors=True) as folder:
         if options.crash:
             from .crash import main as crash
@@ -70,24 +70,24 @@ def command_line() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains as argparse does, but never repeats a URL with its password."""
+    """Reports errors as argparse does, but never prints the password of a URL."""
 
     def error(self, message: str) -> NoReturn:
         super().error(redact(message, message.split()))
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends the demo as Ctrl-C does: by an exception, so that files and processes are cleared away."""
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    """End the demo on SIGTERM as on Ctrl-C: by an exception, so that files and processes are cleaned up."""
     sys.exit(128 + number)
 
 
 def charge_once(folder: Path, *, as_json: bool = False) -> int:
-    """The two deliveries, in this process."""
+    """Deliver the payment twice, in this process."""
     screen = Screen()
-    message = envelope()
-    report = Report(payment_id=message.data.payment_id, message_id=message.id)
+    message = make_message()
+    report = DemoReport(payment_id=message.data.payment_id, message_id=message.id)
     ledger = Ledger(folder / "ledger.db")
-    body = encoded(message)
+    body = encode_message(message)
     queue: deque[bytes] = deque()
     for number in range(1, DELIVERIES + 1):
         queue.append(body)
@@ -106,24 +106,24 @@ def charge_once(folder: Path, *, as_json: bool = False) -> int:
             return ledger.charge(payment)
 
         while queue:
-            outcome = charge.call(decoded(queue.popleft()))
+            outcome = charge.call(decode_message(queue.popleft()))
             report.deliveries += 1
             report.replayed += outcome.replayed
             report.receipts.append(outcome.value)
     report.charges = ledger.count()
-    _show(report, screen, as_json)
-    return 0 if report.kept else 1
+    _print_report(report, screen, as_json)
+    return 0 if report.is_promise_kept else 1
 
 
-def _show(report: Report, screen: Screen, as_json: bool) -> None:
+def _print_report(report: DemoReport, screen: Screen, as_json: bool) -> None:
     if as_json:
-        print(json.encode({"ok": report.kept, **structs.asdict(report)}).decode())
+        print(json.encode({"ok": report.is_promise_kept, **structs.asdict(report)}).decode())
         return
     fired = f"side-effect fired {report.charges} time(s)."
     screen.print_tagged(
         "result", f"{report.deliveries} deliveries of the SAME payment {report.payment_id}: {fired}", "bold"
     )
-    if report.kept:
+    if report.is_promise_kept:
         number = report.receipts[0].number
         screen.print_tagged("ok", f"delivered at least once, charged exactly once: both got receipt {number}.", "green")
     else:

@@ -26,50 +26,50 @@ from msgspec import Struct, json
 from effectonce.cli.terminal import Cell, Colour, Progress, Screen, table
 
 from . import crash_worker
-from .crash_modes import MODES, Happened, Mode, Point, ScenarioName
-from .shop import Ledger, encoded, envelope
+from .crash_modes import MODES, Mode, Point, ScenarioName, ScenarioOutcome
+from .shop import Ledger, encode_message, make_message
 
-PATIENCE = 30.0
-
-
-class Broken(Exception):
-    """The demo itself did not work; nothing was shown about any mode."""
+ANSWER_TIMEOUT_S = 30.0
 
 
-class Crew:
-    """All worker processes, so that none is left when the demo ends, however it ends."""
+class DemoFailed(Exception):
+    """The demo itself failed, which says nothing about any mode."""
+
+
+class WorkerProcesses:
+    """Owns all worker processes, and kills them when the demo ends, however it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._hired: list[BaseProcess] = []
-        self._over = False
-        self._processes = _start_method()
+        self._started: list[BaseProcess] = []
+        self._stopped = False
+        self._context = _process_context()
 
-    def hire(self, *work: object) -> Worker:
-        """A new process that does ``work`` as `crash_worker.main`."""
-        ours, theirs = self._processes.Pipe()
+    def start(self, *work: object) -> WorkerProcess:
+        """Start a process that runs `crash_worker.main` with ``work``."""
+        ours, theirs = self._context.Pipe()
         with self._lock, theirs:
-            if self._over:
-                raise Broken("it was ended")
-            process = self._processes.Process(target=crash_worker.main, args=(theirs, *work), daemon=True)
+            if self._stopped:
+                raise DemoFailed("the demo was stopped while it started a worker")
+            process = self._context.Process(target=crash_worker.main, args=(theirs, *work), daemon=True)
             process.start()
-            self._hired.append(process)
-        return Worker(process, ours)
+            self._started.append(process)
+        return WorkerProcess(process, ours)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerProcesses:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         with self._lock:
-            self._over = True
-        for process in self._hired:
+            self._stopped = True
+        for process in self._started:
             process.kill()
-        for process in self._hired:
+        for process in self._started:
             process.join()
 
 
-def _start_method() -> Any:
-    """Fresh processes that need not import everything again, where the system can do that."""
+def _process_context() -> Any:
+    """Return the quickest way to start fresh processes: where possible, with everything imported once."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
@@ -85,7 +85,7 @@ def _start_method() -> Any:
     return multiprocessing.get_context("forkserver")
 
 
-class Worker:
+class WorkerProcess:
     """One worker process, seen from the broker."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
@@ -93,112 +93,113 @@ class Worker:
         self._pipe = pipe
 
     def send(self, body: bytes) -> str:
-        """Hand it a delivery, or the word to go on; its answer."""
+        """Send it a delivery, or the word to continue, and return its answer."""
         try:
             self._pipe.send_bytes(body)
         except OSError:
-            raise Broken("a worker ended by itself") from None
-        return self.answer()
+            raise DemoFailed("a worker ended by itself") from None
+        return self.wait_for_answer()
 
-    def answer(self) -> str:
-        """Its next word."""
+    def wait_for_answer(self) -> str:
+        """Wait for its next answer."""
         try:
-            if not self._pipe.poll(PATIENCE):
-                raise Broken(f"a worker did not answer for {PATIENCE:g} s")
+            if not self._pipe.poll(ANSWER_TIMEOUT_S):
+                raise DemoFailed(f"a worker did not answer for {ANSWER_TIMEOUT_S:g} s")
             answer = self._pipe.recv_bytes().decode()
         except (EOFError, OSError):
-            raise Broken("a worker ended by itself") from None
+            raise DemoFailed("a worker ended by itself") from None
         if answer.startswith("broken "):
-            raise Broken(answer.removeprefix("broken "))
+            raise DemoFailed(answer.removeprefix("broken "))
         return answer
 
     def kill(self) -> None:
-        """SIGKILL: no exception, no release, no goodbye."""
+        """Kill it by SIGKILL: it raises nothing and releases nothing."""
         self._process.kill()
         self._process.join()
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Close the pipe, which ends it."""
         self._pipe.close()
         self._process.join()
 
 
-class Bench:
+class ScenarioRun:
     """One mode in one scenario: its files, its workers, and the one message."""
 
-    def __init__(self, mode: Mode, lease: str, folder: Path, crew: Crew) -> None:
+    def __init__(self, mode: Mode, lease: str, folder: Path, processes: WorkerProcesses) -> None:
         folder.mkdir()
-        self._mode, self._lease, self._folder, self._crew = mode, lease, folder, crew
+        self._mode, self._lease, self._folder, self._processes = mode, lease, folder, processes
         self._ledger = Ledger(folder / "ledger.db")
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._parked = False
-        self.body = encoded(envelope())
+        self.body = encode_message(make_message())
 
-    def worker(self, halt: Point | Literal["any", ""] = "") -> Worker:
-        """A new worker process; with ``halt`` it stops there (or at any point), once. It is ready: one that still made
-        its tables would wait for another that has halted in a transaction."""
-        worker = self._crew.hire(self._mode.name, self._folder, self._lease, halt)
+    def start_worker(self, halt: Point | Literal["any", ""] = "") -> WorkerProcess:
+        """Start a worker process and wait until it is ready. With ``halt`` it stops there (or at any point), once.
+
+        One that still created its tables would wait for another that has halted in a transaction."""
+        worker = self._processes.start(self._mode.name, self._folder, self._lease, halt)
         self._workers.append(worker)
-        worker.answer()
+        worker.wait_for_answer()
         return worker
 
-    def settle(self, worker: Worker, answer: str = "") -> None:
+    def settle(self, worker: WorkerProcess, answer: str = "") -> None:
         """Deliver to ``worker`` until it acknowledges the message or parks it."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         answer = answer or worker.send(self.body)
         while answer not in ("ack", "park"):
             if time.monotonic() > deadline:
-                raise Broken(f"a delivery was refused for {PATIENCE:g} s: {answer}")
+                raise DemoFailed(f"a delivery was refused for {ANSWER_TIMEOUT_S:g} s: {answer}")
             if answer.startswith("again "):
                 time.sleep(float(answer.removeprefix("again ")))
                 answer = worker.send(self.body)
-            else:  # it halted on the way
+            else:  # it has halted
                 answer = worker.send(b"go")
         self._parked = self._parked or answer == "park"
 
-    def over(self) -> Happened:
+    def finish(self) -> ScenarioOutcome:
         for worker in self._workers:
-            worker.leave()
-        return Happened(self._ledger.count(), self._parked)
+            worker.stop()
+        return ScenarioOutcome(self._ledger.count(), self._parked)
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """What happens to the payment, as a column of the table."""
+    """What happens to the payment: a column of the table."""
 
     name: ScenarioName
     head: str
-    play: Callable[[Bench], None]
+    play: Callable[[ScenarioRun], None]
     lease: str = "30s"
 
 
-def delivered_twice(bench: Bench) -> None:
-    worker = bench.worker()
-    bench.settle(worker)
-    bench.settle(worker)
+def delivered_twice(run: ScenarioRun) -> None:
+    worker = run.start_worker()
+    run.settle(worker)
+    run.settle(worker)
 
 
-def two_at_once(bench: Bench) -> None:
-    """The second delivery arrives while the first is in the middle of its work; what is refused comes again."""
-    first, second = bench.worker(halt="any"), bench.worker(halt="any")
-    halted = first.send(bench.body)
-    answer = second.send(bench.body)
+def two_at_once(run: ScenarioRun) -> None:
+    """Deliver a second time while the first delivery is in the middle of its work; redeliver what is refused."""
+    first, second = run.start_worker(halt="any"), run.start_worker(halt="any")
+    halted = first.send(run.body)
+    answer = second.send(run.body)
     refused = answer.startswith("again ")
     if not refused:
-        bench.settle(second, answer)
-    bench.settle(first, halted)
+        run.settle(second, answer)
+    run.settle(first, halted)
     if refused:
-        bench.settle(second)
+        run.settle(second)
 
 
-def killed(at: Point) -> Callable[[Bench], None]:
-    """The worker dies there, unacknowledged; the broker gives the same bytes to a new one."""
+def killed(at: Point) -> Callable[[ScenarioRun], None]:
+    """Kill the worker at a point, before it acks, and deliver the same bytes to a new one."""
 
-    def play(bench: Bench) -> None:
-        doomed = bench.worker(halt=at)
-        if (reached := doomed.send(bench.body)) != at:
-            raise Broken(f"the worker was to halt at {at!r} and answered {reached!r}")
+    def play(run: ScenarioRun) -> None:
+        doomed = run.start_worker(halt=at)
+        if (reached := doomed.send(run.body)) != at:
+            raise DemoFailed(f"the worker was to halt at {at!r} and answered {reached!r}")
         doomed.kill()
-        bench.settle(bench.worker())
+        run.settle(run.start_worker())
 
     return play
 
@@ -211,21 +212,21 @@ SCENARIOS = (
 )
 
 
-class Line(Struct):
-    """One mode and what it came to, in every scenario."""
+class ModeResult(Struct):
+    """One mode, and its outcome in every scenario: a row of the table."""
 
     mode: Mode
-    happened: dict[ScenarioName, Happened] = {}
+    outcomes: dict[ScenarioName, ScenarioOutcome] = {}
 
     @property
     def lost(self) -> int:
-        return sum(happened.lost for happened in self.happened.values())
+        return sum(outcome.lost for outcome in self.outcomes.values())
 
-    def broken(self) -> list[str]:
+    def broken_promises(self) -> list[str]:
         """The scenarios whose outcome contradicts the mode's promise."""
         if self.mode.promise is None:
             return []
-        return [name for name, allowed in self.mode.promise.items() if self.happened[name] not in allowed]
+        return [name for name, allowed in self.mode.promise.items() if self.outcomes[name] not in allowed]
 
 
 def main(folder: Path, *, as_json: bool = False) -> int:
@@ -237,86 +238,88 @@ def main(folder: Path, *, as_json: bool = False) -> int:
         screen.print()
     started = time.monotonic()
     try:
-        lines = play_all(folder)
-    except Broken as error:
+        results = play_all(folder)
+    except DemoFailed as error:
         print(f"effectonce: [demo] the demo itself failed: {error}", file=sys.stderr)
         return 2
     if as_json:
-        print(json.encode(_document(lines, time.monotonic() - started)).decode())
+        print(json.encode(_document(results, time.monotonic() - started)).decode())
     else:
-        _print(screen, lines)
-    return 1 if any(line.broken() for line in lines) else 0
+        _print(screen, results)
+    return 1 if any(result.broken_promises() for result in results) else 0
 
 
-def play_all(folder: Path) -> list[Line]:
-    """Every mode in every scenario, as many at once as the machine has cores and one more (some only wait)."""
-    lines = [Line(mode) for mode in MODES]
-    progress = Progress(len(lines) * len(SCENARIOS))
+def play_all(folder: Path) -> list[ModeResult]:
+    """Play every mode in every scenario: one more at a time than the machine has cores, since some only wait."""
+    results = [ModeResult(mode) for mode in MODES]
+    progress = Progress(len(results) * len(SCENARIOS))
     progress.show("starting workers")
-    # Left in reverse: first the workers are killed, then the threads that talked to them end.
-    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool, Crew() as crew:
+    # The contexts end in reverse: first the workers are killed, then the threads that talked to them end.
+    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool, WorkerProcesses() as processes:
         cells = {
-            pool.submit(_play, line.mode, scenario, folder, crew): (line, scenario)
+            pool.submit(_play, result.mode, scenario, folder, processes): (result, scenario)
             for scenario in reversed(SCENARIOS)
-            for line in lines
+            for result in results
         }
         try:
             for cell in as_completed(cells):
-                line, scenario = cells[cell]
-                line.happened[scenario.name] = cell.result()
-                progress.step(f"{line.mode.title}: {' '.join(scenario.head.split())}")
+                result, scenario = cells[cell]
+                result.outcomes[scenario.name] = cell.result()
+                progress.step(f"{result.mode.title}: {' '.join(scenario.head.split())}")
         finally:
             progress.wipe()
-    return lines
+    return results
 
 
-def _play(mode: Mode, scenario: Scenario, folder: Path, crew: Crew) -> Happened:
-    bench = Bench(mode, scenario.lease, folder / f"{mode.name}.{scenario.name}", crew)
-    scenario.play(bench)
-    return bench.over()
+def _play(mode: Mode, scenario: Scenario, folder: Path, processes: WorkerProcesses) -> ScenarioOutcome:
+    run = ScenarioRun(mode, scenario.lease, folder / f"{mode.name}.{scenario.name}", processes)
+    scenario.play(run)
+    return run.finish()
 
 
-def _print(screen: Screen, lines: Sequence[Line]) -> None:
+def _print(screen: Screen, results: Sequence[ModeResult]) -> None:
     heads = ["mode", *(scenario.head for scenario in SCENARIOS), "lost", "lets through"]
-    for text in table(screen, heads, [_row(line) for line in lines]):
+    for text in table(screen, heads, [_row(result) for result in results]):
         screen.print(text)
     screen.print()
     screen.print("DOUBLED: the customer paid twice.  LOST: acked, but never charged.")
     screen.print("in doubt: nobody can know; neither run again nor dropped, an operator decides.")
-    broken = [f"{line.mode.title}: {name}" for line in lines for name in line.broken()]
+    broken = [f"{result.mode.title}: {name}" for result in results for name in result.broken_promises()]
     if broken:
         screen.print_tagged("FAILED", f"a promise was not kept: {'; '.join(broken)}", "red")
     else:
         screen.print_tagged("ok", "every mode of effectonce kept its promise, and none lost the payment.", "green")
 
 
-def _row(line: Line) -> list[Cell]:
-    cells = [Cell(str(line.happened[scenario.name]), _colour(line.happened[scenario.name])) for scenario in SCENARIOS]
-    lost = Cell(str(line.lost), "red" if line.lost else "")
-    return [Cell(line.mode.title), *cells, lost, Cell(line.mode.lets_through)]
+def _row(result: ModeResult) -> list[Cell]:
+    cells = [
+        Cell(str(result.outcomes[scenario.name]), _colour(result.outcomes[scenario.name])) for scenario in SCENARIOS
+    ]
+    lost = Cell(str(result.lost), "red" if result.lost else "")
+    return [Cell(result.mode.title), *cells, lost, Cell(result.mode.lets_through)]
 
 
-def _colour(happened: Happened) -> Colour:
-    if happened.in_doubt:
+def _colour(outcome: ScenarioOutcome) -> Colour:
+    if outcome.in_doubt:
         return "yellow"
-    return "green" if happened.charges == 1 else "red"
+    return "green" if outcome.charges == 1 else "red"
 
 
-def _document(lines: Sequence[Line], seconds: float) -> dict[str, object]:
+def _document(results: Sequence[ModeResult], seconds: float) -> dict[str, object]:
     return {
-        "ok": not any(line.broken() for line in lines),
+        "ok": not any(result.broken_promises() for result in results),
         "seconds": round(seconds, 3),
         "modes": [
             {
-                "mode": line.mode.name,
-                "title": line.mode.title,
-                "promises": line.mode.promise is not None,
-                "charges": {scenario.name: line.happened[scenario.name].charges for scenario in SCENARIOS},
-                "in_doubt": [scenario.name for scenario in SCENARIOS if line.happened[scenario.name].in_doubt],
-                "lost": line.lost,
-                "broken": line.broken(),
-                "lets_through": line.mode.lets_through,
+                "mode": result.mode.name,
+                "title": result.mode.title,
+                "promises": result.mode.promise is not None,
+                "charges": {scenario.name: result.outcomes[scenario.name].charges for scenario in SCENARIOS},
+                "in_doubt": [scenario.name for scenario in SCENARIOS if result.outcomes[scenario.name].in_doubt],
+                "lost": result.lost,
+                "broken": result.broken_promises(),
+                "lets_through": result.mode.lets_through,
             }
-            for line in lines
+            for result in results
         ],
     }

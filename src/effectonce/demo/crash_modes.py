@@ -29,8 +29,8 @@ Point = Literal["checked", "charging", "charged"]
 Handler = Callable[[Message[Payment]], object]
 
 
-class Desk:
-    """Where a worker works: its store, its card network, and the points at which it can be stopped."""
+class ModeEnvironment:
+    """What a worker works with: its store, its card network, and the points at which it can be stopped."""
 
     def __init__(self, folder: Path, lease: str, reach: Callable[[Point], None]) -> None:
         self.file = folder / "store.db"
@@ -43,27 +43,27 @@ class Desk:
         return connect(sqlite_url(self.file))
 
     def charge(self, payment: Payment, key: str | None = None) -> Receipt:
-        """The effect, which nobody can take back."""
-        with self.reached():
+        """Charge the card: the effect that cannot be undone."""
+        with self.effect_points():
             return self.ledger.charge(payment, key)
 
     @contextmanager
-    def reached(self) -> Iterator[None]:
-        """The points before and after the effect."""
+    def effect_points(self) -> Iterator[None]:
+        """Reach the points before and after the effect in the block."""
         self.reach("charging")
         yield
         self.reach("charged")
 
 
-class Happened(Struct, frozen=True):
-    """What one scenario came to: how often the card was charged, and whether it ended as in doubt."""
+class ScenarioOutcome(Struct, frozen=True):
+    """The outcome of one scenario: how often the card was charged, and whether it ended in doubt."""
 
     charges: int
     in_doubt: bool = False
 
     @property
     def lost(self) -> bool:
-        """Acknowledged, never charged, and nobody knows."""
+        """Whether the message was acknowledged and never charged, without a trace."""
         return self.charges == 0 and not self.in_doubt
 
     def __str__(self) -> str:
@@ -74,54 +74,54 @@ class Happened(Struct, frozen=True):
         return "1" if self.charges == 1 else f"{self.charges} DOUBLED"
 
 
-ONCE = Happened(1)
-DOUBLED = Happened(2)
-ALWAYS_ONCE: dict[ScenarioName, tuple[Happened, ...]] = {
+ONCE = ScenarioOutcome(1)
+DOUBLED = ScenarioOutcome(2)
+ALWAYS_ONCE: dict[ScenarioName, tuple[ScenarioOutcome, ...]] = {
     "twice": (ONCE,),
     "at_once": (ONCE,),
     "killed_before": (ONCE,),
     "killed_after": (ONCE,),
 }
-UNKNOWN = Happened(0, in_doubt=True), Happened(1, in_doubt=True)
+UNKNOWN = ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True)
 
 
 class Mode(Struct, frozen=True, kw_only=True):
-    """One way to consume. ``promise``: all that may happen in each scenario; None for those that promise nothing."""
+    """One way to consume. ``promise``: the outcomes it allows in each scenario; None where it promises nothing."""
 
     name: str
     title: str
     lets_through: str
-    handler: Callable[[Desk], Handler]
-    promise: dict[ScenarioName, tuple[Happened, ...]] | None = None
+    handler: Callable[[ModeEnvironment], Handler]
+    promise: dict[ScenarioName, tuple[ScenarioOutcome, ...]] | None = None
 
 
-def unguarded(desk: Desk) -> Handler:
+def unguarded(environment: ModeEnvironment) -> Handler:
     """Charge, then ack."""
-    return lambda message: desk.charge(message.data)
+    return lambda message: environment.charge(message.data)
 
 
-def by_hand(*, mark_first: bool) -> Callable[[Desk], Handler]:
-    """What is written by hand: look whether the id is there, and put it there before or after the charge."""
+def by_hand(*, mark_first: bool) -> Callable[[ModeEnvironment], Handler]:
+    """A guard written by hand: look whether the id is stored, and store it before or after the charge."""
 
-    def build(desk: Desk) -> Handler:
-        seen = _HandMade(desk.file)
+    def build(environment: ModeEnvironment) -> Handler:
+        handled_ids = _HandledIds(environment.file)
 
         def handle(message: Message[Payment]) -> None:
-            if seen.has(message.id):
+            if handled_ids.has(message.id):
                 return
-            desk.reach("checked")
+            environment.reach("checked")
             if mark_first:
-                seen.add(message.id)
-            desk.charge(message.data)
+                handled_ids.add(message.id)
+            environment.charge(message.data)
             if not mark_first:
-                seen.add(message.id)
+                handled_ids.add(message.id)
 
         return handle
 
     return build
 
 
-class _HandMade:
+class _HandledIds:
     def __init__(self, file: Path) -> None:
         self._file = file
         with closing(self._open()) as db:
@@ -139,41 +139,41 @@ class _HandMade:
         return sqlite3.connect(self._file, timeout=30, isolation_level=None)
 
 
-def guarded(**options: Any) -> Callable[[Desk], Handler]:
+def guarded(**options: Any) -> Callable[[ModeEnvironment], Handler]:
     """`once`, with these options."""
 
-    def build(desk: Desk) -> Handler:
-        @once(desk.store, scope="demo:charge", lease=desk.lease, **options)
+    def build(environment: ModeEnvironment) -> Handler:
+        @once(environment.store, scope="demo:charge", lease=environment.lease, **options)
         def charge(message: Message[Payment]) -> Receipt:
-            return desk.charge(message.data)
+            return environment.charge(message.data)
 
         return charge
 
     return build
 
 
-def in_one_commit(desk: Desk) -> Handler:
+def in_one_commit(environment: ModeEnvironment) -> Handler:
     """`Inbox`, where the charge is a row in a database of the shop's own."""
     inbox = Inbox(scope="demo:charge")
-    with closing(desk.ledger.open()) as db:
+    with closing(environment.ledger.open()) as db:
         inbox.migrate(db)
 
     def handle(message: Message[Payment]) -> None:
-        with closing(desk.ledger.open(lock_timeout=0.2)) as db, db:
+        with closing(environment.ledger.open(lock_timeout=0.2)) as db, db:
             db.execute("BEGIN")
             if inbox.first(db, message):
-                with desk.reached():
-                    desk.ledger.enter(db, message.data)
+                with environment.effect_points():
+                    environment.ledger.enter(db, message.data)
 
     return handle
 
 
-def under_a_key(desk: Desk) -> Handler:
+def under_a_key(environment: ModeEnvironment) -> Handler:
     """`Intents`, where the card network keeps keys."""
 
-    @Intents(desk.store, scope="demo").operation("stripe", "charge", lease=desk.lease)
+    @Intents(environment.store, scope="demo").operation("stripe", "charge", lease=environment.lease)
     def charge(intent: Intent[Payment]) -> Receipt:
-        return desk.charge(intent.request, intent.provider_key)
+        return environment.charge(intent.request, intent.provider_key)
 
     return lambda message: charge(message.data, key=message.key)
 

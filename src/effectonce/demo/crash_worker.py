@@ -1,9 +1,9 @@
 """The worker of `effectonce demo --crash`: a process of its own, made to be killed.
 
-It says ``ready``, and then deliveries come in through a pipe; each is answered with one word: ``ack``, ``again
-SECONDS`` (deliver it later), ``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. Told to halt at a
-point, or at ``any``, it stops once when it gets there, says so, and goes on with the next word. The end of the pipe is
-the end of the worker, so that none outlives its parent.
+It sends ``ready``, then receives deliveries through a pipe and answers each with one word: ``ack``, ``again SECONDS``
+(deliver it later), ``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. With a halt at a point, or at
+``any``, it stops there once, sends the point's name, and continues at the next word. It ends with the pipe, so that it
+never outlives its parent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from effectonce.errors import InDoubt, Retryable
 
-from .crash_modes import MODES, Desk, Handler, Point
-from .shop import decoded
+from .crash_modes import MODES, Handler, ModeEnvironment, Point
+from .shop import decode_message
 
 
 class Halt:
@@ -34,13 +34,13 @@ class Halt:
         try:
             self._broker.recv_bytes()
         except EOFError:
-            os._exit(1)  # the parent is gone; nothing is tidied up here, as nothing would be in a crash
+            os._exit(1)  # the parent has ended; clean up nothing, as in a crash
 
 
-def handled(handler: Handler, body: bytes) -> str:
-    """What the broker is to do with the delivery. Only a handler that returns is acknowledged."""
+def handle_delivery(handler: Handler, body: bytes) -> str:
+    """Run the handler, and return what the broker must do. Only a handler that returns is acknowledged."""
     try:
-        handler(decoded(body))
+        handler(decode_message(body))
     except Retryable as error:
         return f"again {error.retry_after:.3f}"
     except InDoubt:
@@ -52,12 +52,12 @@ def handled(handler: Handler, body: bytes) -> str:
 
 def main(broker: Connection, name: str, folder: Path, lease: str, halt: str) -> None:
     """Work until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which then ends the workers
     mode = next(mode for mode in MODES if mode.name == name)
-    handler = mode.handler(Desk(folder, lease, Halt(halt, broker)))
+    handler = mode.handler(ModeEnvironment(folder, lease, Halt(halt, broker)))
     try:
         broker.send_bytes(b"ready")
         while True:
-            broker.send_bytes(handled(handler, broker.recv_bytes()).encode())
+            broker.send_bytes(handle_delivery(handler, broker.recv_bytes()).encode())
     except (EOFError, BrokenPipeError):
         return

@@ -1,4 +1,4 @@
-"""The little shop that the demos run: a payment, its envelope, and the card network that counts."""
+"""The small shop that the demos run: a payment, its message, and the card network that counts charges."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Receipt(Struct, frozen=True):
     amount: int
 
 
-def envelope() -> Message[Payment]:
-    """One payment as its producer sends it; its id is minted here, once."""
+def make_message() -> Message[Payment]:
+    """Make the message of one payment, as its producer sends it: with one id for all deliveries."""
     return Message(type="payment.requested", data=Payment("pay_7f3a", 4200, "EUR"))
 
 
-def encoded(message: Message[Payment]) -> bytes:
-    """The bytes on the wire: one line, the same for every delivery."""
+def encode_message(message: Message[Payment]) -> bytes:
+    """Return the bytes on the wire: one line, the same for every delivery."""
     return json.encode(message)
 
 
-def decoded(body: bytes) -> Message[Payment]:
+def decode_message(body: bytes) -> Message[Payment]:
     return json.decode(body, type=Message[Payment])
 
 
 def sqlite_url(file: Path) -> str:
-    """The store in ``file``."""
+    """Return the URL of the store in ``file``."""
     return f"sqlite:///{quote(file.as_posix())}"
 
 
@@ -50,7 +50,7 @@ class Ledger:
     """The card network: it charges whenever it is asked, but only once under a key.
 
     Every charge is a row in a file of its own, committed before the call returns, so that it survives the death of
-    whoever asked for it.
+    its caller.
     """
 
     def __init__(self, file: Path) -> None:
@@ -62,7 +62,7 @@ class Ledger:
             )
 
     def charge(self, payment: Payment, key: str | None = None) -> Receipt:
-        """The receipt; under a key that it has seen, that of the first time."""
+        """Charge, and return the receipt; for a known key, that of the first charge."""
         with closing(self.open()) as db:
             return self.enter(db, payment, key)
 
@@ -75,7 +75,7 @@ class Ledger:
         return Receipt(number, amount)
 
     def count(self) -> int:
-        """How many charges there were."""
+        """Count the charges."""
         with closing(self.open()) as db:
             (count,) = db.execute("SELECT count(*) FROM charges").fetchone()
         return int(count)

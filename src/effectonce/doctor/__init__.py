@@ -1,7 +1,7 @@
-"""What would keep a promise from being kept, found out before it matters: `effectonce doctor`, and the dashboard.
+"""Finds what would break a promise, before it does: for `effectonce doctor` and the dashboard.
 
-Every start-up check, and what only shows with time: sweepers that stopped, tables that grow, keys that are parked.
-Nothing is changed, no file is made, and the work is bounded whatever the stores hold.
+It runs every start-up check, and looks for what only shows with time: sweepers that stopped, tables that grow, parked
+keys. It changes nothing, creates no file, and its work is bounded however much the stores hold.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def examine(
     outbox: str | None = None,
     limits: Limits | None = None,
 ) -> list[Finding]:
-    """All that is wrong with these, the worst first; [] where nothing is. Blocks: run it in a thread in async code.
+    """Return what is wrong with these, the worst first; [] where nothing is. Blocks: in async code, run it in a thread.
 
-    ``programs`` bring their own store and broker, which are looked at as well. ``queues`` of ``broker`` are looked
-    into for the dead letters of ``group``. ``outbox``: a table other than the one that `migrate` makes.
+    ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in
+    ``queues`` of ``broker`` are counted. ``outbox`` names a table other than the one that `migrate` creates.
     """
-    found = list(_examined(store, broker, queues, group, programs, outbox, limits or Limits()))
-    return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = list(_examine_all(store, broker, queues, group, programs, outbox, limits or Limits()))
+    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _examined(
+def _examine_all(
     store: Store | None,
     broker: Broker | None,
     queues: Sequence[str],
@@ -51,21 +51,21 @@ def _examined(
     outbox: str | None,
     limits: Limits,
 ) -> Iterator[Finding]:
-    workers = [each for each in programs if isinstance(each, Worker)]
-    for each in _distinct(store, *(program.store for program in programs)):
-        found = list(examine_store(each, limits))
-        yield from found
-        if not any(finding.severity == "error" and finding.code != "unsafe-store" for finding in found):
-            yield from examine_outbox(each, outbox if each is store else None, limits)
+    workers = [program for program in programs if isinstance(program, Worker)]
+    for examined in _distinct(store, *(program.store for program in programs)):
+        findings = list(examine_store(examined, limits))
+        yield from findings
+        if not any(finding.severity == "error" and finding.code != "unsafe-store" for finding in findings):
+            yield from examine_outbox(examined, outbox if examined is store else None, limits)
     if broker is not None:
         yield from examine_broker(broker, store, queues, group, limits)
     for worker in workers:
         yield from examine_worker(worker, limits)
     for program in programs:
         if isinstance(program, Intents):
-            for behind in _distinct(broker, *(worker.broker for worker in workers)):
-                yield from examine_intents(program, behind)
+            for redelivering in _distinct(broker, *(worker.broker for worker in workers)):
+                yield from examine_intents(program, redelivering)
 
 
 def _distinct(*things: T | None) -> list[T]:
-    return list(dict.fromkeys(each for each in things if each is not None))
+    return list(dict.fromkeys(thing for thing in things if thing is not None))

@@ -1,4 +1,4 @@
-"""What doctor says, as plain data."""
+"""Doctor's findings and limits, as plain data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 from effectonce.errors import EffectOnceError
 from effectonce.values.durations import readable
 
-#: ``error``: a promise is not kept. ``warning``: it will not be, if nobody does anything. ``note``: worth knowing.
+#: ``error``: a promise is broken. ``warning``: it will be, unless an operator acts. ``note``: worth knowing.
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be: what, why it matters, and what to run."""
+    """One problem: what it is, why it matters, and what to run."""
 
     code: str
     severity: Severity
@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """From where on something is a finding. Times are in seconds."""
+    """The thresholds beyond which something is a finding. Times are in seconds."""
 
     #: between the store's clock and this machine's
     skew: float = 2.0
@@ -47,8 +47,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     unattended: float = 86_400.0
 
 
-#: code of an error: (why it matters, what to run), where the message itself names the particulars
-_REFUSALS = {
+#: By the code of an error: why it matters, and what to run. The message itself names the particulars.
+_REMEDIES = {
     "schema-missing": ("Without its tables nothing can be claimed: every delivery fails.", "effectonce migrate {0}"),
     "schema-mismatch": (
         "This release and the tables do not fit: every delivery fails.",
@@ -59,28 +59,28 @@ _REFUSALS = {
         "change the setting that the message names, then: effectonce doctor {0}",
     ),
     "store-unavailable": (
-        "Nothing can be claimed meanwhile: handlers do not run, deliveries come again later.",
-        "see to the server and the way to it, then: effectonce check {0}",
+        "Nothing can be claimed meanwhile: handlers do not run, deliveries are retried later.",
+        "check the server and the network, then: effectonce check {0}",
     ),
     "broker-unavailable": (
         "Nothing is delivered and nothing is sent meanwhile.",
-        "see to the broker and the way to it, then run doctor again",
+        "check the broker and the network, then run doctor again",
     ),
 }
-_REFUSED = "A worker refuses to start like this, since it could not keep its promise."
+_WORKER_REFUSES = "A worker refuses to start like this, since it could not keep its promise."
 
 
-def refusal(error: EffectOnceError, about: str) -> Finding:
-    """What a start-up check has refused. Its message ends with the remedy, after a semicolon."""
-    why, run = _REFUSALS.get(error.code, (_REFUSED, ""))
+def finding_from(error: EffectOnceError, about: str) -> Finding:
+    """Turn the error of a start-up check into a finding. Its message ends with the remedy, after a semicolon."""
+    why, run = _REMEDIES.get(error.code, (_WORKER_REFUSES, ""))
     run = run.format(f"'{about}'") or str(error).rpartition("; ")[2]
     return Finding(code=error.code, severity="error", about=about, what=str(error), why=why, run=run)
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     return readable(max(0, round(seconds * 1e6)))
 
 
-def ago(now: int, at: int) -> str:
-    """How long before ``now`` it was, both in microseconds."""
+def format_age(now: int, at: int) -> str:
+    """Format how long before ``now`` it was, both in microseconds."""
     return f"{readable(max(0, now - at))} ago"

@@ -1,4 +1,4 @@
-"""Doctor on a store: its server, its clock, its sweeper, and what has piled up in it."""
+"""Doctor's checks of a store: its server, its clock, its sweeper, and what has piled up in it."""
 
 from __future__ import annotations
 
@@ -11,67 +11,69 @@ from effectonce.record import Figures, Stats
 from effectonce.relay.relay import ask_outbox
 from effectonce.store import Store, require_there
 
-from .findings import Finding, Limits, ago, refusal, span
+from .findings import Finding, Limits, finding_from, format_age, format_span
 
-_SAMPLE = 200
+_SAMPLE_SIZE = 200
 
 
 def examine_store(store: Store, limits: Limits) -> Iterator[Finding]:
-    """Bounded work, whatever the store holds: nothing is walked."""
+    """Examine a store. The work is bounded however much it holds: no table is scanned."""
     try:
         about = repr(store.runtime.backend)
     except ConfigurationError as error:
-        yield refusal(error, "store")
+        yield finding_from(error, "store")
         return
     try:
         require_there(store.runtime.backend, "make it with: effectonce migrate")
         store.check()
     except EffectOnceError as error:
-        yield refusal(error, about)
+        yield finding_from(error, about)
         if not isinstance(error, UnsafeStore):
             return
     try:
-        yield from _clock(store, about, limits)
+        yield from _check_clock(store, about, limits)
         now, stats = store.now(), store.stats()
         figures = store.figures(overdue_by=limits.unswept) or Figures()
-        since = stats.swept_at or min((each.created_at for each in store.list(limit=_SAMPLE).records), default=now)
-        yield from _sweeper(stats, figures, now, since, about, limits)
-        yield from _doubt(stats, now, about, limits)
-        yield from _server(figures, about, limits)
+        since = stats.swept_at or min(
+            (record.created_at for record in store.list(limit=_SAMPLE_SIZE).records), default=now
+        )
+        yield from _check_sweeper(stats, figures, now, since, about, limits)
+        yield from _check_in_doubt(stats, now, about, limits)
+        yield from _check_server(figures, about, limits)
     except EffectOnceError as error:
-        yield refusal(error, about)
+        yield finding_from(error, about)
 
 
-def _clock(store: Store, about: str, limits: Limits) -> Iterator[Finding]:
+def _check_clock(store: Store, about: str, limits: Limits) -> Iterator[Finding]:
     before = time.time()
-    theirs = store.now() / 1e6
+    store_time = store.now() / 1e6
     after = time.time()
-    # Read somewhere between the two: only what is surely off is said.
-    off = theirs - min(max(theirs, before), after)
-    if abs(off) > limits.skew:
-        word = "ahead of" if off > 0 else "behind"
+    # The store read its clock between the two: report only a skew that this cannot explain.
+    skew = store_time - min(max(store_time, before), after)
+    if abs(skew) > limits.skew:
+        word = "ahead of" if skew > 0 else "behind"
         yield Finding(
             code="clock-skew",
             severity="warning",
             about=about,
-            what=f"the store's clock is {span(abs(off))} {word} this machine's",
+            what=f"the store's clock is {format_span(abs(skew))} {word} this machine's",
             why="Leases go by the store's clock alone, but providers' key windows, signatures, logs and this command's "
-            "ages are told by this machine's.",
+            "ages go by this machine's.",
             run="chronyc makestep on the machine whose clock is wrong (see: timedatectl timesync-status)",
         )
 
 
-def _sweeper(
+def _check_sweeper(
     stats: Stats, figures: Figures, now: int, unswept_since: int, about: str, limits: Limits
 ) -> Iterator[Finding]:
-    """F37: a sweeper that has stopped in silence. One that is new may not have had its turn."""
+    """Check for F37, a sweeper that stopped silently. A new store may not have been swept yet."""
     if (now - unswept_since) / 1e6 > limits.unswept and any(stats.counts.values()):
         yield Finding(
             code="sweeper-stale",
             severity="warning",
             about=about,
-            what=f"the last sweep was {ago(now, unswept_since)}" if stats.swept_at else "it was never swept",
-            why="Until someone sweeps, expired records stay, and work whose process died is not shown as in doubt.",
+            what=f"the last sweep was {format_age(now, unswept_since)}" if stats.swept_at else "it was never swept",
+            why="Until a process sweeps, expired records stay, and work whose process died is not shown as in doubt.",
             run=f"effectonce records purge --store '{about}'; then find out why no process sweeps: one that has the "
             "store open does so every minute (its log says sweep_failed), unless sweep_every=None",
         )
@@ -82,13 +84,13 @@ def _sweeper(
             code="overdue-records",
             severity="warning",
             about=about,
-            what=f"{count} expired records were not deleted, the oldest {ago(now, oldest)}",
+            what=f"{count} expired records were not deleted, the oldest {format_age(now, oldest)}",
             why="The table grows without end, and everything in it gets slower.",
             run=f"effectonce records purge --store '{about}'",
         )
 
 
-def _doubt(stats: Stats, now: int, about: str, limits: Limits) -> Iterator[Finding]:
+def _check_in_doubt(stats: Stats, now: int, about: str, limits: Limits) -> Iterator[Finding]:
     count, oldest = stats.counts.get("in_doubt", 0), stats.oldest_in_doubt
     if count and oldest is not None:
         late = (now - oldest) / 1e6 > limits.unattended
@@ -96,20 +98,20 @@ def _doubt(stats: Stats, now: int, about: str, limits: Limits) -> Iterator[Findi
             code="in-doubt",
             severity="warning" if late else "note",
             about=about,
-            what=f"in doubt: {count:,}, the oldest for {span((now - oldest) / 1e6)}",
-            why="Nobody knows whether these effects happened. Their deliveries are refused until someone says so.",
+            what=f"in doubt: {count:,}, the oldest for {format_span((now - oldest) / 1e6)}",
+            why="It is unknown whether these effects happened. Their deliveries are refused until an operator decides.",
             run=f"effectonce records list --state in_doubt --store '{about}'; look each up where its effect would be, "
             "then: effectonce records resolve",
         )
 
 
-def _server(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
+def _check_server(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
     if figures.transaction_age > limits.transaction:
         yield Finding(
             code="long-transaction",
             severity="warning",
             about=about,
-            what=f"a transaction has been open for {span(figures.transaction_age)} ({figures.transaction})",
+            what=f"a transaction has been open for {format_span(figures.transaction_age)} ({figures.transaction})",
             why="The server keeps every row version since its start: tables grow, and claims get slower.",
             run=f"end it where it comes from; else, for {figures.transaction.partition(',')[0]}: "
             "SELECT pg_terminate_backend(pid), ROLLBACK PREPARED, or KILL in MySQL",
@@ -143,19 +145,19 @@ def _server(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
             why="A power cut loses commits that were confirmed, and their effects may happen again.",
             run="open it with ?synchronous=full, or without the option",
         )
-    yield from _redis(figures, about, limits)
+    yield from _check_redis(figures, about, limits)
 
 
-def _redis(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
+def _check_redis(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
     settings = figures.settings
-    kept = settings.get("persistence")
-    if kept in ("none", "snapshots"):
-        lost = "all records" if kept == "none" else "the records since the last snapshot"
+    persistence = settings.get("persistence")
+    if persistence in ("none", "snapshots"):
+        lost = "all records" if persistence == "none" else "the records since the last snapshot"
         yield Finding(
             code="persistence",
             severity="warning",
             about=about,
-            what=f"Redis keeps {'nothing' if kept == 'none' else 'snapshots only'} on disk",
+            what=f"Redis keeps {'nothing' if persistence == 'none' else 'snapshots only'} on disk",
             why=f"A restart loses {lost}, and what is delivered again then runs again.",
             run="CONFIG SET appendonly yes (and write it into redis.conf); for money use a store with durable commits",
         )
@@ -185,51 +187,51 @@ def _redis(figures: Figures, about: str, limits: Limits) -> Iterator[Finding]:
 
 
 def examine_outbox(store: Store, table: str | None, limits: Limits) -> Iterator[Finding]:
-    """Parked keys, and messages that do not leave. Where nobody asked for a table, one that is missing, or not for this
-    user to read, is no finding."""
+    """Find parked keys, and messages that are not published. Without ``table``, an outbox that is missing, or that this
+    user may not read, is not a finding."""
     backend = store.runtime.backend
     if table is None and not isinstance(backend, OutboxBackend):
         return
     about = f"{backend!r} {table or 'outbox'}"
-    on = f"--store '{backend!r}'" + (f" --table {table}" if table is not None else "")
+    options = f"--store '{backend!r}'" + (f" --table {table}" if table is not None else "")
     try:
-        found, now = ask_outbox(store, table, lambda port: port.stats()), store.now()
+        backlog, now = ask_outbox(store, table, lambda port: port.stats()), store.now()
     except ConfigurationError as error:
         if table is not None:
-            yield refusal(error, about)
+            yield finding_from(error, about)
         return
     except EffectOnceError as error:
-        yield refusal(error, about)
+        yield finding_from(error, about)
         return
-    parked = found.counts.get("parked", 0)
+    parked = backlog.counts.get("parked", 0)
     if parked:
         yield Finding(
             code="outbox-parked",
             severity="warning",
             about=about,
-            what=f"parked: {parked:,}{'+' if parked >= found.cap else ''}, which the broker refused for good",
-            why="They never leave by themselves, and what has the same ordering key waits behind them.",
-            run=f"effectonce outbox list {on}; then: effectonce outbox unpark (or discard)",
+            what=f"parked: {parked:,}{'+' if parked >= backlog.cap else ''}, which the broker refused for good",
+            why="They are never published by themselves, and messages with the same ordering key wait behind them.",
+            run=f"effectonce outbox list {options}; then: effectonce outbox unpark (or discard)",
         )
-    if found.oldest is not None and (now - found.oldest) / 1e6 > limits.outbox:
+    if backlog.oldest is not None and (now - backlog.oldest) / 1e6 > limits.outbox:
         yield Finding(
             code="outbox-lag",
             severity="warning",
             about=about,
-            what=f"the oldest message that has not left was written {ago(now, found.oldest)}",
+            what=f"the oldest unpublished message was written {format_age(now, backlog.oldest)}",
             why="No relay runs, it cannot reach the broker, or it does not keep up.",
-            run=f"effectonce outbox stats {on}; and see that a relay runs: effectonce relay",
+            run=f"effectonce outbox stats {options}; and make sure that a relay runs: effectonce relay",
         )
-    published, cleaned = found.counts.get("published", 0), found.cleaned_at or 0
-    if published >= found.cap and (now - cleaned) / 1e6 > limits.unswept:
+    published, cleaned = backlog.counts.get("published", 0), backlog.cleaned_at or 0
+    if published >= backlog.cap and (now - cleaned) / 1e6 > limits.unswept:
         yield Finding(
             code="outbox-growing",
             severity="warning",
             about=about,
             what=f"{published:,} or more published messages are kept; the last clean-up ended "
-            + (ago(now, cleaned) if cleaned else "never"),
+            + (format_age(now, cleaned) if cleaned else "never"),
             why="A relay deletes what it has published, and old rows of the inbox; without it both grow without end.",
-            run="see that a relay runs, and that its keep= is short: effectonce relay --keep 1h",
+            run="make sure that a relay runs, and that its keep= is short: effectonce relay --keep 1h",
         )
 
 
@@ -237,10 +239,10 @@ def examine_outbox(store: Store, table: str | None, limits: Limits) -> Iterator[
 
 
 def shortest_retention(store: Store) -> tuple[str, float] | None:
-    """Of some finished records, the scope that keeps them shortest, and for how many seconds."""
+    """Return the scope with the shortest retention among some finished records, and that retention in seconds."""
     spans = [
         ((record.expires_at - record.changed_at) / 1e6, record.scope)
-        for record in store.list(state="done", limit=_SAMPLE).records
+        for record in store.list(state="done", limit=_SAMPLE_SIZE).records
         if record.expires_at is not None
     ]
     return (min(spans)[1], min(spans)[0]) if spans else None

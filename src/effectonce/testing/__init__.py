@@ -1,4 +1,4 @@
-"""What users and authors of backends test with. Hypothesis strategies are apart: ``effectonce.testing.strategies``."""
+"""The test kit for users and authors of backends. Hypothesis strategies are in ``effectonce.testing.strategies``."""
 
 from .broker import Settled, TestBroker
 from .chaos import ChaosBroker, ChaosStore

@@ -1,4 +1,4 @@
-"""A broker for unit tests: deliver a message to a worker, and see what became of it, without waiting for anything.
+"""A broker for unit tests: deliver a message to a worker, and see how it was settled, without waiting for anything.
 
 broker = TestBroker()
 worker = eo.Worker(broker, store=memory_store)
@@ -8,7 +8,7 @@ def charge(message: eo.Message[Order]) -> None: ...
 
 assert broker.deliver(worker, "orders", message)[0].how == "acked"
 broker.redeliver(worker)                 # as after a lost ack
-broker.advance(worker, "1m")             # what was to be tried again is
+broker.advance(worker, "1m")             # redelivers what is due by then
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ class Settled(Struct, frozen=True, kw_only=True):
     id: str  # the message's
     how: Literal["acked", "again", "dead"]
     attempt: int
-    after: float = 0.0  # of "again": in how many seconds
-    headers: Mapping[str, str] = {}  # of "dead": what its dead letter says about why
+    after: float = 0.0  # for "again": in how many seconds
+    headers: Mapping[str, str] = {}  # for "dead": the dead letter's headers, with the reason
 
 
 class TestBroker(Broker):
     """A broker in memory whose time is moved by hand, and whose deliveries a test makes one by one.
 
-    `deliver`, `redeliver` and `advance` let the worker serve until what they brought is settled, and give the
-    settlements; `settled` gives all so far. Inside a running event loop: `adeliver`, `aredeliver`, `aadvance`.
+    `deliver`, `redeliver` and `advance` let the worker serve until their messages are settled, and return the
+    settlements; `settled` returns all so far. Inside a running event loop: `adeliver`, `aredeliver`, `aadvance`.
     """
 
-    __test__ = False  # pytest, it is not what its name says
+    __test__ = False  # its name begins with Test, and it is not a test
 
     def __init__(
         self,
         *,
         clock: ManualClock | None = None,
         ack_window: Duration = "30s",
-        patience: Duration = "10s",
+        timeout: Duration = "10s",
         **options: Any,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
-        self._patience = micros(patience, "patience") / 1e6
+        self._timeout_s = micros(timeout, "timeout") / 1e6
         kind: Any = type(open_broker("memory://"))
-        self._watched = _Watched(kind(clock=self.clock, ack_window=micros(ack_window, "ack_window") / 1e6))
+        self._recorder = _RecordingBackend(kind(clock=self.clock, ack_window=micros(ack_window, "ack_window") / 1e6))
         self._sent: list[tuple[str, Message[Any]]] = []
-        super().__init__(self._watched, **options)
+        super().__init__(self._recorder, **options)
 
     def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
-        """Deliver ``messages``; what became of each. One whose handler fails is settled as "again" or "dead"."""
+        """Deliver ``messages``, and return how each was settled: "again" or "dead" where its handler fails."""
         return _run(self.adeliver(worker, queue, *messages))
 
     def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
@@ -74,55 +74,59 @@ class TestBroker(Broker):
         return _run(self.aredeliver(worker, *messages))
 
     def advance(self, worker: Worker, by: Duration) -> list[Settled]:
-        """Let time pass, and deliver what was to come again by then."""
+        """Advance the clock, and redeliver what is due by then."""
         return _run(self.aadvance(worker, by))
 
     def settled(self, queue: str | None = None) -> list[Settled]:
-        """What workers did with every delivery so far, in order."""
-        return [each for each in self._watched.settled if queue is None or each.queue == queue]
+        """Return how workers settled every delivery so far, in order."""
+        return [settled for settled in self._recorder.settled if queue is None or settled.queue == queue]
 
     async def adeliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
         """`deliver`, in a running event loop."""
         self._sent += [(queue, message) for message in messages]
-        return await self._through(worker, [(queue, message) for message in messages])
+        return await self._serve(worker, [(queue, message) for message in messages])
 
     async def aredeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
         """`redeliver`, in a running event loop."""
         ids = {message.id for message in messages}
-        found = {message.id: (queue, message) for queue, message in self._sent if queue in worker.queues}
-        if unknown := ids - found.keys():
-            raise ConfigurationError(f"never delivered, so it cannot come again: {', '.join(sorted(unknown))}")
-        return await self._through(worker, [each for id, each in found.items() if id in ids or not ids])
+        delivered = {message.id: (queue, message) for queue, message in self._sent if queue in worker.queues}
+        if unknown := ids - delivered.keys():
+            raise ConfigurationError(
+                f"these messages were never delivered, so they cannot be redelivered: {', '.join(sorted(unknown))}"
+            )
+        return await self._serve(worker, [sent for id, sent in delivered.items() if id in ids or not ids])
 
     async def aadvance(self, worker: Worker, by: Duration) -> list[Settled]:
         """`advance`, in a running event loop."""
         self.clock.advance(by)
-        return await self._through(worker, [])
+        return await self._serve(worker, [])
 
-    async def _through(self, worker: Worker, messages: Sequence[tuple[str, Message[Any]]]) -> list[Settled]:
+    async def _serve(self, worker: Worker, messages: Sequence[tuple[str, Message[Any]]]) -> list[Settled]:
         for queue in {queue for queue, _ in messages}:
             if queue not in worker.queues:
                 raise ConfigurationError(f"{worker!r} has no handler for queue {queue!r}")
-            await self._watched.declare(queue, group=worker.name)
+            await self._recorder.declare(queue, group=worker.name)
         for queue, message in messages:
             await self.apublish(queue, message)
         awaited = Counter((queue, message.id) for queue, message in messages)
-        awaited += self._watched.due(worker.name, self.clock.now())
+        awaited += self._recorder.due(worker.name, self.clock.now())
         if not awaited:
             return []
-        before = len(self._watched.settled)
+        before = len(self._recorder.settled)
         serving = asyncio.ensure_future(worker.serve())
-        arrived = asyncio.ensure_future(self._watched.until(worker.name, awaited))
+        arrived = asyncio.ensure_future(self._recorder.wait_until_settled(worker.name, awaited))
         try:
-            await asyncio.wait([serving, arrived], timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([serving, arrived], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done() and not arrived.done():
-                left = ", ".join(id for _, id in self._watched.awaited)
-                raise TimeoutError(f"not settled after {self._patience:g} s: {left}; does its handler end? (patience=)")
+                unsettled = ", ".join(id for _, id in self._recorder.awaited)
+                raise TimeoutError(
+                    f"not settled after {self._timeout_s:g} s: {unsettled}; does its handler end? (timeout=)"
+                )
         finally:
             arrived.cancel()
             worker.stop()
             await serving
-        return self._watched.settled[before:]
+        return self._recorder.settled[before:]
 
 
 def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
@@ -134,8 +138,8 @@ def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
     raise SyncAsyncMismatch("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
 
 
-class _Watched:
-    """The backend, and a record of how everything was settled."""
+class _RecordingBackend:
+    """The backend, with a record of how every delivery was settled."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -152,14 +156,14 @@ class _Watched:
         return repr(self._inner)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
-        return _WatchedConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
+        return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
     def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
-        """What ``group`` was to get again by now."""
+        """Return what is due for redelivery to ``group`` by now."""
         return Counter((q, id) for (g, q, _), (id, at) in self._again.items() if g == group and at <= now)
 
-    async def until(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
-        """Until ``group`` has settled each of these so often."""
+    async def wait_until_settled(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
+        """Wait until ``group`` has settled each of these as often as counted."""
         self._group, self.awaited, self._arrived = group, awaited, asyncio.Event()
         await self._arrived.wait()
 
@@ -171,14 +175,14 @@ class _Watched:
         settled = Settled(queue=delivery.queue, id=id, how=how, attempt=delivery.attempt, after=after, **more)
         self.settled.append(settled)
         if group == self._group:
-            self.awaited -= Counter([(delivery.queue, id)])  # of a Counter, none stays below one
+            self.awaited -= Counter([(delivery.queue, id)])  # a Counter drops what falls to zero
             if not self.awaited:
                 self._arrived.set()
 
 
-class _WatchedConsumer:
-    def __init__(self, watched: _Watched, inner: Any, group: str) -> None:
-        self._watched = watched
+class _RecordingConsumer:
+    def __init__(self, recorder: _RecordingBackend, inner: Any, group: str) -> None:
+        self._recorder = recorder
         self._inner = inner
         self._group = group
 
@@ -203,4 +207,4 @@ class _WatchedConsumer:
     def _note(self, deliveries: Sequence[Delivery], answers: Sequence[bool], how: str, **more: Any) -> None:
         for delivery, ours in zip(deliveries, answers, strict=True):
             if ours:
-                self._watched.note(self._group, delivery, how, **more)
+                self._recorder.note(self._group, delivery, how, **more)

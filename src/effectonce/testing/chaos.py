@@ -1,4 +1,4 @@
-"""Stores and brokers that fail at random, from a seed: for tests that must hold whatever fails when."""
+"""Stores and brokers that fail at random, from a seed: for tests that must pass whichever call fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from effectonce.store import Store, open_backend
 
 
 class Dice:
-    """Whether this call fails, and how. Safe to throw from several threads."""
+    """Decides whether a call fails, and how. Safe to use from several threads."""
 
     def __init__(self, failure_rate: float, seed: int) -> None:
         if not 0 <= failure_rate < 1:
@@ -153,10 +153,10 @@ class _ChaosConsumer:
         return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        kept = [delivery for delivery in deliveries if not self._dice.fails()]
-        told = iter(await self._consumer.ack(kept)) if kept else iter(())
-        answered = set(map(id, kept))
-        return [next(told) if id(delivery) in answered else True for delivery in deliveries]
+        sent = [delivery for delivery in deliveries if not self._dice.fails()]
+        answers = iter(await self._consumer.ack(sent)) if sent else iter(())
+        answered = set(map(id, sent))
+        return [next(answers) if id(delivery) in answered else True for delivery in deliveries]
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         if self._dice.fails():

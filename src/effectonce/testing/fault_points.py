@@ -1,7 +1,7 @@
-"""A delivery as a process that can be ended at any of its steps, inside this one.
+"""Fault injection into one delivery, at any of its steps, inside this process.
 
-A step is a line of the user's own code, or a store operation before or after it is executed. A process that is killed
-has no last words: whatever its ``finally`` blocks still ask of the store is not done.
+A step is a line of the user's own code, or a store operation before or after it is executed. A killed process does
+nothing more: the store operations of its ``finally`` blocks are not executed.
 """
 
 from __future__ import annotations
@@ -25,49 +25,51 @@ from effectonce.store import open_backend
 from .clock import ManualClock
 from .operations import operation_name
 
-End = Literal["killed", "raises", "loses its store"]
+Fault = Literal["killed", "raises", "loses its store"]
 
 
 class Killed(BaseException):
-    """The process of this delivery died here. No `Exception`, so that no handler survives it."""
+    """The process of this delivery died here. It is not an `Exception`, so that no handler can catch it."""
 
 
 class Injected(RuntimeError):
-    """What a handler raises because a test made it."""
+    """The error that a handler raises because a test injects it."""
 
 
-class Life:
-    """One delivery: it notes its steps, and comes to its ``end`` at the step with the number ``at``, if any."""
+class FaultInjector:
+    """Records the steps of one delivery, and injects ``fault`` at step number ``at``, if any."""
 
-    def __init__(self, end: End = "killed", at: int | None = None) -> None:
-        self.end = end
+    def __init__(self, fault: Fault = "killed", at: int | None = None) -> None:
+        self.fault = fault
         self.at = at
         self.steps: list[str] = []
-        self.places: list[bool] = []  # of each step, whether it was at the store
-        self._dead = False
+        self.at_store: list[bool] = []  # for each step, whether it was a store operation
+        self.killed = False
 
     def step(self, what: str, at_store: bool) -> None:
-        if self._dead:
+        if self.killed:
             raise Killed
         self.steps.append(what)
-        self.places.append(at_store)
+        self.at_store.append(at_store)
         if len(self.steps) - 1 != self.at:
             return
-        if self.end == "killed":
-            self._dead = True
+        if self.fault == "killed":
+            self.killed = True
             raise Killed
-        if self.end == "raises":
+        if self.fault == "raises":
             raise Injected(f"made to fail before {what}")
         raise StoreUnavailable(f"made to fail at {what}", 0.0)
 
-    def points(self, at_store: bool | None = None, most: int = 60) -> Sequence[int]:
-        """Which steps of this life to end another one at: all that fit, or ``most`` of them, evenly spread."""
-        found = [at for at, place in enumerate(self.places) if at_store is None or place is at_store]
-        return found if len(found) <= most else [found[at * len(found) // most] for at in range(most)]
+    def fault_points(self, at_store: bool | None = None, limit: int = 60) -> Sequence[int]:
+        """Return steps at which to inject a fault into another delivery: all, or ``limit`` of them, evenly spread."""
+        points = [index for index, place in enumerate(self.at_store) if at_store is None or place is at_store]
+        if len(points) <= limit:
+            return points
+        return [points[index * len(points) // limit] for index in range(limit)]
 
     @contextmanager
-    def lived(self) -> Iterator[None]:
-        """Every line of the user's own code that this thread runs inside the ``with`` is a step."""
+    def trace_steps(self) -> Iterator[None]:
+        """Make every line of the user's own code that this thread runs inside the ``with`` a step."""
         before = sys.gettrace()
         sys.settrace(self._enter)
         try:
@@ -77,7 +79,7 @@ class Life:
 
     @staticmethod
     def is_step(frame: FrameType) -> bool:
-        """Whether lines of ``frame`` are steps: the user's own are."""
+        """Tell whether the lines of ``frame`` are steps: those of the user's own code are."""
         return _is_users(frame.f_code.co_filename)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -92,7 +94,7 @@ class Life:
 
 @cache
 def _is_users(path: str) -> bool:
-    """Whether a file is neither the interpreter's, nor an installed package's, nor ours."""
+    """Tell whether a file belongs neither to the interpreter, nor to an installed package, nor to effectonce."""
     if path.startswith("<"):
         return False
     paths = sysconfig.get_paths()
@@ -101,17 +103,17 @@ def _is_users(path: str) -> bool:
     return not any(Path(path).is_relative_to(folder) for folder in own)
 
 
-class MortalBackend:
-    """A store in memory whose operations are steps of whichever life is lived now; its clock is moved by hand."""
+class FaultInjectingBackend:
+    """A store in memory whose operations are steps of the current injector. Its clock is moved by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.life = Life()
+        self.injector = FaultInjector()
         self._inner: Any = type(open_backend("memory://"))(clock=self.clock)  # type: ignore[call-arg]
         self.capabilities: Capabilities = self._inner.capabilities
 
     def sync_port(self) -> Any:
-        return _MortalPort(self, self._inner.sync_port())
+        return _FaultInjectingPort(self, self._inner.sync_port())
 
     async_port = sync_port
 
@@ -122,21 +124,21 @@ class MortalBackend:
         return "memory:// (under test)"
 
 
-class _MortalPort:
-    def __init__(self, backend: MortalBackend, port: Any) -> None:
+class _FaultInjectingPort:
+    def __init__(self, backend: FaultInjectingBackend, port: Any) -> None:
         self._backend = backend
         self._port = port
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)  # what people ask of a store is no step
+        return getattr(self._port, name)  # the operations of operators are not steps
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         return [await self._run_one(op) for op in batch]
 
     async def _run_one(self, op: Batchable) -> Reply:
-        life = self._backend.life
-        life.step(f"{operation_name(op)}: sent to the store", True)
+        injector = self._backend.injector
+        injector.step(f"{operation_name(op)}: sent to the store", True)
         reply: Reply
         (reply,) = await self._port.run([op])
-        life.step(f"{operation_name(op)}: done, and the reply is on its way", True)
+        injector.step(f"{operation_name(op)}: done, and the reply is on its way", True)
         return reply

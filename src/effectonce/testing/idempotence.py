@@ -1,6 +1,6 @@
 """`assert_idempotent`: does a handler survive being delivered twice?
 
-Written once for both colours: a handler of plain ``def`` never suspends, so sync code drives the same coroutines.
+Written once for sync and async: a handler of plain ``def`` never suspends, so sync code drives the same coroutines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from effectonce.core.run_sync import run_sync
@@ -33,37 +33,37 @@ from effectonce.message import Message, message_id
 from effectonce.store import Store
 from effectonce.values.durations import readable
 
-from .fault_points import End, Killed, Life, MortalBackend
+from .fault_points import Fault, FaultInjectingBackend, FaultInjector, Killed
 from .override import override
 
-AT_ONCE = 5
-_AT_ONCE = f"delivered {AT_ONCE} times at once"
-MOST_REDELIVERIES = 5
-LATER = 3_600_000_000
+CONCURRENT_DELIVERIES = 5
+CONCURRENT_SCENARIO = f"delivered {CONCURRENT_DELIVERIES} times at once"
+MAX_REDELIVERIES = 5
+HOUR_US = 3_600_000_000
 
 Verdict = Literal["once", "lost", "doubled", "may repeat", "broken"]
 
 
 class Trial(Struct, frozen=True):
-    """One way to deliver one message, and what came of it."""
+    """One way to deliver one message, and its outcome."""
 
     scenario: str  # "delivered twice", "killed", …
     verdict: Verdict
     effects: int
     expected: int
-    told: Sequence[str]  # what happened, in order
+    timeline: Sequence[str] = field(name="told")  # what happened, in order; "told" in JSON
     step: str = ""  # where the first delivery ended, if it was made to
     why: str = ""
     remedy: str = ""
 
     def __str__(self) -> str:
         title = f"{self.scenario}{f' before {self.step}' if self.step else ''}: {self.why or self.verdict}"
-        told = [f"  {number}. {line}" for number, line in enumerate(self.told, 1)]
-        return "\n".join([title, *told, *([f"  {self.remedy}"] if self.remedy else [])])
+        events = [f"  {number}. {line}" for number, line in enumerate(self.timeline, 1)]
+        return "\n".join([title, *events, *([f"  {self.remedy}"] if self.remedy else [])])
 
 
 class Report(Struct, frozen=True):
-    """Every trial of one handler. ``failures`` break a promise; ``windows`` are where its mode says it may repeat."""
+    """Every trial of one handler. ``failures`` break a promise; in ``windows`` its mode allows the effect to repeat."""
 
     handler: str
     trials: Sequence[Trial]
@@ -95,7 +95,7 @@ def assert_idempotent(
     strict: bool = False,
     **kwargs: Any,
 ) -> Report:
-    """Deliver ``handler(*args, **kwargs)`` in every way that a queue might; `AssertionError` says what went wrong.
+    """Deliver ``handler(*args, **kwargs)`` in every way that a queue may. Raises `AssertionError` with what went wrong.
 
     It is delivered twice, five times at once, and an hour later; made to raise, killed, and cut off from its store
     at each of its steps, then delivered again. ``effects()`` is read before and after: however often it was
@@ -114,11 +114,12 @@ def assert_idempotent(
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(
-                aassert_idempotent(handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs)
+            trials = aassert_idempotent(
+                handler, *args, effects=effects, store=store, reset=reset, strict=strict, **kwargs
             )
+            return asyncio.run(trials)
         raise SyncAsyncMismatch("an event loop is running: await aassert_idempotent(…) instead")
-    return _passed(run_sync(_report(handler, args, kwargs, effects, store, reset, strict)))
+    return _require_passed(run_sync(_run_trials(handler, args, kwargs, effects, store, reset, strict)))
 
 
 async def aassert_idempotent(
@@ -131,26 +132,28 @@ async def aassert_idempotent(
     **kwargs: Any,
 ) -> Report:
     """`assert_idempotent`, in a running event loop."""
-    return _passed(await _report(handler, args, kwargs, effects, store, reset, strict))
+    return _require_passed(await _run_trials(handler, args, kwargs, effects, store, reset, strict))
 
 
-def _passed(report: Report) -> Report:
+def _require_passed(report: Report) -> Report:
     if report.failures:
         raise AssertionError(str(report))
     return report
 
 
-async def _report(handler: Any, args: Any, kwargs: Any, effects: Any, store: Any, reset: Any, strict: bool) -> Report:
-    bench = Bench(handler, args, kwargs, effects, store=store, reset=reset, strict=strict)
-    return Report(name_of(handler), await bench.run())
+async def _run_trials(
+    handler: Any, args: Any, kwargs: Any, effects: Any, store: Any, reset: Any, strict: bool
+) -> Report:
+    trials = IdempotenceTrials(handler, args, kwargs, effects, store=store, reset=reset, strict=strict)
+    return Report(name_of(handler), await trials.run())
 
 
 def _is_async(handler: Any) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
-class Bench:
-    """Where one handler is tried."""
+class IdempotenceTrials:
+    """Delivers one handler in every scenario, each in a world of its own."""
 
     def __init__(
         self,
@@ -171,38 +174,38 @@ class Bench:
         self._reset = reset
         self._on_trial = on_trial
         plan = handler._plan if isinstance(handler, Guarded) else None
-        self._stores = {each for each in (store, plan.store if plan is not None else None) if each is not None}
+        self._stores = {used for used in (store, plan.store if plan is not None else None) if used is not None}
         policy = None if plan is None else plan.policy or plan.build_policy()
-        self._lapse = policy.lease * 2 if policy is not None else LATER
-        #: What the mode itself allows: a second effect after an end without a record, and beside a running first.
+        self._lapse = policy.lease * 2 if policy is not None else HOUR_US
+        #: What the mode allows: a second effect after a delivery that recorded nothing, and beside a running one.
         self._may_rerun = bool(self._stores) and not strict
         self._may_overlap = policy is not None and policy.seen and not strict
-        self._backend = MortalBackend()
+        self._backend = FaultInjectingBackend()
         self._expected = 0
         self._total = 0
 
     async def run(self) -> list[Trial]:
-        """Every trial. The first is a clean delivery: what it does is what each other one must come to."""
-        clean = await self._clean()
-        ends: list[tuple[End, Sequence[int]]] = [
-            ("killed", clean.points()),
-            ("raises", clean.points(at_store=False)),
-            ("loses its store", clean.points(at_store=True)),
+        """Run every trial. A clean delivery comes first: its effect is what every other trial must end with."""
+        clean = await self._deliver_cleanly()
+        faults: list[tuple[Fault, Sequence[int]]] = [
+            ("killed", clean.fault_points()),
+            ("raises", clean.fault_points(at_store=False)),
+            ("loses its store", clean.fault_points(at_store=True)),
         ]
-        self._total = 3 + sum(len(points) for _, points in ends)
+        self._total = 3 + sum(len(points) for _, points in faults)
         return [
-            await self._twice(),
-            await self._at_once(),
-            await self._later(),
-            *[await self._ended(end, at) for end, points in ends for at in points],
+            await self._deliver_twice(),
+            await self._deliver_concurrently(),
+            await self._deliver_later(),
+            *[await self._deliver_with_fault(fault, at) for fault, points in faults for at in points],
         ]
 
     # -- the scenarios
 
-    async def _clean(self) -> Life:
-        with self._world() as told:
-            life, before = Life(), self._count()
-            error = await self._deliver(told, life)
+    async def _deliver_cleanly(self) -> FaultInjector:
+        with self._world() as events:
+            injector, before = FaultInjector(), self._count()
+            error = await self._deliver(events, injector)
             if error is not None:
                 raise ConfigurationError(
                     f"{name_of(self._handler)} raised in a clean delivery, so it cannot be tried: {error!r}"
@@ -214,116 +217,118 @@ class Bench:
                 "let it count what must not happen twice, rows, charges or mails. (Is the key done from an earlier "
                 "call? Pass reset=, to clear what the handler keeps.)"
             )
-        return life
+        return injector
 
-    async def _twice(self) -> Trial:
-        with self._world() as told:
+    async def _deliver_twice(self) -> Trial:
+        with self._world() as events:
             before = self._count()
             results: list[Any] = []
             for _ in range(2):
-                await self._deliver(told, Life(), results)
+                await self._deliver(events, FaultInjector(), results)
             if results and self._count() == before:
                 raise ConfigurationError(
                     f"{name_of(self._handler)} had its effect when it was first called, and none in the next trial: it "
                     "remembers the key. Pass reset=, to clear what it keeps between trials"
                 )
             if len(results) == 2 and results[0] != results[1]:
-                return self._trial("delivered twice", before, told, why=f"the second got {results[1]!r} instead")
-            return self._trial("delivered twice", before, told)
+                return self._trial("delivered twice", before, events, why=f"the second got {results[1]!r} instead")
+            return self._trial("delivered twice", before, events)
 
-    async def _later(self) -> Trial:
-        with self._world() as told:
+    async def _deliver_later(self) -> Trial:
+        with self._world() as events:
             before = self._count()
-            await self._deliver(told, Life())
-            self._pass_time(told, LATER)
-            await self._deliver(told, Life())
-            return self._trial("delivered again an hour later", before, told)
+            await self._deliver(events, FaultInjector())
+            self._pass_time(events, HOUR_US)
+            await self._deliver(events, FaultInjector())
+            return self._trial("delivered again an hour later", before, events)
 
-    async def _at_once(self) -> Trial:
-        with self._world() as told:
+    async def _deliver_concurrently(self) -> Trial:
+        with self._world() as events:
             before = self._count()
             args = self._message
             errors: list[BaseException | None] = []
             if self._is_async:
-                calls = (self._handler(*args, **self._kwargs) for _ in range(AT_ONCE))
+                calls = (self._handler(*args, **self._kwargs) for _ in range(CONCURRENT_DELIVERIES))
                 results = await asyncio.gather(*calls, return_exceptions=True)
-                errors = [each if isinstance(each, BaseException) else None for each in results]
+                errors = [result if isinstance(result, BaseException) else None for result in results]
             else:
-                errors = _in_threads(lambda: self._handler(*args, **self._kwargs), Life.is_step)
+                errors = _in_threads(lambda: self._handler(*args, **self._kwargs), FaultInjector.is_step)
             ran = sum(error is None for error in errors)
-            told.append(f"{AT_ONCE} deliveries at once: {ran} returned, {_named(errors)}")
-            if ran < AT_ONCE:
-                await self._until_settled(told)
-            return self._trial(_AT_ONCE, before, told, may_repeat=self._may_overlap)
+            events.append(f"{CONCURRENT_DELIVERIES} deliveries at once: {ran} returned, {_name_errors(errors)}")
+            if ran < CONCURRENT_DELIVERIES:
+                await self._redeliver_until_settled(events)
+            return self._trial(CONCURRENT_SCENARIO, before, events, may_repeat=self._may_overlap)
 
-    async def _ended(self, end: End, at: int) -> Trial:
-        with self._world() as told:
+    async def _deliver_with_fault(self, fault: Fault, at: int) -> Trial:
+        with self._world() as events:
             before = self._count()
-            life = Life(end, at)
-            if await self._deliver(told, life) is not None:  # else it was acked, and does not come again
-                await self._until_settled(told)
-            step = life.steps[at] if at < len(life.steps) else "its end"
-            return self._trial(end, before, told, step, may_repeat=self._may_rerun)
+            injector = FaultInjector(fault, at)
+            if await self._deliver(events, injector) is not None:  # else it was acked, and does not come again
+                await self._redeliver_until_settled(events)
+            step = injector.steps[at] if at < len(injector.steps) else "its end"
+            return self._trial(fault, before, events, step, may_repeat=self._may_rerun)
 
-    # -- what they are made of
+    # -- steps of the scenarios
 
     @contextmanager
     def _world(self) -> Iterator[list[str]]:
-        """A world in which the operation is new."""
+        """Make a world in which the operation is new. Yields the list of its events."""
         if self._reset is not None:
             self._reset()
-        self._backend = MortalBackend()
+        self._backend = FaultInjectingBackend()
         self._message = tuple(
-            replace(each, id=(fresh := message_id()), key=fresh) if isinstance(each, Message) else each
-            for each in self._args
+            replace(argument, id=(fresh := message_id()), key=fresh) if isinstance(argument, Message) else argument
+            for argument in self._args
         )
         with ExitStack() as stack:
             for store in self._stores:
                 stack.enter_context(override(store, Store(self._backend, sweep_every=None)))
             yield []
 
-    async def _deliver(self, told: list[str], life: Life, results: list[Any] | None = None) -> BaseException | None:
-        """Deliver it once; what it raised, if anything."""
-        self._backend.life = life
+    async def _deliver(
+        self, events: list[str], injector: FaultInjector, results: list[Any] | None = None
+    ) -> BaseException | None:
+        """Deliver the message once. Returns what the handler raised, or None."""
+        self._backend.injector = injector
         error: BaseException | None = None
         before = self._count()
         try:
-            with life.lived():
+            with injector.trace_steps():
                 value = self._handler(*self._message, **self._kwargs)
                 if self._is_async:
                     value = await value
             if results is not None:
                 results.append(value)
-            came = "it returned"
+            outcome = "it returned"
         except Killed as killed:
-            error, came = killed, f"its process was killed before {life.steps[-1]}"
+            error, outcome = killed, f"its process was killed before {injector.steps[-1]}"
         except Exception as raised:
-            error, came = raised, f"it raised {type(raised).__name__}: {raised}"
+            error, outcome = raised, f"it raised {type(raised).__name__}: {raised}"
         finally:
-            self._backend.life = Life()
-        told.append(f"delivered: {came}; {_effects(self._count() - before)}")
+            self._backend.injector = FaultInjector()
+        events.append(f"delivered: {outcome}; {_effects(self._count() - before)}")
         return error
 
-    async def _until_settled(self, told: list[str]) -> None:
-        """Deliver it again, as a queue does, until it returns or comes to an end that is no success."""
-        for _ in range(MOST_REDELIVERIES):
-            self._pass_time(told, self._lapse)
-            error = await self._deliver(told, Life())
+    async def _redeliver_until_settled(self, events: list[str]) -> None:
+        """Redeliver, as a queue does, until the handler returns or ends without hope of success."""
+        for _ in range(MAX_REDELIVERIES):
+            self._pass_time(events, self._lapse)
+            error = await self._deliver(events, FaultInjector())
             if error is None or isinstance(error, InDoubt | PermanentFailure):
                 return
             if isinstance(error, EffectOnceError) and not isinstance(error, Retryable):
                 return
 
-    def _pass_time(self, told: list[str], span: int) -> None:
+    def _pass_time(self, events: list[str], span: int) -> None:
         if self._stores:
             self._backend.clock.advance_micros(span)
-            told.append(f"{readable(span)} pass")
+            events.append(f"{readable(span)} pass")
 
     def _trial(
         self,
         scenario: str,
         before: int,
-        told: Sequence[str],
+        events: Sequence[str],
         step: str = "",
         *,
         may_repeat: bool = False,
@@ -332,20 +337,26 @@ class Bench:
         effects, expected = self._count() - before, self._expected
         verdict: Verdict = "broken" if why else "once"
         remedy = ""
-        if effects < expected and not _parked(told):
+        if effects < expected and not _parked(events):
             verdict, why, remedy = "lost", f"{_effects(effects)} instead of {expected}: it was lost", _LOST
         elif effects > expected:
             verdict = "may repeat" if may_repeat else "doubled"
             why = f"{_effects(effects)} instead of {expected}: it happened again"
-            remedy = _TWO_STEPS if step else _ABREAST if scenario == _AT_ONCE else _UNGUARDED
-        trial = Trial(scenario, verdict, effects, expected, tuple(told), step, why, remedy)
+            remedy = _remedy(scenario, step)
+        trial = Trial(scenario, verdict, effects, expected, tuple(events), step, why, remedy)
         self._on_trial(trial, self._total)
         return trial
 
 
-def _parked(told: Sequence[str]) -> bool:
-    """Whether it ended where an operator finds it: in doubt, or failed for good."""
-    return any(word in told[-1] for word in ("InDoubt", "AttemptsExhausted", "PermanentFailure"))
+def _remedy(scenario: str, step: str) -> str:
+    if step:
+        return _TWO_STEPS
+    return _CONCURRENT if scenario == CONCURRENT_SCENARIO else _UNGUARDED
+
+
+def _parked(events: Sequence[str]) -> bool:
+    """Tell whether the message ended where an operator finds it: in doubt, or failed for good."""
+    return any(word in events[-1] for word in ("InDoubt", "AttemptsExhausted", "PermanentFailure"))
 
 
 def _effects(number: int) -> str:
@@ -357,10 +368,10 @@ _LOST = (
     "(eo.Inbox), and let what failed be delivered again."
 )
 _UNGUARDED = (
-    "Nothing tells the second delivery that there was a first: guard the handler with @eo.once(store, key=...), or "
+    "The second delivery cannot know that there was a first: guard the handler with @eo.once(store, key=...), or "
     "with an eo.Inbox where the effect is a row of yours."
 )
-_ABREAST = (
+_CONCURRENT = (
     "Each delivery looked before any had recorded: looking and recording must be one atomic step, as in @eo.once or in "
     "an eo.Inbox."
 )
@@ -405,20 +416,20 @@ class _Lockstep:
 
 
 def _in_threads(call: Callable[[], Any], is_step: Callable[[FrameType], bool]) -> list[BaseException | None]:
-    """Call it in several threads. Each stops at every line of the user's code, so that they really are abreast."""
-    errors: list[BaseException | None] = [None] * AT_ONCE
-    together = _Lockstep(AT_ONCE)
+    """Call it in several threads. Each stops at every line of the user's code, so that they really overlap."""
+    errors: list[BaseException | None] = [None] * CONCURRENT_DELIVERIES
+    together = _Lockstep(CONCURRENT_DELIVERIES)
 
-    def tread(frame: FrameType, event: str, argument: Any) -> Any:
+    def pause(frame: FrameType, event: str, argument: Any) -> Any:
         if not is_step(frame):
             return None
         if event == "line":
             together.step()
-        return tread
+        return pause
 
     def deliver(at: int) -> None:
         together.step()
-        sys.settrace(tread)
+        sys.settrace(pause)
         try:
             call()
         except BaseException as error:
@@ -427,7 +438,7 @@ def _in_threads(call: Callable[[], Any], is_step: Callable[[FrameType], bool]) -
             sys.settrace(None)
             together.leave()
 
-    threads = [threading.Thread(target=deliver, args=(at,)) for at in range(AT_ONCE)]
+    threads = [threading.Thread(target=deliver, args=(at,)) for at in range(CONCURRENT_DELIVERIES)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -435,6 +446,6 @@ def _in_threads(call: Callable[[], Any], is_step: Callable[[FrameType], bool]) -
     return errors
 
 
-def _named(errors: Sequence[BaseException | None]) -> str:
+def _name_errors(errors: Sequence[BaseException | None]) -> str:
     names = sorted({type(error).__name__ for error in errors if error is not None})
     return f"the others raised {', '.join(names)}" if names else "none raised"

@@ -1,4 +1,4 @@
-"""Names of the store's operations, as people call them and as timelines show them."""
+"""Names of the store's operations, as timelines show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _OTHERS = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Ren
 
 
 def operation_name(op: Batchable) -> str:
-    """Return what people call ``op``: ``"claim"``, ``"complete"``, ``"release"``, ``"refund"`` and so on."""
+    """Return the name of ``op``: ``"claim"``, ``"complete"``, ``"release"``, ``"refund"`` and so on."""
     if isinstance(op, Settlement):
         return "refund" if op.refund else _SETTLEMENTS[op.state]
     return _OTHERS[type(op)]

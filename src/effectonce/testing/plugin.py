@@ -6,7 +6,7 @@ Marker::
     @pytest.mark.idempotent            # the body of this test runs twice, on the same fixtures
     @pytest.mark.idempotent(times=5)
 
-so that what it asserts must hold however often its message is delivered.
+so that its assertions must hold however often its message is delivered.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         times = marker.kwargs.get("times", 2)
         if type(times) is not int or times < 1 or marker.args or set(marker.kwargs) - {"times"}:
             raise pytest.UsageError("write @pytest.mark.idempotent or @pytest.mark.idempotent(times=5)")
-        pyfuncitem.obj = _repeated(pyfuncitem.obj, times)
+        pyfuncitem.obj = _repeat_body(pyfuncitem.obj, times)
     return (yield)
 
 
-def _repeated(function: Any, times: int) -> Any:
+def _repeat_body(function: Any, times: int) -> Any:
     if inspect.iscoroutinefunction(function):
 
         async def arepeat(**fixtures: Any) -> None:

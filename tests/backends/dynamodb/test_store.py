@@ -143,7 +143,7 @@ def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
         case.run(DynamoDBBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}"))), colour)
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, case.colours))
+        list(pool.map(run, case.port_kinds))
 
 
 # -- given a table, and a client that knows nothing of us

@@ -44,7 +44,7 @@ def test_time_goes_by_on_the_system_clock_too(name: str) -> None:
 @pytest.mark.parametrize(("mutant", "case"), MUTANTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_broker_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
     with pytest.raises((AssertionError, Defect, TimeoutError, IndexError)):
-        CASES[case].run(mutant(), patience=0.4)
+        CASES[case].run(mutant(), timeout=0.4)
 
 
 def test_every_case_that_needs_no_server_has_a_mutant_that_fails_it() -> None:
@@ -52,7 +52,7 @@ def test_every_case_that_needs_no_server_has_a_mutant_that_fails_it() -> None:
     applicable = set()
     for name, case in CASES.items():
         try:
-            case.run(MemoryBackend(clock=ManualClock()), patience=2.0)
+            case.run(MemoryBackend(clock=ManualClock()), timeout=2.0)
         except unittest.SkipTest:
             continue
         applicable.add(name)

@@ -34,7 +34,7 @@ def backend() -> MutantBackend:
 def test_a_broken_store_fails_the_case_about_it(mutant: type[Mutant], case: str) -> None:
     with pytest.raises((AssertionError, Defect)):  # noqa: PT012
         for _ in range(50):  # a race is lost now and then; most mutants fail at once
-            CASES[case].run(MutantBackend(mutant, ManualClock()), CASES[case].colours[0])
+            CASES[case].run(MutantBackend(mutant, ManualClock()), CASES[case].port_kinds[0])
 
 
 def test_every_case_has_a_mutant_that_fails_it() -> None:

@@ -1039,7 +1039,7 @@ def pool(postgres_url: str) -> Iterator[ConnectionPool]:
 POOLED = [
     case
     for case in store_cases()
-    if "sync" in case.colours
+    if "sync" in case.port_kinds
     and case.name.startswith(("one_of_many", "a_claim", "a_settlement", "settle", "sweep", "every_key", "concurrent"))
 ]
 

@@ -1,4 +1,4 @@
-"""The contract suite: what `contracts.Port` says, as cases that run on any backend, in both colours.
+"""The contract suite: what `contracts.Port` says, as cases that run on any backend, on sync and async ports.
 
 A store's whole test is its constructor and one call::
 
@@ -14,7 +14,7 @@ or, where the address comes from fixtures, a fixture named ``backend`` and the c
 
     TestContract = store_suite()
 
-pytest then shows one test per sentence of the contract and colour, as in
+pytest then shows one test per sentence of the contract and kind of port, as in
 ``TestContract::test_a_stale_release_leaves_the_successors_done_alone[sync]``. Without pytest:
 ``for case in store_cases(): case.run(backend, "sync")``; one that does not apply raises `unittest.SkipTest`.
 
@@ -37,22 +37,20 @@ from . import (
     expiry,
     fingerprints,
     notes,
+    operator_api,
     ports,
     settlements,
     values,
 )
-from . import (
-    operator_api as people,
-)
 from .broker import broker_cases, broker_suite
 from .broker_harness import BrokerCase, BrokerHarness, Site
-from .harness import Case, Colour, Harness
+from .harness import Case, Harness, PortKind
 
 __all__ = [
     "BrokerCase",
     "BrokerHarness",
     "Case",
-    "Colour",
+    "PortKind",
     "Harness",
     "Site",
     "broker_cases",
@@ -64,7 +62,7 @@ __all__ = [
 
 def store_cases() -> list[Case]:
     """Every case of the suite for stores, in the order of the contract."""
-    modules = (claims, expiry, fingerprints, settlements, notes, people, ports, values, batches, concurrency)
+    modules = (claims, expiry, fingerprints, settlements, notes, operator_api, ports, values, batches, concurrency)
     cases = [value for module in modules for value in vars(module).values() if isinstance(value, Case)]
     if len({case.name for case in cases}) < len(cases):
         raise ValueError("two cases share a name, and one would hide the other")
@@ -77,10 +75,10 @@ def store_suite(
     brief: float | None = None,
     skip: tuple[str, ...] = (),
 ) -> type:
-    """A pytest class that runs every case in both colours, on a new backend each.
+    """Make a pytest class that runs every case on sync and async ports, with a new backend each.
 
-    Without ``make_backend`` the tests ask for a fixture named ``backend``. ``skip`` names cases that this
-    backend is known not to keep; an unknown name is an error, so that the list cannot rot.
+    Without ``make_backend`` the tests use a fixture named ``backend``. ``skip`` names cases that this
+    backend is known to fail; an unknown name is an error, so that the list cannot rot.
     """
     import pytest
 
@@ -89,7 +87,9 @@ def store_suite(
         raise ValueError(f"the suite has no case named {', '.join(sorted(unknown))}")
 
     def parametrized(case: Case) -> Callable[..., None]:
-        test: Callable[..., None] = pytest.mark.parametrize("colour", case.colours)(_test(case, make_backend, brief))
+        test: Callable[..., None] = pytest.mark.parametrize("port_kind", case.port_kinds)(
+            _test(case, make_backend, brief)
+        )
         return test
 
     body = {f"test_{name}": parametrized(case) for name, case in cases.items() if name not in skip}
@@ -99,15 +99,15 @@ def store_suite(
 def _test(case: Case, make_backend: Callable[[], Backend] | None, brief: float | None) -> Callable[..., None]:
     if make_backend is None:
 
-        def test(self: object, backend: Backend, colour: Colour) -> None:
-            case.run(backend, colour, brief=brief)
+        def test(self: object, backend: Backend, port_kind: PortKind) -> None:
+            case.run(backend, port_kind, brief=brief)
 
-        asked: Callable[..., None] = test
+        chosen: Callable[..., None] = test
     else:
 
-        def test_made(self: object, colour: Colour) -> None:
-            case.run(make_backend(), colour, brief=brief)
+        def test_made(self: object, port_kind: PortKind) -> None:
+            case.run(make_backend(), port_kind, brief=brief)
 
-        asked = test_made
-    asked.__doc__ = case.__doc__
-    return asked
+        chosen = test_made
+    chosen.__doc__ = case.__doc__
+    return chosen

@@ -38,13 +38,13 @@ def broker_suite(
     *,
     delay: float = 0.3,
     quiet: float = 0.25,
-    patience: float = 15.0,
+    timeout: float = 15.0,
     skip: tuple[str, ...] = (),
 ) -> type:
     """A pytest class that runs every case, on a new backend each.
 
     Without ``make`` the tests ask for a fixture named ``site``. ``delay`` is the shortest `nack` delay that the broker
-    tells from none, ``quiet`` how long a case waits to see that nothing comes, ``patience`` how long for what must
+    tells from none, ``quiet`` how long a case waits to see that nothing comes, ``timeout`` how long for what must
     come. ``skip`` names cases that this broker is known not to keep; an unknown name is an error, so that the list
     cannot rot.
     """
@@ -54,11 +54,11 @@ def broker_suite(
 
     def test(case: BrokerCase) -> Callable[..., None]:
         def on_fixture(self: object, site: Made) -> None:
-            case.run(site, delay=delay, quiet=quiet, patience=patience)
+            case.run(site, delay=delay, quiet=quiet, timeout=timeout)
 
         def on_made(self: object) -> None:
             assert make is not None
-            case.run(make(), delay=delay, quiet=quiet, patience=patience)
+            case.run(make(), delay=delay, quiet=quiet, timeout=timeout)
 
         asked: Callable[..., None] = on_fixture if make is None else on_made
         asked.__doc__ = case.__doc__

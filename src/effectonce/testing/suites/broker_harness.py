@@ -52,13 +52,13 @@ class BrokerCase(Sentence["BrokerHarness"]):
     """One sentence of the contract, and how to see whether a broker keeps it."""
 
     def run(
-        self, site: Site | BrokerBackend, *, delay: float = 0.3, quiet: float = 0.25, patience: float = 15.0
+        self, site: Site | BrokerBackend, *, delay: float = 0.3, quiet: float = 0.25, timeout: float = 15.0
     ) -> None:
         """Raise AssertionError where the broker breaks the sentence, SkipTest where it does not apply."""
-        asyncio.run(self._through(site if isinstance(site, Site) else Site(backend=site), delay, quiet, patience))
+        asyncio.run(self._through(site if isinstance(site, Site) else Site(backend=site), delay, quiet, timeout))
 
-    async def _through(self, site: Site, delay: float, quiet: float, patience: float) -> None:
-        h = BrokerHarness(site, delay, quiet, patience)
+    async def _through(self, site: Site, delay: float, quiet: float, timeout: float) -> None:
+        h = BrokerHarness(site, delay, quiet, timeout)
         try:
             await self._body(h)
         finally:
@@ -73,14 +73,14 @@ def broker_case(body: Body) -> BrokerCase:
 class BrokerHarness:
     """One broker under one case."""
 
-    def __init__(self, site: Site, delay: float, quiet: float, patience: float) -> None:
+    def __init__(self, site: Site, delay: float, quiet: float, timeout: float) -> None:
         self.site = site
         self.backend = site.backend
         self.capabilities: BrokerCapabilities = site.backend.capabilities
         clock = getattr(site.backend, "clock", None)
         self.clock = clock if isinstance(clock, ManualClock) else None
         #: A delay that the broker can keep; how long nothing must come; how long to wait for what must come.
-        self.delay, self.quiet, self.patience = delay, quiet, patience
+        self.delay, self.quiet, self.timeout = delay, quiet, timeout
         self.queue = f"suite-{uuid.uuid4().hex[:12]}"
         self.group = "suite"
         self._declared: set[tuple[str, str]] = set()
@@ -103,7 +103,7 @@ class BrokerHarness:
     @property
     def afterwards(self) -> float:
         """How long to wait for what its consumer gave back, or left: at once where the broker can, else a window."""
-        return self.patience + (2 * (self.capabilities.ack_window or 0.0) if self.clock is None else 0.0)
+        return self.timeout + (2 * (self.capabilities.ack_window or 0.0) if self.clock is None else 0.0)
 
     # -- what is opened
 
@@ -150,7 +150,7 @@ class BrokerHarness:
 
     async def collect(self, consumer: Consumer, count: int, *, within: float | None = None) -> list[Delivery]:
         """``count`` deliveries, however many calls it takes."""
-        deadline = time.monotonic() + (within or self.patience)
+        deadline = time.monotonic() + (within or self.timeout)
         found: list[Delivery] = []
         while len(found) < count:
             left = deadline - time.monotonic()

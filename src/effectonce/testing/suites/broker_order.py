@@ -19,7 +19,7 @@ async def a_queue_is_delivered_as_it_was_published(h: BrokerHarness) -> None:
     await h.publish(*(a_packet(b"%d" % n, key=key) for n in range(12, 20)))
     consumer = await h.consumer()
     found: list[bytes] = []
-    deadline = time.monotonic() + h.patience
+    deadline = time.monotonic() + h.timeout
     while len(found) < 20 and time.monotonic() < deadline:
         page = await consumer.receive(7, 1.0)
         found += bodies(page)
@@ -33,7 +33,7 @@ async def each_key_keeps_its_order(h: BrokerHarness) -> None:
     await h.publish(*(a_packet(b"%d" % n, key=f"k{n % 3}") for n in range(12)))
     consumer = await h.consumer()
     found: dict[str | None, list[int]] = defaultdict(list)
-    deadline = time.monotonic() + h.patience
+    deadline = time.monotonic() + h.timeout
     while sum(map(len, found.values())) < 12 and time.monotonic() < deadline:
         page = await consumer.receive(5, 1.0)
         for delivery in page:

@@ -238,10 +238,10 @@ async def settling_does_not_wait_for_a_receive(h: BrokerHarness) -> None:
     await h.publish(b"0", b"1", b"2")
     consumer = await h.consumer()
     held = sorted(await h.collect(consumer, 3), key=lambda delivery: delivery.packet.body)
-    waiting = asyncio.ensure_future(consumer.receive(1, h.patience * 2))
+    waiting = asyncio.ensure_future(consumer.receive(1, h.timeout * 2))
     try:
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(h.patience):
+        async with asyncio.timeout(h.timeout):
             await consumer.ack([held[0]])
             await consumer.dead_letter(held[1], {"why": "meanwhile"})
             await consumer.nack([held[2]])

@@ -1,4 +1,4 @@
-"""Races: several ports at once, as threads in the sync colour and as tasks in the async one."""
+"""Races: several ports at once, as threads in the sync port_kind and as tasks in the async one."""
 
 from __future__ import annotations
 

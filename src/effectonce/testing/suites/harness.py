@@ -1,7 +1,7 @@
 """What the cases of the suite are written with: a few words for asking a port, waiting, and racing.
 
-A case is one ``async def`` over a `Harness`. In the sync colour it is driven on the caller's thread over sync
-ports, races are threads and waiting is `time.sleep`; in the async colour all is tasks on one event loop.
+A case is one ``async def`` over a `Harness`. In the sync port_kind it is driven on the caller's thread over sync
+ports, races are threads and waiting is `time.sleep`; in the async port_kind all is tasks on one event loop.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from effectonce.testing.clock import ManualClock
 
 from .sentences import Sentence, equal, holds, threads
 
-Colour = Literal["sync", "async"]
-COLOURS: tuple[Colour, ...] = ("sync", "async")
+PortKind = Literal["sync", "async"]
+PORT_KINDS: tuple[PortKind, ...] = ("sync", "async")
 T = TypeVar("T")
 
 SECOND = 1_000_000
-LONG = 60 * SECOND  # a lease that holds for as long as a case runs
+LONG = 60 * SECOND  # a lease that outlasts every case
 KEEP = 3600 * SECOND  # a retention that outlasts every case
 
 
@@ -56,16 +56,16 @@ Body = Callable[["Harness"], Coroutine[Any, Any, None]]
 class Case(Sentence["Harness"]):
     """One sentence of the contract, and how to see whether a backend keeps it."""
 
-    def __init__(self, body: Body, colours: tuple[Colour, ...]) -> None:
+    def __init__(self, body: Body, port_kinds: tuple[PortKind, ...]) -> None:
         super().__init__(body)
-        self.colours = colours
+        self.port_kinds = port_kinds
 
-    def run(self, backend: Backend, colour: Colour, *, brief: float | None = None) -> None:
+    def run(self, backend: Backend, port_kind: PortKind, *, brief: float | None = None) -> None:
         """Raise AssertionError where the backend breaks the sentence, SkipTest where it does not apply."""
-        if colour not in self.colours:
-            raise unittest.SkipTest(f"is about {self.colours[0]} ports only")
-        harness = Harness(backend, colour, brief)
-        if colour == "sync":
+        if port_kind not in self.port_kinds:
+            raise unittest.SkipTest(f"is about {self.port_kinds[0]} ports only")
+        harness = Harness(backend, port_kind, brief)
+        if port_kind == "sync":
             run_sync(self._through(harness))
         else:
             asyncio.run(self._through(harness))
@@ -80,22 +80,22 @@ class Case(Sentence["Harness"]):
 
 def case(body: Body) -> Case:
     """``body`` as a case; its name is the sentence, its docstring the reason."""
-    return Case(body, COLOURS)
+    return Case(body, PORT_KINDS)
 
 
 def sync_case(body: Body) -> Case:
-    """A case about threads or blocking, which the async colour has none of."""
+    """A case about threads or blocking, for sync ports only."""
     return Case(body, ("sync",))
 
 
 def async_case(body: Body) -> Case:
-    """A case about tasks and cancellation, which the sync colour has none of."""
+    """A case about tasks and cancellation, for async ports only."""
     return Case(body, ("async",))
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A claim that was sent, and what came of it. Settled or renewed in the name of its owner and token."""
+    """A claim that was sent, and its answer. It is settled or renewed in the name of its owner and token."""
 
     claim: Claim
     answer: Answer
@@ -114,11 +114,11 @@ class Try:
 
 
 class Harness:
-    """One backend under one case: ports of the right colour, scopes of its own, and time."""
+    """One backend under one case: ports of one kind, scopes of its own, and time."""
 
-    def __init__(self, backend: Backend, colour: Colour, brief: float | None = None) -> None:
+    def __init__(self, backend: Backend, port_kind: PortKind, brief: float | None = None) -> None:
         self.backend = backend
-        self.colour = colour
+        self.port_kind = port_kind
         clock = getattr(backend, "clock", None)
         self.clock = clock if isinstance(clock, ManualClock) else None
         seconds = brief if brief is not None else (1.0 if self.capabilities.estimated_clock else 0.06)
@@ -150,7 +150,7 @@ class Harness:
 
     def port(self) -> Port:
         """A new port, closed when the case ends."""
-        port = self.backend.sync_port() if self.colour == "sync" else self.backend.async_port()
+        port = self.backend.sync_port() if self.port_kind == "sync" else self.backend.async_port()
         with self._lock:
             self._ports.append(port)
         return port
@@ -166,7 +166,7 @@ class Harness:
         for port in self._ports:
             await port.close()
 
-    # -- asking
+    # -- operations
 
     async def run(self, *operations: Batchable, port: Port | None = None) -> list[Reply]:
         """The replies to one batch, in the order in which the operations are given here.
@@ -175,14 +175,14 @@ class Harness:
         """
         order = sorted(range(len(operations)), key=lambda n: (operations[n].scope, operations[n].key))
         batch = [operations[n] for n in order]
-        replies = await self._insist(port or self.first, batch)
+        replies = await self._run_until_uncontended(port or self.first, batch)
         equal(len(replies), len(batch), "the number of replies to a batch")
-        found: list[Reply] = [False] * len(batch)
+        in_order: list[Reply] = [False] * len(batch)
         for position, reply in zip(order, replies, strict=True):
-            found[position] = reply
-        return found
+            in_order[position] = reply
+        return in_order
 
-    async def _insist(self, port: Port, batch: Sequence[Batchable]) -> list[Reply]:
+    async def _run_until_uncontended(self, port: Port, batch: Sequence[Batchable]) -> list[Reply]:
         for _ in range(50):
             try:
                 replies = list(await port.run(batch))
@@ -228,17 +228,17 @@ class Harness:
         )
 
     async def ask(self, key: str = "k", *, port: Port | None = None, **options: Any) -> Try:
-        """Claim, whatever comes of it."""
+        """Send a claim, and return its answer, granted or not."""
         return await self.send(self.a_claim(key, **options), port)
 
     async def send(self, claim: Claim, port: Port | None = None) -> Try:
         answer = await self.one(claim, port)
         if not isinstance(answer, Answer):
-            raise AssertionError(f"a claim was answered by {answer!r}, which is no Answer")
+            raise AssertionError(f"a claim was answered by {answer!r}, which is not an Answer")
         return Try(claim, answer, answer.token)
 
     async def take(self, key: str = "k", *, port: Port | None = None, **options: Any) -> Try:
-        """Claim, and be granted it."""
+        """Send a claim that must be granted."""
         mine = await self.ask(key, port=port, **options)
         equal(mine.kind, "claimed", f"the claim of {mine.claim.key!r}")
         return mine
@@ -275,7 +275,7 @@ class Harness:
     async def look(self, key: str = "k", *, scope: str | None = None, prints: bytes = b"") -> Answer:
         answer = await self.one(Look(scope or self.scope, key, prints))
         if not isinstance(answer, Answer):
-            raise AssertionError(f"a look was answered by {answer!r}, which is no Answer")
+            raise AssertionError(f"a look was answered by {answer!r}, which is not an Answer")
         return answer
 
     async def remember(
@@ -286,7 +286,7 @@ class Harness:
     @staticmethod
     def _bool(reply: Answer | bool) -> bool:
         if not isinstance(reply, bool):
-            raise AssertionError(f"a settlement, renewal or remember was answered by {reply!r}, which is no bool")
+            raise AssertionError(f"a settlement, renewal or remember was answered by {reply!r}, which is not a bool")
         return reply
 
     async def get(self, key: str = "k", *, scope: str | None = None) -> Record | None:
@@ -315,8 +315,8 @@ class Harness:
         error: bytes | None = None,
         retention: int = KEEP,
     ) -> bool:
-        word = Resolution(state=state, retention=retention, result=result, error=error)
-        return await self.first.resolve(self.scope, key, word)
+        resolution = Resolution(state=state, retention=retention, result=result, error=error)
+        return await self.first.resolve(self.scope, key, resolution)
 
     async def pages(
         self,
@@ -344,7 +344,7 @@ class Harness:
                 await self.first.sweep(100)
             if cursor is None:
                 return pages
-        raise AssertionError("2000 pages, and the cursor leads on")
+        raise AssertionError("the cursor led on after 2000 pages")
 
     async def listed(self, *, state: State | None = None, scope: str | None = None, limit: int = 100) -> list[Record]:
         return [record for page in await self.pages(state=state, scope=scope, limit=limit) for record in page.records]
@@ -357,18 +357,18 @@ class Harness:
             deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
             if not swept.more:
                 return Swept(deleted, lapsed, False)
-        raise AssertionError("2000 sweeps, and there is more")
+        raise AssertionError("there was more to sweep after 2000 sweeps")
 
     # -- records in a state
 
     async def in_doubt(self, key: str = "k", **options: Any) -> Try:
-        """A record whose owner said that it does not know."""
+        """Make a record whose owner settled it as in doubt."""
         mine = await self.take(key, **options)
         holds(await self.settle(mine, "in_doubt"), "a doubt was not applied")
         return mine
 
     async def lapsed(self, key: str = "k", **options: Any) -> Try:
-        """A claim whose lease has ended without a word."""
+        """Make a claim whose lease has lapsed."""
         mine = await self.take(key, **{"lease": self.brief, **options})
         await self.past(mine.claim.lease)
         return mine
@@ -379,8 +379,8 @@ class Harness:
         return await self.first.now()
 
     async def sleep(self, seconds: float) -> None:
-        """Really wait."""
-        if self.colour == "sync":
+        """Wait in real time."""
+        if self.port_kind == "sync":
             time.sleep(seconds)  # noqa: ASYNC251  (a sync port's coroutine never suspends)
         else:
             await asyncio.sleep(seconds)
@@ -397,11 +397,11 @@ class Harness:
     # -- races
 
     async def together(self, count: int, body: Callable[[Port, int], Coroutine[Any, Any, T]]) -> list[T]:
-        """``body`` on ``count`` new ports at once: threads in the sync colour, tasks in the async one."""
+        """Run ``body`` on ``count`` new ports at once: in threads on sync ports, in tasks on async ones."""
         ports = [self.port() for _ in range(count)]
         for port in ports:  # connected first, so that they really meet
             await port.now()
-        if self.colour == "async":
+        if self.port_kind == "async":
             return list(await asyncio.gather(*(body(port, n) for n, port in enumerate(ports))))
         return threads([partial(_driven, body, port, n) for n, port in enumerate(ports)])
 

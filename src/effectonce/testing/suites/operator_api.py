@@ -1,4 +1,4 @@
-"""What people and the sweeper ask: get, list, stats, forget, resolve, sweep."""
+"""The operations of operators and of the sweeper: get, list, stats, forget, resolve, sweep."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def a_closed_port_leaves_nothing_open(h: Harness) -> None:
 
 
 async def _open_and_close(h: Harness, name: str) -> None:
-    ports = [h.backend.sync_port() if h.colour == "sync" else h.backend.async_port() for _ in range(6)]
+    ports = [h.backend.sync_port() if h.port_kind == "sync" else h.backend.async_port() for _ in range(6)]
     for n, port in enumerate(ports):
         await h.take(f"{name}{n}", port=port)
     for port in ports:

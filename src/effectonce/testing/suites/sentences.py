@@ -1,4 +1,4 @@
-"""What the suites for stores and for brokers share: a case is a sentence, and this is how it is found untrue."""
+"""What the suites for stores and for brokers share: a case is a sentence of the contract, and these check it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sentence(Generic[H]):
 
 
 def equal(got: object, want: object, what: str) -> None:
-    """``got`` is ``want``. Not `assert`: this must hold under ``python -O`` and read well without pytest."""
+    """Require that ``got`` is ``want``. Not by `assert`: it must work under ``python -O`` and without pytest."""
     if got != want or type(got) is not type(want):
         raise AssertionError(f"{what}: expected {_short(want)}, got {_short(got)}")
 
@@ -42,7 +42,7 @@ def _short(value: object) -> str:
 
 
 def threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
-    """What each of ``bodies`` returns, run at once on a thread each; the first exception is raised here."""
+    """Run ``bodies`` at once, on a thread each, and return their results. Raises the first exception."""
     barrier = threading.Barrier(len(bodies))
     results: list[T | BaseException] = [RuntimeError("never ran")] * len(bodies)
 
@@ -60,9 +60,9 @@ def threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
         thread.join(60)
     if any(thread.is_alive() for thread in threads):
         raise AssertionError("concurrent calls have not come back within a minute: a deadlock")
-    found: list[T] = []
+    returned: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
-        found.append(result)
-    return found
+        returned.append(result)
+    return returned
