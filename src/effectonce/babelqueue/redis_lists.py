@@ -21,7 +21,7 @@ import msgspec
 
 from effectonce.babelqueue import headers as bindings
 from effectonce.backends.common.broker_errors import take_leave
-from effectonce.backends.redis.connection import Endpoint, Script, driver, endpoint_at
+from effectonce.backends.redis.connection import RedisEndpoint, Script, endpoint_at, load_driver
 from effectonce.backends.redis.stream import BrokerWire, to_json
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -65,7 +65,7 @@ class RedisBabelQueueBackend:
         secure = address.take("tls", flag, False)
         self.endpoint = endpoint_at(address, secure=secure, loses="a whole queue, and its messages would be lost")
         address.done()
-        driver()
+        load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",
             native_dead_letters=True,
@@ -198,7 +198,7 @@ def once_more(element: bytes) -> bytes:
 class ListPublisher:
     """See `contracts.Publisher`. A batch is one command: all of it is there, or none."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self._wire = BrokerWire(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
@@ -222,7 +222,7 @@ class _Held(msgspec.Struct, gc=False):
 class ListConsumer:
     """See `contracts.Consumer`. It looks again and again: nothing in this layout wakes it."""
 
-    def __init__(self, endpoint: Endpoint, queue: str, *, window: float, prefetch: int) -> None:
+    def __init__(self, endpoint: RedisEndpoint, queue: str, *, window: float, prefetch: int) -> None:
         self._queue = queue
         self._window = window
         self._prefetch = prefetch
@@ -349,7 +349,7 @@ class ListDeadLetters:
     """See `contracts.DeadLetters`. An id is the SHA-1 of an element; after one that is gone meanwhile, the next page
     begins again with the oldest."""
 
-    def __init__(self, endpoint: Endpoint, queue: str) -> None:
+    def __init__(self, endpoint: RedisEndpoint, queue: str) -> None:
         self._queue = queue
         self._key = dead_of(queue)
         self._wire = BrokerWire(endpoint)

@@ -18,7 +18,7 @@ from typing import Any
 from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Packet, Publisher
 from effectonce.values.urls import Address
 
-from .connection import Endpoint, ReplyError, driver, endpoint_at
+from .connection import RedisEndpoint, ReplyError, endpoint_at, load_driver
 from .consumer import RedisConsumer
 from .stream import TEND, BrokerWire, Keys, fields_of, packet_of, stream_of
 
@@ -38,7 +38,7 @@ class RedisBackend:
             address, secure=address.scheme == "rediss", loses="a whole queue, and its messages would be lost"
         )
         address.done()
-        driver()
+        load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis",
             native_delay=True,
@@ -97,7 +97,7 @@ def _namespace(text: str) -> str:
 class RedisPublisher:
     """See `contracts.Publisher`. A batch is one transaction: all of it is there, or none."""
 
-    def __init__(self, endpoint: Endpoint, namespace: str) -> None:
+    def __init__(self, endpoint: RedisEndpoint, namespace: str) -> None:
         self._namespace = namespace
         self._wire = BrokerWire(endpoint)
 
@@ -130,7 +130,7 @@ class RedisPublisher:
 class RedisDeadLetters:
     """See `contracts.DeadLetters`. Ids and cursors are those of the stream."""
 
-    def __init__(self, endpoint: Endpoint, keys: Keys) -> None:
+    def __init__(self, endpoint: RedisEndpoint, keys: Keys) -> None:
         self._keys = keys
         self._wire = BrokerWire(endpoint)
 

@@ -15,7 +15,7 @@ from effectonce.backends.common.broker_errors import take_leave
 from effectonce.contracts import Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 
-from .connection import Endpoint, ReplyError
+from .connection import RedisEndpoint, ReplyError
 from .stream import SETTLE, TEND, BrokerWire, Keys, as_text, packet_of, read_headers, to_json
 
 MOVED: Final = 200  # the most delayed messages that one tending moves
@@ -37,7 +37,7 @@ class RedisConsumer:
     """See `contracts.Consumer`. It reads on one connection, where it may wait, and settles on another; acks go out in
     one write with the next read."""
 
-    def __init__(self, endpoint: Endpoint, keys: Keys, *, window: float, prefetch: int) -> None:
+    def __init__(self, endpoint: RedisEndpoint, keys: Keys, *, window: float, prefetch: int) -> None:
         self._keys = keys
         self._prefetch = prefetch
         self._window = window
