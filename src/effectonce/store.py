@@ -33,10 +33,10 @@ _HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
 SCHEMES = {
     "memory": ("backends.memory.store", "MemoryBackend"),
     "sqlite": ("backends.sqlite.store", "SQLiteStoreBackend"),
-    "redis": ("backends.redis.store", "RedisBackend"),
-    "rediss": ("backends.redis.store", "RedisBackend"),
-    "redis+cluster": ("backends.redis.store", "RedisBackend"),
-    "redis+unix": ("backends.redis.store", "RedisBackend"),
+    "redis": ("backends.redis.store", "RedisStoreBackend"),
+    "rediss": ("backends.redis.store", "RedisStoreBackend"),
+    "redis+cluster": ("backends.redis.store", "RedisStoreBackend"),
+    "redis+unix": ("backends.redis.store", "RedisStoreBackend"),
     "postgresql": ("backends.postgres.store", "PostgresBackend"),
     "postgres": ("backends.postgres.store", "PostgresBackend"),
     "mysql": ("backends.mysql.store", "MySQLBackend"),
@@ -348,9 +348,9 @@ class RedisStore(Store):
     """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
 
     def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
-        from .backends.redis.store import RedisBackend
+        from .backends.redis.store import RedisStoreBackend
 
-        super().__init__(RedisBackend.from_client(client, namespace=namespace), **options)
+        super().__init__(RedisStoreBackend.from_client(client, namespace=namespace), **options)
 
 
 class PostgresStore(Store):

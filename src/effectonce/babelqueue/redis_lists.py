@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
-from effectonce.backends.redis.connection import Endpoint, Script, driver, endpoint_at
+from effectonce.backends.redis.connection import RedisEndpoint, Script, endpoint_at, load_driver
 from effectonce.backends.redis.stream import RedisBrokerConnection
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -55,7 +55,7 @@ class RedisBabelQueueBackend:
         secure = address.take("tls", flag, False)
         self.endpoint = endpoint_at(address, secure=secure, loses="a whole queue, and its messages would be lost")
         address.done()
-        driver()
+        load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",
             native_dead_letters=True,
@@ -96,7 +96,7 @@ class RedisBabelQueueBackend:
 class BabelQueueListPublisher:
     """See `contracts.Publisher`. A batch is one command: all of it is published, or none."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self._connection = RedisBrokerConnection(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
@@ -118,7 +118,7 @@ class ListReservation(HeldDelivery):
 class BabelQueueListConsumer:
     """See `contracts.Consumer`. It polls: nothing in this layout wakes a consumer."""
 
-    def __init__(self, endpoint: Endpoint, queue: str, *, window: float, prefetch: int) -> None:
+    def __init__(self, endpoint: RedisEndpoint, queue: str, *, window: float, prefetch: int) -> None:
         self._queue = queue
         self._window = window
         processing = f"{queue}:processing"
@@ -219,7 +219,7 @@ class BabelQueueListDeadLetters:
     """See `contracts.DeadLetters`. Where the last element of a page was removed meanwhile, the next page begins again
     with the oldest."""
 
-    def __init__(self, endpoint: Endpoint, queue: str) -> None:
+    def __init__(self, endpoint: RedisEndpoint, queue: str) -> None:
         self._queue = queue
         self._list = dead_letter_list(queue)
         self._connection = RedisBrokerConnection(endpoint)

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.redis import port as redis_port
 from effectonce.backends.redis import socket as redis_socket
-from effectonce.backends.redis import store as redis_store
 from effectonce.backends.redis.cluster import slot_of
-from effectonce.backends.redis.connection import Endpoint, ask
+from effectonce.backends.redis.connection import RedisEndpoint, ask
 from effectonce.backends.redis.record_format import Layout
-from effectonce.backends.redis.socket import AsyncConnection, SyncConnection
-from effectonce.backends.redis.store import RedisBackend
+from effectonce.backends.redis.socket import AsyncRedisSocket, SyncRedisSocket
+from effectonce.backends.redis.store import RedisStoreBackend
 from effectonce.contracts import Backend, ConnectionLost, Port
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
@@ -50,9 +50,9 @@ HOUR = 3600 * SECOND
 SECRET = "c4nary-pa55word"
 
 
-def backend_at(url: str, **options: str) -> RedisBackend:
+def backend_at(url: str, **options: str) -> RedisStoreBackend:
     extra = "&".join(f"{name}={value}" for name, value in options.items())
-    return RedisBackend(Address(f"{url}{'&' if '?' in url else '?'}{extra}" if extra else url))
+    return RedisStoreBackend(Address(f"{url}{'&' if '?' in url else '?'}{extra}" if extra else url))
 
 
 def a_claim(key: str = "k", owner: bytes | None = None, **options: Any) -> Claim:
@@ -112,7 +112,7 @@ class TestThroughASyncClient:
     @pytest.fixture
     def backend(self, redis_url: str, unique_name: str) -> Iterator[Backend]:
         with through_client(redis_url, decode_responses=True) as client:
-            yield RedisBackend.from_client(client, unique_name)
+            yield RedisStoreBackend.from_client(client, unique_name)
 
 
 for _place in (TestOnRedis, TestOnValkey, TestOnACluster, TestThroughASyncClient):
@@ -158,7 +158,7 @@ async def async_client(url: str, *, cluster: bool = False, **options: Any) -> As
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
 async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: str, options: dict[str, Any]) -> None:
     async with async_client(redis_url, **options) as client:
-        backend = RedisBackend.from_client(client, unique_name)
+        backend = RedisStoreBackend.from_client(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
         with pytest.raises(SyncAsyncMismatch):  # it would suspend
@@ -170,7 +170,7 @@ async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: 
 
 async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
     async with async_client(redis_cluster_url, cluster=True) as client:
-        backend = RedisBackend.from_client(client, unique_name)
+        backend = RedisStoreBackend.from_client(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
         assert run_sync(derived.get("scope", "async")) is not None
@@ -179,7 +179,7 @@ async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: st
 
 def test_a_sync_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
     client = through_client(redis_cluster_url, cluster=True)
-    backend = RedisBackend.from_client(client, unique_name)
+    backend = RedisStoreBackend.from_client(client, unique_name)
     assert run_sync(a_life(backend.sync_port(), "sync")) == A_LIFE
 
     async def other_colour() -> Record | None:
@@ -208,7 +208,7 @@ def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_ot
         return execute(*words, **options)
 
     client.execute_command = slow
-    store = eo.Store(RedisBackend.from_client(client, unique_name), sweep_every=None)
+    store = eo.Store(RedisStoreBackend.from_client(client, unique_name), sweep_every=None)
 
     @eo.once(store, scope="s", key="key")
     def charge(key: str) -> None:
@@ -227,7 +227,7 @@ def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_ot
 
 async def test_an_async_client_hears_of_settlements(redis_url: str, unique_name: str) -> None:
     async with async_client(redis_url) as client:
-        backend = RedisBackend.from_client(client, unique_name)
+        backend = RedisStoreBackend.from_client(client, unique_name)
         listener, port = backend.async_port(), backend.async_port()
         assert await listener.changes(0.0) == []
         claim = a_claim("ключ:1")
@@ -243,15 +243,15 @@ def test_a_client_that_does_not_say_where_it_is_has_one_colour() -> None:
         def execute_command(self, *words: object) -> None: ...
 
     with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):
-        RedisBackend.from_client(Client()).async_port()
+        RedisStoreBackend.from_client(Client()).async_port()
 
     class AsyncClient:
         async def execute_command(self, *words: object) -> None: ...
 
     with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):  # there could be no heartbeat
-        RedisBackend.from_client(AsyncClient())
+        RedisStoreBackend.from_client(AsyncClient())
     with pytest.raises(InvalidOption, match="execute_command"):
-        RedisBackend.from_client(object())
+        RedisStoreBackend.from_client(object())
 
 
 async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Redis, unique_name: str) -> None:
@@ -271,13 +271,13 @@ async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Re
 
     tokens = Tokens()
     client = redis.asyncio.Redis(port=own_redis.port, credential_provider=tokens)
-    port = RedisBackend.from_client(client, unique_name).sync_port()
+    port = RedisStoreBackend.from_client(client, unique_name).sync_port()
     assert tokens.given == 0
     for number in (1, 2):
         assert await port.now() > 0
         assert tokens.given == number
         await port.close()
-    with pytest.raises(StoreUnavailable, match=r"the credential provider of .* gave none \(OSError\)"):
+    with pytest.raises(StoreUnavailable, match=r"the credential provider of .* failed \(OSError\)"):
         await port.now()
     assert await port.now() > 0
     await port.close()
@@ -286,7 +286,7 @@ async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Re
 
 @pytest.mark.parametrize("given", [("secret",), ("user", "secret"), (None, "secret"), ("default", "")])
 def test_a_provider_gives_a_user_or_none(given: tuple[str, ...]) -> None:
-    asked = Endpoint(provider=lambda: given).greeting()[0]
+    asked = RedisEndpoint(provider=lambda: given).greeting_commands()[0]
     assert asked == ("AUTH", *(word for word in given if word is not None))
 
 
@@ -370,7 +370,7 @@ def test_f29_a_new_connection_asks_again(
 
 def test_f29_a_client_of_the_callers_is_asked_again_after_an_outage(unique_name: str) -> None:
     with servers.redis() as server, through_client(server.url) as client:
-        port = RedisBackend.from_client(client, unique_name).sync_port()
+        port = RedisStoreBackend.from_client(client, unique_name).sync_port()
         assert answered(port, a_claim("before")).kind == "claimed"
         server.kill()
         with pytest.raises(StoreUnavailable):
@@ -410,12 +410,12 @@ def proxy(proxied: FaultProxy) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def faulty(own_redis: servers.Redis, proxy: FaultProxy, unique_name: str) -> RedisBackend:
+def faulty(own_redis: servers.Redis, proxy: FaultProxy, unique_name: str) -> RedisStoreBackend:
     return backend_at(proxy.through(own_redis.url), namespace=unique_name, timeout="0.5", connect_timeout="0.5")
 
 
 def test_f68_a_claim_and_a_settlement_are_recognised_when_their_replies_were_lost(
-    faulty: RedisBackend, proxy: FaultProxy
+    faulty: RedisStoreBackend, proxy: FaultProxy
 ) -> None:
     port = faulty.sync_port()
     run_sync(port.check())
@@ -435,7 +435,7 @@ def test_f68_a_claim_and_a_settlement_are_recognised_when_their_replies_were_los
 
 
 @pytest.mark.parametrize("count", [0, 1, 9])
-def test_half_a_reply_is_never_read_as_the_next_one(faulty: RedisBackend, proxy: FaultProxy, count: int) -> None:
+def test_half_a_reply_is_never_read_as_the_next_one(faulty: RedisStoreBackend, proxy: FaultProxy, count: int) -> None:
     port = faulty.sync_port()
     first = answered(port, a_claim("first"))
     proxy.cut_reply_after(count)
@@ -447,7 +447,7 @@ def test_half_a_reply_is_never_read_as_the_next_one(faulty: RedisBackend, proxy:
     run_sync(port.close())
 
 
-async def test_a_cancelled_operation_leaves_no_reply_behind(faulty: RedisBackend, proxy: FaultProxy) -> None:
+async def test_a_cancelled_operation_leaves_no_reply_behind(faulty: RedisStoreBackend, proxy: FaultProxy) -> None:
     port = faulty.async_port()
     held = a_claim("held")
     await port.run([held])
@@ -464,7 +464,7 @@ async def test_a_cancelled_operation_leaves_no_reply_behind(faulty: RedisBackend
     await port.close()
 
 
-def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisBackend, proxy: FaultProxy) -> None:
+def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisStoreBackend, proxy: FaultProxy) -> None:
     port = faulty.sync_port()
     run_sync(port.check())
     proxy.blackhole = True
@@ -477,7 +477,7 @@ def test_f36_a_silent_server_ends_in_store_unavailable(faulty: RedisBackend, pro
     run_sync(port.close())
 
 
-def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisBackend, proxy: FaultProxy) -> None:
+def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisStoreBackend, proxy: FaultProxy) -> None:
     """A system call that a signal interrupts is made again (PEP 475), which must not start its timeout anew."""
     port = faulty.sync_port()
     run_sync(port.check())
@@ -508,8 +508,8 @@ def test_f36_signals_do_not_stretch_the_timeout(faulty: RedisBackend, proxy: Fau
 async def test_what_ends_a_coroutine_is_not_a_lost_connection(
     own_redis: servers.Redis, what: type[BaseException]
 ) -> None:
-    connection = AsyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
-    for waits in (lambda: connection.receive(1), lambda: connection.arrived(5.0)):
+    connection = AsyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
+    for waits in (lambda: connection.receive(1), lambda: connection.receive_pushed(5.0)):
         await connection.send(b"*3\r\n$5\r\nBLPOP\r\n$6\r\nnobody\r\n$1\r\n5\r\n")
         waiting = waits()
         waiting.send(None)
@@ -523,7 +523,7 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
     own_redis: servers.Redis, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Ctrl-C, or a time limit thrown into the thread, may come where no `try` is: whenever the clock is read."""
-    connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
+    connection = SyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
     assert run_sync(ask(connection, "ECHO", "first")) == b"first"
     reads = itertools.count(1)
 
@@ -541,13 +541,15 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
 
 
 def test_a_reply_that_takes_several_reads_is_one_reply(own_redis: servers.Redis) -> None:
-    connection = SyncConnection(Endpoint(host="127.0.0.1", port=own_redis.port))
+    connection = SyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
     long = b"x" * 300_000
     assert [run_sync(ask(connection, "ECHO", text)) for text in (long, b"short", long)] == [long, b"short", long]
     connection.drop()
 
 
-async def test_f36_a_silent_server_ends_in_store_unavailable_async(faulty: RedisBackend, proxy: FaultProxy) -> None:
+async def test_f36_a_silent_server_ends_in_store_unavailable_async(
+    faulty: RedisStoreBackend, proxy: FaultProxy
+) -> None:
     port = faulty.async_port()
     await port.check()
     proxy.blackhole = True
@@ -595,7 +597,7 @@ def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, u
     answer = answered(port, claim)
     own_redis.execute("SCRIPT", "FLUSH")
     assert one(port, done(claim, answer)) is True
-    assert own_redis.execute("SCRIPT", "EXISTS", redis_store.RECORDS.sha.decode()) == [True]
+    assert own_redis.execute("SCRIPT", "EXISTS", redis_port.RECORDS.sha.decode()) == [True]
     run_sync(port.close())
 
 
@@ -606,7 +608,7 @@ def test_f35_a_replica_is_not_claimed_on(own_redis: servers.Redis, unique_name: 
         backend = backend_at(replica.url, namespace=unique_name)
         backend.verified = True  # a server that was fit, and became a replica in a failover
         port = backend.sync_port()
-        with pytest.raises(ConnectionLost, match="claims go to the primary only"):
+        with pytest.raises(ConnectionLost, match="claims need the primary"):
             one(port, a_claim())
         replica.execute("REPLICAOF", "NO", "ONE")
         assert answered(port, a_claim()).kind == "claimed"
@@ -615,7 +617,7 @@ def test_f35_a_replica_is_not_claimed_on(own_redis: servers.Redis, unique_name: 
 
 def test_a_unix_socket(unique_name: str, tmp_path: Path) -> None:
     with servers.redis("--unixsocket", str(tmp_path / "s")):
-        backend = RedisBackend(Address(f"redis+unix://{tmp_path}/s?db=1&namespace={unique_name}"))
+        backend = RedisStoreBackend(Address(f"redis+unix://{tmp_path}/s?db=1&namespace={unique_name}"))
         assert run_sync(a_life(backend.sync_port(), "k")) == A_LIFE
 
 
@@ -786,7 +788,7 @@ def test_f26_redis_itself_never_removes_what_may_be_in_doubt(redis_url: str, uni
 
 
 def test_the_script_and_the_codec_agree_on_what_exhausted_is() -> None:
-    assert EXHAUSTED in redis_store.RECORDS.source
+    assert EXHAUSTED in redis_port.RECORDS.source
 
 
 @pytest.mark.parametrize("poison", [("SET", "x"), ("HSET", "h", "x"), ("HSET", "h", "Q" + "\0" * 55)], ids=str)
@@ -942,8 +944,8 @@ def test_f38_what_an_earlier_release_indexed_is_swept_and_changes_nothing(
 def test_a_page_of_a_rare_scope_is_bounded_work(
     redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    monkeypatch.setattr(redis_store, "STEP", 10)
-    monkeypatch.setattr(redis_store, "LIST_STEPS", 1)
+    monkeypatch.setattr(redis_port, "SCAN_STEP_KEYS", 10)
+    monkeypatch.setattr(redis_port, "MAX_LIST_STEPS", 1)
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}", lease=1, doubt_on_lapse=state == "in_doubt") for n in range(100)]
     rare = Claim("rare", "k", os.urandom(16), 1, HOUR, doubt_on_lapse=state == "in_doubt")
@@ -966,7 +968,7 @@ def test_stats_say_which_counts_are_cut_short(
     claim = a_claim()
     one(port, done(claim, answered(port, claim)))
     assert run_sync(port.stats()).approximate == ()
-    monkeypatch.setattr(redis_store, "STATS_STEPS", 0)
+    monkeypatch.setattr(redis_port, "MAX_STATS_STEPS", 0)
     assert run_sync(port.stats()).approximate == ("claimed", "done", "failed", "free")
     run_sync(port.close())
 
@@ -1023,8 +1025,8 @@ def test_records_of_another_format_are_refused(redis_url: str, unique_name: str)
 def test_small_steps_reach_every_record_once(
     redis_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    monkeypatch.setattr(redis_store, "STEP", 7)
-    monkeypatch.setattr(redis_store, "LIST_STEPS", 3)
+    monkeypatch.setattr(redis_port, "SCAN_STEP_KEYS", 7)
+    monkeypatch.setattr(redis_port, "MAX_LIST_STEPS", 3)
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}") for n in range(60)]
     answers = run_sync(port.run(claims))
@@ -1225,9 +1227,9 @@ def test_the_wrong_kind_of_url_is_named(own_cluster: servers.RedisCluster, own_r
 )
 def test_f61_a_bad_option_is_refused(url: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
-        RedisBackend(Address(url))
+        RedisStoreBackend(Address(url))
 
 
 def test_f66_the_repr_hides_the_password() -> None:
-    backend = RedisBackend(Address(f"redis://u:{SECRET}@h/2"))
+    backend = RedisStoreBackend(Address(f"redis://u:{SECRET}@h/2"))
     assert repr(backend) == "redis://u:***@h/2"

@@ -18,7 +18,7 @@ from typing import Any
 from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Packet, Publisher
 from effectonce.values.urls import Address
 
-from .connection import Endpoint, ReplyError, driver, endpoint_at
+from .connection import RedisEndpoint, ReplyError, endpoint_at, load_driver
 from .consumer import RedisConsumer
 from .stream import TEND, RedisBrokerConnection, StreamKeys, fields_of, packet_of, stream_key, tend_arguments
 
@@ -38,7 +38,7 @@ class RedisBrokerBackend:
             address, secure=address.scheme == "rediss", loses="a whole queue, and its messages would be lost"
         )
         address.done()
-        driver()
+        load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis",
             native_delay=True,
@@ -98,7 +98,7 @@ def _parse_namespace(text: str) -> str:
 class RedisPublisher:
     """See `contracts.Publisher`. A batch is one transaction: all of it is published, or none."""
 
-    def __init__(self, endpoint: Endpoint, namespace: str) -> None:
+    def __init__(self, endpoint: RedisEndpoint, namespace: str) -> None:
         self._namespace = namespace
         self._connection = RedisBrokerConnection(endpoint)
 
@@ -131,7 +131,7 @@ class RedisPublisher:
 class RedisDeadLetters:
     """See `contracts.DeadLetters`. Ids and cursors are those of the stream."""
 
-    def __init__(self, endpoint: Endpoint, keys: StreamKeys) -> None:
+    def __init__(self, endpoint: RedisEndpoint, keys: StreamKeys) -> None:
         self._keys = keys
         self._connection = RedisBrokerConnection(endpoint)
 

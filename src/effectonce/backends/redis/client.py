@@ -16,10 +16,10 @@ from typing import Any
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 
-from .connection import Endpoint, ReplyError, Script, translate
+from .connection import RedisEndpoint, ReplyError, Script, translate
 
-# What the client libraries call the errors whose code word they cut off.
-_CODES = {
+# The client libraries' classes for errors whose code word they cut off.
+_CODE_OF_CLASS = {
     "AskError": "ASK",
     "AuthenticationError": "WRONGPASS",
     "AuthenticationWrongNumberOfArgsError": "WRONGPASS",
@@ -43,8 +43,8 @@ def is_cluster(client: Any) -> bool:
     return hasattr(client, "get_primaries")
 
 
-class ClientWire:
-    """See `redis.Wire`. One class for both colours: what is awaitable is awaited."""
+class RedisClientConnection:
+    """See `connection.RedisConnection`. One class for sync and async clients: awaitable replies are awaited."""
 
     def __init__(self, client: Any, shown: str, companions: Callable[[bytes], tuple[bytes, ...]]) -> None:
         self.shown = shown
@@ -56,23 +56,23 @@ class ClientWire:
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         if not self._cluster:
-            return await self._script(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
-        asked = [self._one(script, key, arg) for key, arg in zip(keys, args, strict=True)]
+            return await self._run(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
+        calls = [self._run_item(script, key, arg) for key, arg in zip(keys, args, strict=True)]
         if self._async:
-            return await asyncio.gather(*asked)
-        return [await each for each in asked]
+            return await asyncio.gather(*calls)
+        return [await call for call in calls]
 
-    async def _one(self, script: Script, key: bytes, arg: bytes) -> Any:
-        beside = self._companions(key)
+    async def _run_item(self, script: Script, key: bytes, arg: bytes) -> Any:
+        indexes = self._companions(key)
         try:
-            return (await self._script(script, ("EVALSHA", script.sha, 1 + len(beside), key, *beside, arg)))[0]
-        except StoreUnavailable as error:  # its node, not the others'
+            return (await self._run(script, ("EVALSHA", script.sha, 1 + len(indexes), key, *indexes, arg)))[0]
+        except StoreUnavailable as error:  # of this item's node: the other nodes may answer
             return error
 
     async def batch_at(self, node: str, script: Script, args: Sequence[bytes]) -> Sequence[Any]:
-        return await self._script(script, ("EVALSHA", script.sha, 0, *args), **self._target(node))
+        return await self._run(script, ("EVALSHA", script.sha, 0, *args), **self._target(node))
 
-    async def _script(self, script: Script, command: tuple[Any, ...], **options: Any) -> list[Any]:
+    async def _run(self, script: Script, command: tuple[Any, ...], **options: Any) -> list[Any]:
         try:
             try:
                 reply = await self._call(command, **options)
@@ -83,7 +83,7 @@ class ClientWire:
                 reply = await self._call(command, **options)
         except ReplyError as error:
             raise translate(error, self.shown) from error
-        return [self._code(item) if isinstance(item, Exception) else item for item in reply]
+        return [self._reply_error(item) if isinstance(item, Exception) else item for item in reply]
 
     async def nodes(self) -> Sequence[str]:
         if not self._cluster:
@@ -101,28 +101,28 @@ class ClientWire:
     async def _call(self, words: Sequence[Any], **options: Any) -> Any:
         try:
             if words[0] == "EVALSHA":
-                options["NEVER_DECODE"] = []  # binary, whatever the client was made for
+                options["NEVER_DECODE"] = []  # bytes, also from a client that decodes responses
             reply = self._client.execute_command(*words, **options)
             return await reply if inspect.isawaitable(reply) else reply
         except Exception as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
-    def _translated(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         names = {kind.__name__ for kind in type(error).__mro__}
-        if names & _CODES.keys() or "ResponseError" in names:
-            return self._code(error)
+        if names & _CODE_OF_CLASS.keys() or "ResponseError" in names:
+            return self._reply_error(error)
         if isinstance(error, TimeoutError) or "TimeoutError" in names:
             return StoreUnavailable(f"{self.shown} did not answer in time ({show(error)})")
         if isinstance(error, OSError) or "ConnectionError" in names:
             return ConnectionLost(f"the connection to {self.shown} broke ({show(error)})")
         if "RedisError" in names or "ValkeyError" in names:
-            return StoreUnavailable(f"{self.shown} could not be asked ({show(error)})")
+            return StoreUnavailable(f"{self.shown} refused the call ({show(error)}); see the client's settings")
         return error
 
     @staticmethod
-    def _code(error: Exception) -> ReplyError:
+    def _reply_error(error: Exception) -> ReplyError:
         for kind in type(error).__mro__:
-            code = _CODES.get(kind.__name__)
+            code = _CODE_OF_CLASS.get(kind.__name__)
             if code is not None and not str(error).startswith(code):
                 return ReplyError(f"{code} {error}")
         return ReplyError(str(error))
@@ -132,26 +132,28 @@ class ClientWire:
         try:
             if self._pubsub is None:
                 self._pubsub = self._client.pubsub()
-                await _maybe(self._pubsub.subscribe(channel))
+                await _await_if_async(self._pubsub.subscribe(channel))
             while True:
-                left = max(deadline - time.monotonic(), 0.0)
-                message = await _maybe(self._pubsub.get_message(ignore_subscribe_messages=False, timeout=left or 0.001))
+                remaining = max(deadline - time.monotonic(), 0.0)
+                message = await _await_if_async(
+                    self._pubsub.get_message(ignore_subscribe_messages=False, timeout=remaining or 0.001)
+                )
                 if message is not None and message["type"] == "message" and message["data"]:
                     data = message["data"]
                     return [data if isinstance(data, bytes) else data.encode()]
-                if left == 0.0:
+                if remaining == 0.0:
                     return []
         except Exception as error:
             await self._unsubscribe()
-            found = self._translated(error)
-            raise translate(found, self.shown) if isinstance(found, ReplyError) else found from error
+            known = self._translate(error)
+            raise translate(known, self.shown) if isinstance(known, ReplyError) else known from error
 
     async def _unsubscribe(self) -> None:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             try:
-                await _maybe(pubsub.aclose() if self._async else pubsub.close())
-            except Exception:  # it is on its way out
+                await _await_if_async(pubsub.aclose() if self._async else pubsub.close())
+            except Exception:  # it is closed in any case
                 pass
 
     async def drop(self) -> None:
@@ -161,15 +163,15 @@ class ClientWire:
         await self._unsubscribe()
 
 
-async def _maybe(value: Awaitable[Any] | Any) -> Any:
+async def _await_if_async(value: Awaitable[Any] | Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def endpoint_of(client: Any) -> Endpoint:
-    """Where a client is connected to, for the colour that it does not have itself.
+def endpoint_of(client: Any) -> RedisEndpoint:
+    """The server of a client, to open connections of the other kind: sync for an async client, async for a sync one.
 
-    Heartbeats, sweeps and wake-ups run on threads, beside an async client too. `SyncAsyncMismatch` where the client
-    does not say (Sentinel, a pool of one's own).
+    Heartbeats, sweeps and wake-ups run on threads, also beside an async client. `SyncAsyncMismatch` where the client
+    does not say where its server is (Sentinel, a pool of one's own).
     """
     options: dict[str, Any] = {}
     try:
@@ -186,11 +188,11 @@ def endpoint_of(client: Any) -> Endpoint:
         options = {}
     if not ("path" in options or "host" in options):
         raise SyncAsyncMismatch(
-            "this client is of the other colour and does not say where it is connected to; make the store from "
-            "a URL, which serves both sync and async code"
+            "this client serves only sync or only async code, and does not say where it is connected to; make the "
+            "store from a URL, which serves both"
         )
     provider = options.get("credential_provider")
-    return Endpoint(
+    return RedisEndpoint(
         host=options.get("host") or "localhost",
         port=int(options.get("port") or 6379),
         path=options.get("path"),

@@ -1,9 +1,9 @@
-"""Redis by its own wire: one socket, hiredis for the framing, and every server error translated here.
+"""Connections to Redis: where a server is, how it greets us, what its errors mean, and scripts on one node.
 
-A **connection** (`redis_socket`, in both colours) moves bytes and replies. A **wire** runs scripts and
-commands over connections: `NodeWire` on one server, `redis_cluster.ClusterWire` on many, and
-`redis_client.ClientWire` through a client that the caller already has. Wires have one shape in both colours;
-over a sync connection nothing ever suspends.
+A **socket** (`socket`, sync or async) moves bytes and replies, framed by hiredis. A **connection** runs scripts and
+commands over sockets: `RedisNodeConnection` on one server, `cluster.RedisClusterConnection` on many, and
+`client.RedisClientConnection` through a client that the caller already has. The code is the same for sync and async;
+over a sync socket nothing ever suspends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from effectonce.errors import (
 from effectonce.values.urls import Address
 
 
-def driver() -> Any:
-    """hiredis, imported when first needed."""
+def load_driver() -> Any:
+    """Import hiredis, which is needed at the first use of Redis only."""
     try:
         import hiredis
     except ImportError:
@@ -45,12 +45,15 @@ class Script:
         folder = resources.files(package)
         self.source = b"\n".join(folder.joinpath(f"{name}.lua").read_bytes() for name in names)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
-        #: Its EVALSHA with one key and one argument, each behind its length: hiredis is made for longer ones.
-        self.lone = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + self.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+        #: EVALSHA with one key and one argument, each after its length, to be filled in by ``%``: half the time that
+        #: hiredis takes to pack so short a command.
+        self.single_item_command = (
+            b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + self.sha + b"\r\n$1\r\n1\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+        )
 
 
-class Endpoint:
-    """Where a server is, who we are there, and how long we wait. Its ``repr`` holds no password."""
+class RedisEndpoint:
+    """Where a server is, our user there, and the timeouts. Its ``repr`` holds no password."""
 
     def __init__(
         self,
@@ -70,15 +73,15 @@ class Endpoint:
     ) -> None:
         self.host, self.port, self.path, self.db = host, port, path, db
         self.user, self.password, self.tls = user or None, password, tls
-        self.provider = provider  # of a password, or a user and one, that are good for one connection
+        self.provider = provider  # gives a password, or a user and a password, for one connection
         self.logs_in = password is not None or provider is not None
         self.timeout, self.connect_timeout = timeout, connect_timeout
         self.shown = shown or f"redis://{path or f'{host}:{port}'}/{db}"
-        self.loses = loses or _RECORDS  # what an eviction would do
+        self.loses = loses or _RECORDS  # what an eviction would delete, for the error
 
-    def at(self, host: str, port: int) -> Endpoint:
+    def at(self, host: str, port: int) -> RedisEndpoint:
         """Another node of the same cluster."""
-        return Endpoint(
+        return RedisEndpoint(
             host=host,
             port=port,
             user=self.user,
@@ -92,10 +95,10 @@ class Endpoint:
         )
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.shown!r})"
+        return f"RedisEndpoint({self.shown!r})"
 
-    def greeting(self) -> list[tuple[str, ...]]:
-        """What is sent first on every connection."""
+    def greeting_commands(self) -> list[tuple[str, ...]]:
+        """The commands that are sent first on every connection."""
         commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", "effectonce"), *EVICTION]
         if self.db:
             commands.insert(0, ("SELECT", str(self.db)))
@@ -105,49 +108,50 @@ class Endpoint:
                 commands.insert(0, ("AUTH", *filter(None, users), password))
             except Exception as error:
                 raise StoreUnavailable(
-                    f"the credential provider of {self.shown} gave none ({type(error).__name__})"
+                    f"the credential provider of {self.shown} failed ({type(error).__name__}); see its error"
                 ) from error
         elif self.password is not None:
             commands.insert(0, ("AUTH", *((self.user,) if self.user else ()), self.password))
         return commands
 
     @property
-    def greetings(self) -> int:
-        """How many commands that is. They are never kept: the password is among them."""
+    def greeting_count(self) -> int:
+        """How many commands those are. They are not kept, since the password is among them."""
         return 1 + len(EVICTION) + bool(self.db) + self.logs_in
 
-    def greeted(self, replies: Sequence[Any]) -> None:
-        """Raise where the server refused the greeting, or evicts: after a failover it may be another than the one
-        that was checked. Its own words may repeat the password: never shown."""
-        waiting = list(replies)
-        login = waiting.pop(0) if self.logs_in else None
-        choice = waiting.pop(0) if self.db else None
-        for reply in (login, choice):  # what it says to CLIENT does not matter: some services forbid it
-            if isinstance(reply, ReplyError) and reply.code in _BUSY:
+    def check_greeting(self, replies: Sequence[Any]) -> None:
+        """Raise where the server refused the greeting, or evicts: after a failover it may not be the server that
+        was checked. Its message may repeat the password, so it is not shown."""
+        remaining = list(replies)
+        login = remaining.pop(0) if self.logs_in else None
+        select = remaining.pop(0) if self.db else None
+        for reply in (login, select):  # a refused CLIENT SETNAME does not matter: some services forbid it
+            if isinstance(reply, ReplyError) and reply.code in _UNAVAILABLE:
                 raise translate(reply, self.shown)
         if isinstance(login, ReplyError):
             raise ConfigurationError(
                 f"{self.shown} refused the user or the password ({login.code}); correct them in the URL, "
                 "percent-encoded"
             )
-        if isinstance(choice, ReplyError):
-            if choice.code in ("NOAUTH", "NOPERM"):
-                raise translate(choice, self.shown)
-            raise ConfigurationError(f"{self.shown} has no database {self.db} ({choice.code})")
-        for reply in waiting[1:]:
+        if isinstance(select, ReplyError):
+            if select.code in ("NOAUTH", "NOPERM"):
+                raise translate(select, self.shown)
+            raise ConfigurationError(f"{self.shown} has no database {self.db} ({select.code}); name another in the URL")
+        for reply in remaining[1:]:
             refuse_eviction(reply, self.shown, self.loses)
 
 
 def endpoint_at(
     address: Address, *, secure: bool, path: str | None = None, database: str | None = None, loses: str = ""
-) -> Endpoint:
-    """Where ``address`` leads; takes the options that every Redis has. ``database`` is in the path unless given."""
+) -> RedisEndpoint:
+    """The endpoint of ``address``, from which it takes the options that every Redis has. Without ``database``, its
+    number is the path."""
     timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
     tls = address.tls(secure)
     number = address.path.strip("/") or "0" if database is None else database
     if not (number.isascii() and number.isdigit()):
         raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
-    return Endpoint(
+    return RedisEndpoint(
         host=address.host or "localhost",
         port=address.port or 6379,
         path=path,
@@ -162,7 +166,7 @@ def endpoint_at(
     )
 
 
-#: What tells the eviction policy; some services forbid the first.
+#: The commands that tell the eviction policy; some services forbid the first.
 EVICTION = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
 _POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
 
@@ -171,15 +175,15 @@ _RECORDS = "records, and their operations would run again"
 
 
 def refuse_eviction(reply: Any, shown: str, loses: str = _RECORDS) -> bool:
-    """`UnsafeStore` where a reply to one of `EVICTION` names a policy that evicts; whether it names one at all."""
-    # A client's callbacks may have made a dict of it: the policy is in there whatever the shape.
-    found = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
-    if found and found[0] != "noeviction":
-        raise unsafe(found[0], shown, loses)
-    return found is not None
+    """`UnsafeStore` where a reply to one of `EVICTION` names a policy that evicts. Returns whether it names any."""
+    # A client's callbacks may have made a dict of the reply: the policy is in its text in any case.
+    policy = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
+    if policy and policy[0] != "noeviction":
+        raise evicting_store(policy[0], shown, loses)
+    return policy is not None
 
 
-def unsafe(policy: str, shown: str, loses: str = _RECORDS) -> UnsafeStore:
+def evicting_store(policy: str, shown: str, loses: str = _RECORDS) -> UnsafeStore:
     return UnsafeStore(
         f"{shown} has maxmemory-policy {policy}: it may evict {loses}. Run "
         "CONFIG SET maxmemory-policy noeviction (and write it into redis.conf), or give effectonce a Redis of its own"
@@ -190,7 +194,7 @@ def unsafe(policy: str, shown: str, loses: str = _RECORDS) -> UnsafeStore:
 
 
 class ReplyError(Exception):
-    """An error as the server said it; ``code`` is its first word."""
+    """An error reply of the server; ``code`` is its first word."""
 
     @property
     def code(self) -> str:
@@ -198,14 +202,14 @@ class ReplyError(Exception):
 
 
 class NotRedis(ConnectionError):
-    """What came in is not the protocol of a Redis."""
+    """The bytes received are not the protocol of Redis."""
 
 
 def new_reader() -> Any:
-    return driver().Reader(protocolError=NotRedis, replyError=ReplyError)
+    return load_driver().Reader(protocolError=NotRedis, replyError=ReplyError)
 
 
-_BUSY = {
+_UNAVAILABLE = {
     "LOADING": "is loading its data from disk",
     "BUSY": "is blocked by a long-running script (SCRIPT KILL ends it)",
     "MASTERDOWN": "is a replica that has lost its primary",
@@ -218,61 +222,67 @@ _BUSY = {
 
 
 def translate(error: ReplyError, shown: str) -> Exception:
-    """Our exception for a server's error. A `ConnectionLost` means: drop the connection, ask again."""
+    """Our exception for a server's error. `ConnectionLost`: drop the connection and repeat."""
     code, text = error.code, show(error, 400)  # the name of a key may be long
-    found: Exception
-    if code in _BUSY:
-        found = StoreUnavailable(f"{shown} {_BUSY[code]} ({text})")
+    translated: Exception
+    if code in _UNAVAILABLE:
+        translated = StoreUnavailable(f"{shown} {_UNAVAILABLE[code]} ({text})")
     elif code == "READONLY":
-        found = ConnectionLost(
-            f"{shown} is a read-only replica, perhaps since a failover; claims go to the primary only"
+        translated = ConnectionLost(
+            f"{shown} is a read-only replica, perhaps since a failover; claims need the primary"
         )
     elif code in ("MOVED", "ASK", "CROSSSLOT"):
-        found = ConfigurationError(f"{shown} is a Redis Cluster; write its URL with redis+cluster://")
+        translated = ConfigurationError(f"{shown} is a Redis Cluster; write its URL with redis+cluster://")
     elif code == "NOAUTH":
-        found = ConfigurationError(f"{shown} asks for a password; write it into the URL, redis://user:password@host")
+        translated = ConfigurationError(
+            f"{shown} asks for a password; write it into the URL, redis://user:password@host"
+        )
     elif code == "WRONGPASS":
-        found = ConfigurationError(f"{shown} refused the user or the password (WRONGPASS)")
+        translated = ConfigurationError(
+            f"{shown} refused the user or the password (WRONGPASS); correct them in the URL, percent-encoded"
+        )
     elif code == "NOPERM":
-        found = ConfigurationError(
+        translated = ConfigurationError(
             f"{shown} does not let this user do that ({text}); it needs: ACL SETUSER … ~eo:* &eo:* "
             "+@hash +@sortedset +@keyspace +@scripting +@pubsub +@connection +time +info +config|get, and for queues "
             "+@stream +@list +@transaction"
         )
     elif code in ("WRONGTYPE", "CORRUPT"):
-        found = CorruptRecord(
+        translated = CorruptRecord(
             f"a record in {shown} is not what effectonce wrote ({text}); look at it with HGETALL, then DEL it"
         )
     elif "unknown command" in text:
-        found = ConfigurationError(f"{shown} lacks a command that effectonce needs: {text}")
+        translated = ConfigurationError(
+            f"{shown} lacks a command that effectonce needs: {text}; use Redis >= 6 or Valkey"
+        )
     else:
-        found = StoreUnavailable(f"{shown} answered with an error: {text}")
-    found.__cause__ = error
-    return found
+        translated = StoreUnavailable(f"{shown} answered with an error: {text}")
+    translated.__cause__ = error
+    return translated
 
 
-def cannot_connect(endpoint: Endpoint, error: BaseException) -> StoreUnavailable:
+def connect_error(endpoint: RedisEndpoint, error: BaseException) -> StoreUnavailable:
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"cannot connect to {endpoint.shown} within {endpoint.connect_timeout:g} s")
     return StoreUnavailable(f"cannot connect to {endpoint.shown}: {show(error) or type(error).__name__}")
 
 
-def no_answer(endpoint: Endpoint) -> StoreUnavailable:
+def timeout_error(endpoint: RedisEndpoint) -> StoreUnavailable:
     return StoreUnavailable(f"{endpoint.shown} did not answer within {endpoint.timeout:g} s")
 
 
-def broken(endpoint: Endpoint, error: BaseException | None) -> ConnectionLost:
+def connection_lost(endpoint: RedisEndpoint, error: BaseException | None) -> ConnectionLost:
     why = show(error) if error else "closed by the server"
     return ConnectionLost(f"the connection to {endpoint.shown} broke ({why})")
 
 
-# Connections and wires
+# Sockets and connections
 
 
-class Connection(Protocol):
-    """One socket. It connects in `send` where it is not connected, and is dropped by any failure."""
+class RedisSocket(Protocol):
+    """One socket, sync or async. `send` connects it where needed, and any failure drops it."""
 
-    endpoint: Endpoint
+    endpoint: RedisEndpoint
 
     async def ask(self, command: bytes) -> Any:
         """`send` and `receive` of one command and its one reply, which may be a `ReplyError`."""
@@ -281,37 +291,37 @@ class Connection(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self, count: int, within: float | None = None) -> list[Any]:
-        """Exactly ``count`` replies, within the endpoint's timeout unless told; errors among them are `ReplyError`
-        objects."""
+        """Exactly ``count`` replies, within the endpoint's timeout by default. Error replies are `ReplyError` objects,
+        not raised."""
         ...
 
-    async def arrived(self, timeout: float) -> list[Any]:
-        """Whatever has come, waiting up to ``timeout`` for a first; nothing is not an error."""
+    async def receive_pushed(self, timeout: float) -> list[Any]:
+        """The replies that the server has pushed, waiting up to ``timeout`` for the first; none is not an error."""
         ...
 
     async def pause(self, seconds: float) -> None: ...
 
     def drop(self) -> None:
-        """Close without a word; the next `send` connects again."""
+        """Close without sending anything; the next `send` connects again."""
         ...
 
 
-class Wire(Protocol):
-    """What a port needs of Redis, whatever is behind it. Used by one caller at a time."""
+class RedisConnection(Protocol):
+    """What a port needs of Redis: one server, a cluster, or a client of the caller's. For one caller at a time."""
 
     shown: str
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
-        """One element per item, each atomic at the node of its key; a failed item is a `ReplyError` or one
-        of our exceptions."""
+        """Run ``script`` for each item, atomically at the node of its key. Returns one element per item; that of a
+        failed item is a `ReplyError` or one of our exceptions."""
         ...
 
     async def batch_at(self, node: str, script: Script, args: Sequence[bytes]) -> Sequence[Any]:
-        """The same for items without a key, on one node."""
+        """Run ``script`` for items without a key, on one node."""
         ...
 
     async def nodes(self) -> Sequence[str]:
-        """The primaries, sorted; one of no name where there is no cluster."""
+        """The names of the primaries, sorted; [""] where there is no cluster."""
         ...
 
     async def command(self, node: str, *words: str | bytes) -> Any:
@@ -319,35 +329,35 @@ class Wire(Protocol):
         ...
 
     async def listen(self, channel: str, timeout: float) -> Sequence[bytes]:
-        """What was published since the last call, but for empty messages; the first call subscribes."""
+        """The messages published since the last call, without empty ones. The first call subscribes."""
         ...
 
     async def drop(self) -> None:
-        """Forget what is connected; the next use connects again."""
+        """Drop all sockets; the next use connects again."""
         ...
 
     async def close(self) -> None: ...
 
 
-async def ask(connection: Connection, *words: str | bytes | int) -> Any:
+async def ask(connection: RedisSocket, *words: str | bytes | int) -> Any:
     """One command, one reply, which may be a `ReplyError`."""
-    return await connection.ask(driver().pack_command(words))
+    return await connection.ask(load_driver().pack_command(words))
 
 
-class NodeWire:
-    """One server."""
+class RedisNodeConnection:
+    """See `RedisConnection`. One server, on one socket."""
 
-    def __init__(self, connect: Callable[[Endpoint], Connection], endpoint: Endpoint) -> None:
+    def __init__(self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint) -> None:
         self.shown = endpoint.shown
         self._connection = connect(endpoint)
         self._subscription = Subscription(connect(endpoint))
-        self._pack = driver().pack_command
+        self._pack = load_driver().pack_command
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         connection = self._connection
         if len(keys) == len(args) == 1:
             (key,), (arg,) = keys, args
-            command: bytes = script.lone % (len(key), key, len(arg), arg)
+            command: bytes = script.single_item_command % (len(key), key, len(arg), arg)
         else:
             command = self._pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
         reply = await connection.ask(command)
@@ -389,9 +399,9 @@ class NodeWire:
 
 
 class Subscription:
-    """A channel on a connection of its own. A silent one is pinged, so that a dead peer is noticed."""
+    """A subscribed channel on a socket of its own. A silent one is pinged, to notice a dead peer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RedisSocket) -> None:
         self._connection = connection
         self._subscribed = False
         self._pinged_at: float | None = None
@@ -407,15 +417,17 @@ class Subscription:
                 self._subscribed, self._pinged_at = True, None
             deadline = time.monotonic() + timeout
             while True:
-                left = deadline - time.monotonic()
-                arrived = await connection.arrived(max(left, 0.0))
-                if arrived:
+                remaining = deadline - time.monotonic()
+                pushed = await connection.receive_pushed(max(remaining, 0.0))
+                if pushed:
                     self._pinged_at = None
-                    messages = [m[2] for m in arrived if isinstance(m, list) and m[0] == b"message" and m[2]]
+                    messages = [
+                        push[2] for push in pushed if isinstance(push, list) and push[0] == b"message" and push[2]
+                    ]
                     if messages:
                         return messages
-                if left <= 0:
-                    await self._ping(silent=not arrived)
+                if remaining <= 0:
+                    await self._ping(silent=not pushed)
                     return []
         except BaseException:
             self.drop()
@@ -424,9 +436,9 @@ class Subscription:
     async def _ping(self, *, silent: bool) -> None:
         if self._pinged_at is None:
             self._pinged_at = time.monotonic()
-            await self._connection.send(driver().pack_command(("PING",)))
+            await self._connection.send(load_driver().pack_command(("PING",)))
         elif silent and time.monotonic() - self._pinged_at > self._connection.endpoint.timeout:
-            raise no_answer(self._connection.endpoint)
+            raise timeout_error(self._connection.endpoint)
 
     def drop(self) -> None:
         self._subscribed = False

@@ -18,7 +18,7 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, Unsettle
 from effectonce.contracts import Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 
-from .connection import Endpoint, ReplyError
+from .connection import RedisEndpoint, ReplyError
 from .stream import (
     SETTLE,
     TEND,
@@ -54,7 +54,7 @@ class RedisConsumer:
     next read.
     """
 
-    def __init__(self, endpoint: Endpoint, keys: StreamKeys, *, window: float, prefetch: int) -> None:
+    def __init__(self, endpoint: RedisEndpoint, keys: StreamKeys, *, window: float, prefetch: int) -> None:
         self._keys = keys
         self._window = window
         self._name = f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"

@@ -1,7 +1,7 @@
--- effectonce on Redis: what spans records. Not on the hot path. Follows common.lua.
+-- effectonce on Redis: the operations that span records, off the hot path. Follows common.lua.
 --
 -- KEYS[i]  the key that item i is about: a bucket's index (eo:{<namespace>/<bucket>}:open) or the
---          namespace's meta hash (eo:{<namespace>}:meta); none for what is asked of a node
+--          namespace's meta hash (eo:{<namespace>}:meta); none for an operation on a whole node
 -- ARGV[i]  item i as JSON: [operation, …]
 -- reply    one element per item, in order
 
@@ -11,13 +11,13 @@ function OPERATIONS.now()
   return now
 end
 
--- What both scripts ask of Redis; each takes a key as its first word.
+-- The commands of both scripts; each takes a key as its first argument.
 local COMMANDS = {
   'HSET', 'HDEL', 'HGET', 'HGETALL', 'HMGET', 'DEL', 'PEXPIREAT', 'PERSIST',
   'ZADD', 'ZREM', 'ZRANGE', 'ZRANGEBYSCORE', 'ZSCAN', 'ZCARD', 'ZCOUNT',
 }
 
--- Refuse a user who may not do all of that in this namespace. Redis 6 cannot say so beforehand.
+-- Refuses a user who may not run all of them in this namespace. Redis 6 cannot tell beforehand.
 local function require_permission(meta)
   local key = string.gsub(meta, '}:meta$', '/00}:open')
   for _, command in ipairs(redis.acl_check_cmd and COMMANDS or {}) do
@@ -27,7 +27,7 @@ local function require_permission(meta)
   end
 end
 
--- The format of the records in this namespace, written by whoever comes first.
+-- The format of the records in this namespace, written by the first client.
 function OPERATIONS.version(meta, version)
   require_permission(meta)
   call('HSETNX', meta, 'version', version)
@@ -62,8 +62,8 @@ function OPERATIONS.sizes(open)
   return {call('ZCARD', doubt), oldest[2] or false, call('ZCOUNT', open, -now, now)}
 end
 
--- The fields of a record in doubt, or nil: it is not listed. One that is gone (deleted by hand) or not in doubt any more
--- (a restore) is dropped from the index on the way.
+-- The fields of a record in doubt, or nil: it is not listed. One that is gone (deleted by hand) or not in doubt any
+-- more (a restore) is dropped from the index on the way.
 local function listed(doubt, key, scope)
   if read(key) ~= 'I' then
     call('ZREM', doubt, sub(key, -32))
@@ -90,7 +90,7 @@ function OPERATIONS.step(open, cursor, count, scope)
   return reply
 end
 
--- What is to be done about a due member: it adds to expired, to lapsed, or to neither.
+-- Sweeps one due member. Returns what it adds to expired and to lapsed.
 local function swept(open, digest, key)
   local state, flags, token, _, created, lease, expires, attempts, generation, owner = read(key)
   if not state then
@@ -98,17 +98,17 @@ local function swept(open, digest, key)
     call('ZREM', open, digest)
     return 1, 0
   elseif state ~= 'C' or expires > 0 then
-    call('ZREM', open, digest) -- not to be watched: left behind by a hand, a restore or an earlier release
+    call('ZREM', open, digest) -- not to be watched: left by a manual change, a restore or an earlier release
   elseif lease > now then
-    call('ZADD', open, -lease, digest) -- look again when it ends
+    call('ZADD', open, -lease, digest) -- due again when the lease ends
   else
     return 0, to_doubt(key, flags, token, created, attempts, generation, owner)
   end
   return 0, 0
 end
 
--- Up to `limit` due members of a bucket: {expired, lapsed into doubt, looked at, {error, …} for damaged records}. A
--- damaged one is told once: it is dropped from the index, and stays until it is deleted.
+-- Up to `limit` due members of a bucket: {expired, lapsed into doubt, visited, {error, …} for damaged records}. A
+-- damaged record is reported once: it is dropped from the index, and stays until it is deleted.
 function OPERATIONS.sweep(open, limit)
   local prefix, expired, lapsed, damaged = prefix_of(open), 0, 0, {}
   local due = call('ZRANGEBYSCORE', open, -now, now, 'LIMIT', 0, limit)
@@ -124,8 +124,8 @@ function OPERATIONS.sweep(open, limit)
   return {expired, lapsed, #due, damaged}
 end
 
--- One step of SCAN over this node's records: {next cursor, {key, key, …}}. Where a state is asked for (its letter),
--- those of other states are left out.
+-- One step of SCAN over this node's records: {next cursor, {key, key, …}}, only those of one state where its letter is
+-- given.
 function OPERATIONS.scan(_, cursor, pattern, count, letter)
   local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
   if letter == '' then
@@ -133,7 +133,7 @@ function OPERATIONS.scan(_, cursor, pattern, count, letter)
   end
   local keys = {}
   for _, key in ipairs(found[2]) do
-    local h = redis.pcall('HGET', key, 'h') -- what cannot be read, or moves to another node, is for the caller to see
+    local h = redis.pcall('HGET', key, 'h') -- the caller handles keys that cannot be read, or move to another node
     if type(h) ~= 'string' or #h < struct.size(CLOSED) or sub(h, 1, 1) == letter then
       keys[#keys + 1] = key
     end
@@ -141,12 +141,12 @@ function OPERATIONS.scan(_, cursor, pattern, count, letter)
   return {found[1], keys}
 end
 
--- The same, but counted: {next cursor, claimed, done, failed, free}.
+-- One step of SCAN that counts: {next cursor, claimed, done, failed, free}.
 function OPERATIONS.count(_, cursor, pattern, count)
   local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
   local counts = {C = 0, D = 0, F = 0, R = 0}
   for _, key in ipairs(found[2]) do
-    local h = redis.pcall('HGET', key, 'h') -- a key that moves to another node is not ours to count
+    local h = redis.pcall('HGET', key, 'h') -- a key that moves to another node is counted there
     if type(h) == 'string' and #h >= struct.size(CLOSED) then
       local state, _, _, _, _, expires = unpack(CLOSED, h)
       if counts[state] and (expires > now or expires == 0) then

@@ -1,20 +1,20 @@
 -- effectonce on Redis: every operation on one record, atomically, on this server's clock. Follows common.lua.
 --
 -- KEYS[i]  the record of item i (on a Cluster the two indexes of its bucket are named after it)
--- ARGV[i]  item i, packed by stores/redis_format.py; flags, owner, three numbers, four texts:
---          what they mean is said at each operation
+-- ARGV[i]  item i, packed by record_format.py: flags, owner, three numbers, four texts, whose meaning stands at each
+--          operation
 -- reply    one element per item, in order; an item that fails answers an error and harms no other
 --
--- A hot script: Redis makes its functions anew for every call, so claim and settle come first, make no tables, and
--- everything else is made when it is needed (`rest`).
+-- A hot script: Redis creates its functions anew for every call. So claim and settle come first and create no tables,
+-- and the other operations are created when one is needed (`rest`).
 
 local SLACK = 60000000 -- how much longer than its header says Redis may keep a record
 local ceil = math.ceil
 local made, rest
--- Of the last new claim: its header, when it expires. The next one's are often the same.
+-- The header and the expiry of the last new claim in this batch: the next one's are often the same.
 local new, new_doubt, new_lease, new_retention, new_expires
 
--- Where the sweeper finds a claim that ends in doubt.
+-- Adds a claim that lapses to in doubt to the index that the sweeper reads.
 local function watch(key, ends)
   call('ZADD', sub(key, 1, -33) .. 'open', -ends, sub(key, -32))
 end
@@ -23,8 +23,8 @@ local function expire(key, at)
   call('PEXPIREAT', key, ceil(at / 1000))
 end
 
--- To done, failed or free, expiring one retention from now; `ttl` is what it expired at until now (0: never); result
--- and err are false where there is none.
+-- Moves a record to done, failed or free, to expire one retention from now. `ttl`: when it expired until now (0:
+-- never); result and err are false where there is none.
 local function close(
   key, was, state, flags, token, created, ttl, attempts, generation, owner, retention, result, err)
   local expires = now + retention
@@ -57,7 +57,7 @@ local function close(
   return 1
 end
 
--- flags 1: a lapse means doubt, 2: waiting; limit: the attempts allowed, 0 for any
+-- Claims a record. flags 1: a lapse means doubt, 2: the caller waits; limit: the attempts allowed, 0 for any
 -- reply: of a new record its token alone, which says: first attempt, generation 0
 local function claim(key, flags, owner, lease, retention, limit, scope, name, prints)
   local doubt = flags % 2
@@ -112,7 +112,7 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     call('HDEL', key, 'r', 'e')
   end
   local token, attempts = math.max(old_token + 1, now), old_attempts + 1
-  flags = doubt + 2 * lapsed + (old_flags >= 4 and 4 or 0) -- whoever waited for the last owner waits for this one
+  flags = doubt + 2 * lapsed + (old_flags >= 4 and 4 or 0) -- callers that waited for the last owner wait for this one
   call('HSET', key, 'h',
     pack(CLAIMED, 'C', flags, token, now, created, expires, attempts, generation, ends) .. owner)
   if prints ~= '' then
@@ -127,7 +127,8 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
   return {'claimed', token, attempts, generation, lapsed}
 end
 
--- target 1 done, 2 failed, 3 in doubt, 4 free; options 1: refund the attempt, 2: has a result, 4: has an error
+-- Ends a claim. target 1 done, 2 failed, 3 in doubt, 4 free; options 1: refund the attempt, 2: has a result, 4: has an
+-- error
 local function settle(key, options, owner, token, retention, target, _, _, result, err)
   target = target == 1 and 'D' or target == 2 and 'F' or target == 3 and 'I' or 'R'
   local state, flags, old_token, _, created, _, ttl, attempts, generation, old_owner = read(key)
@@ -135,7 +136,7 @@ local function settle(key, options, owner, token, retention, target, _, _, resul
     return 0
   end
   if state ~= 'C' and not (state == 'I' and target == 'D') then
-    return state == target and 1 or 0 -- its reply was lost, or another word was spoken first
+    return state == target and 1 or 0 -- its reply was lost, or it was settled differently before
   end
   result, err = options % 4 >= 2 and result, options >= 4 and err
   attempts = attempts - options % 2
@@ -164,7 +165,7 @@ function rest()
     return true
   end
 
-  -- What an unexpired record answers to anyone but its owner; nil: it is there to be taken.
+  -- The answer of an unexpired record to any caller but its owner; nil: the record may be claimed.
   function it.standing(key, prints, state, flags, token, lease, attempts, generation)
     if it.mismatched(key, prints) then
       return {'mismatch', 0, 0, 0, false}
@@ -182,6 +183,7 @@ function rest()
     return nil
   end
 
+  -- The heartbeat: extends the lease of a claim that is still held.
   local function renew(key, _, owner, token, lease, retention)
     local state, flags, old_token, changed, created, _, _, attempts, generation, old_owner = read(key)
     if state ~= 'C' or old_owner ~= owner or old_token ~= token then
@@ -200,13 +202,14 @@ function rest()
     return 1
   end
 
+  -- Reads a record without claiming it.
   local function look(key, _, _, _, _, _, _, _, prints)
     local state, flags, token, _, _, lease, _, attempts, generation = read(key)
     return state and it.standing(key, prints, state, flags, token, lease, attempts, generation)
       or {'absent', 0, 0, 0, false}
   end
 
-  -- options 2: has a result
+  -- Records a success that was not claimed (mode S). options 2: has a result
   local function remember(key, options, _, _, retention, _, scope, name, result, prints)
     local token, made_at, attempts, generation = now, now, 0, 0
     local state, flags, old_token, _, created, lease, _, old_attempts, old_generation = read(key)
@@ -229,7 +232,7 @@ function rest()
     return 1
   end
 
-  -- An operator's hand: the owner is fenced out; free starts a new generation with no attempts.
+  -- An operator's decision: the owner is fenced out; free starts a new generation with no attempts.
   local function take_over(key, target, retention, result, err)
     local state, flags, token, _, created, _, ttl, attempts, generation = read(key)
     token = math.max(token + 1, now)
@@ -239,6 +242,7 @@ function rest()
     return close(key, state, target, flags, token, created, ttl, attempts, generation, '', retention, result, err)
   end
 
+  -- Frees a record for a new generation.
   local function forget(key, _, _, _, retention)
     if not read(key) then
       return 0
@@ -247,7 +251,7 @@ function rest()
     return take_over(key, 'R', retention, false, false)
   end
 
-  -- target and options as in settle
+  -- Settles a record in doubt. target and options as in settle
   local function resolve(key, options, _, _, retention, target, _, _, result, err)
     local state, flags, _, _, _, lease = read(key)
     if not (state == 'I' or (state == 'C' and flags % 2 == 1 and lease <= now)) then

@@ -1,4 +1,4 @@
-"""What a Redis says about its own health: memory, and how it keeps what it has confirmed."""
+"""What a Redis says about its own health: its memory, and how it persists what it has confirmed."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from typing import Any
 
 from effectonce.record import Figures
 
-from .connection import ReplyError, Wire, translate
+from .connection import RedisConnection, ReplyError, translate
 
-#: How a node keeps its data, the worst first. ``unknown``: it may not be asked.
+#: How a node persists its data, the worst first. ``unknown``: we may not ask.
 PERSISTENCE = ("none", "unknown", "snapshots", "log")
 
 
-async def figures(wire: Wire) -> Figures:
-    """Of several nodes, what the worst of them says."""
+async def read_figures(connection: RedisConnection) -> Figures:
+    """The figures for `effectonce doctor`; of several nodes, those of the worst."""
     memory: tuple[int, int] | None = None
-    kept, writes = PERSISTENCE[-1], "ok"
-    for node in await wire.nodes():
-        told = await _asked(wire, node, "INFO", "memory") | await _asked(wire, node, "INFO", "persistence")
-        told |= await _asked(wire, node, "CONFIG", "GET", "save")
-        used, limit = int(told.get("used_memory", 0)), int(told.get("maxmemory", 0))
+    persistence, writes = PERSISTENCE[-1], "ok"
+    for node in await connection.nodes():
+        info = await _read_info(connection, node, "INFO", "memory") | await _read_info(
+            connection, node, "INFO", "persistence"
+        )
+        info |= await _read_info(connection, node, "CONFIG", "GET", "save")
+        used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         if memory is None or (limit and used / limit > memory[0] / max(memory[1], 1)):
             memory = used, limit
-        kept = min(kept, _persistence(told), key=PERSISTENCE.index)
-        if "err" in (told.get("rdb_last_bgsave_status"), told.get("aof_last_write_status")):
+        persistence = min(persistence, _persistence(info), key=PERSISTENCE.index)
+        if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
             writes = "err"
-    return Figures(memory=memory, settings={"persistence": kept, "persistence_writes": writes})
+    return Figures(memory=memory, settings={"persistence": persistence, "persistence_writes": writes})
 
 
-def _persistence(told: dict[str, str]) -> str:
-    if told.get("aof_enabled") == "1":
+def _persistence(info: dict[str, str]) -> str:
+    if info.get("aof_enabled") == "1":
         return "log"
-    if "save" not in told:
+    if "save" not in info:
         return "unknown"
-    return "snapshots" if told["save"] else "none"
+    return "snapshots" if info["save"] else "none"
 
 
-async def _asked(wire: Wire, node: str, *words: str) -> dict[str, str]:
-    """The reply by name; {} where it may not be asked, as some services have it."""
+async def _read_info(connection: RedisConnection, node: str, *words: str) -> dict[str, str]:
+    """The reply as a dict; {} where the server forbids the command, as some services do."""
     try:
-        reply = await wire.command(node, *words)
+        reply = await connection.command(node, *words)
     except ReplyError as error:
         if error.code in ("NOPERM", "ERR"):
             return {}
-        raise translate(error, wire.shown) from error
-    if isinstance(reply, dict):  # a client's callbacks have read it already
+        raise translate(error, connection.shown) from error
+    if isinstance(reply, dict):  # a client's callbacks have parsed it already
         return {_text(name): _text(value) for name, value in reply.items()}
     if isinstance(reply, list):
-        texts = [_text(each) for each in reply]
+        texts = [_text(word) for word in reply]
         return dict(zip(texts[::2], texts[1::2], strict=True))
     return dict(line.split(":", 1) for line in _text(reply).splitlines() if ":" in line)
 

@@ -1,4 +1,4 @@
-"""One socket to a Redis, in both colours: bytes out, parsed replies in, and nothing reused after a failure."""
+"""One socket to a Redis, sync or async: bytes out, parsed replies in, and nothing is reused after a failure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import StoreUnavailable
 
-from .connection import Endpoint, NotRedis, broken, cannot_connect, driver, new_reader, no_answer
+from .connection import NotRedis, RedisEndpoint, connect_error, connection_lost, load_driver, new_reader, timeout_error
 
-_CHUNK = 65_536
+_RECEIVE_BYTES = 65_536
 
 
-class SyncConnection:
-    """See `Connection`; blocks the calling thread."""
+class SyncRedisSocket:
+    """See `connection.RedisSocket`. It blocks the calling thread."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self.endpoint = endpoint
         self._socket: socket.socket | None = None
         self._reader: Any = None
-        # From before the first byte is sent until all replies to it are read. An interruption may come between any two
-        # lines, outside of every `try` as well: whoever finds this set starts on a new connection.
-        self._owed = False
+        # Set from before the first byte is sent until all replies are read. A KeyboardInterrupt may come between any
+        # two lines, also outside of every `try`: the next call that finds this set starts on a new connection.
+        self._awaits_reply = False
 
     async def ask(self, command: bytes) -> Any:
-        if self._owed:
+        if self._awaits_reply:
             self.drop()
         sock = self._socket
         if sock is None:
@@ -35,34 +35,34 @@ class SyncConnection:
         reader = self._reader
         started = time.monotonic()
         try:
-            self._owed = True
+            self._awaits_reply = True
             sock.sendall(command)
-            data = sock.recv(_CHUNK)
+            data = sock.recv(_RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("closed by the server")
             reader.feed(data)
             reply = reader.gets()
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._drop_after(error) from error
         except BaseException:
             self.drop()
             raise
-        if reply is False:  # there is more of it to come
+        if reply is False:  # the reply is not complete yet
             (reply,) = await self.receive(1, self.endpoint.timeout - (time.monotonic() - started))
-        self._owed = False
+        self._awaits_reply = False
         return reply
 
     async def send(self, data: bytes) -> None:
-        if self._owed:
+        if self._awaits_reply:
             self.drop()
         sock = self._socket
         if sock is None:
             sock = await self._open()
         try:
-            self._owed = True
+            self._awaits_reply = True
             sock.sendall(data)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._drop_after(error) from error
         except BaseException:
             self.drop()
             raise
@@ -70,16 +70,16 @@ class SyncConnection:
     async def receive(self, count: int, within: float | None = None) -> list[Any]:
         sock, reader = self._socket, self._reader
         if sock is None:
-            raise broken(self.endpoint, None)
+            raise connection_lost(self.endpoint, None)
         replies: list[Any] = []
-        usual = sock.gettimeout()
-        changed = within is not None and within != usual
-        deadline = time.monotonic() + (within if within is not None else usual or 0.0)
+        default_timeout = sock.gettimeout()
+        changed = within is not None and within != default_timeout
+        deadline = time.monotonic() + (within if within is not None else default_timeout or 0.0)
         try:
             if changed:
                 sock.settimeout(max(within or 0.0, 0.001))
             while True:
-                data = sock.recv(_CHUNK)
+                data = sock.recv(_RECEIVE_BYTES)
                 if not data:
                     raise ConnectionResetError("closed by the server")
                 reader.feed(data)
@@ -87,34 +87,34 @@ class SyncConnection:
                     replies.append(reply)
                 if len(replies) == count:
                     if changed:
-                        sock.settimeout(usual)
-                    self._owed = False
+                        sock.settimeout(default_timeout)
+                    self._awaits_reply = False
                     return replies
-                # The timeout is per recv: a server that trickles must not stretch it.
+                # A socket's timeout is per recv: a server that sends byte by byte must not stretch ours.
                 changed = True
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise TimeoutError
-                sock.settimeout(left)
+                sock.settimeout(remaining)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._drop_after(error) from error
         except BaseException:
             self.drop()
             raise
 
-    async def arrived(self, timeout: float) -> list[Any]:
+    async def receive_pushed(self, timeout: float) -> list[Any]:
         sock, reader = self._socket, self._reader
         if sock is None:
-            raise broken(self.endpoint, None)
+            raise connection_lost(self.endpoint, None)
         replies: list[Any] = []
         try:
-            self._owed = False  # what is pushed comes in whole or goes on later
-            while (reply := reader.gets()) is not False:  # came together with what was waited for before
+            self._awaits_reply = False  # a push that is cut short here is completed by the next call
+            while (reply := reader.gets()) is not False:  # received together with an earlier reply
                 replies.append(reply)
             if replies:
                 return replies
             sock.settimeout(max(timeout, 0.001))
-            data = sock.recv(_CHUNK)
+            data = sock.recv(_RECEIVE_BYTES)
             if not data:
                 raise ConnectionResetError("closed by the server")
             reader.feed(data)
@@ -123,7 +123,7 @@ class SyncConnection:
         except TimeoutError:
             pass
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._drop_after(error) from error
         except BaseException:
             self.drop()
             raise
@@ -135,17 +135,19 @@ class SyncConnection:
 
     def drop(self) -> None:
         sock, self._socket, self._reader = self._socket, None, None
-        self._owed = False
+        self._awaits_reply = False
         if sock is not None:
             sock.close()
 
-    def _failed(self, error: OSError) -> StoreUnavailable:
-        """Drop the connection; our exception for what broke it."""
+    def _drop_after(self, error: OSError) -> StoreUnavailable:
+        """Drop the connection. Returns our exception for what broke it."""
         self.drop()
-        return no_answer(self.endpoint) if isinstance(error, TimeoutError) else broken(self.endpoint, error)
+        return (
+            timeout_error(self.endpoint) if isinstance(error, TimeoutError) else connection_lost(self.endpoint, error)
+        )
 
     async def _open(self) -> socket.socket:
-        endpoint, hiredis = self.endpoint, driver()
+        endpoint, hiredis = self.endpoint, load_driver()
         sock: socket.socket | None = None
         try:
             if endpoint.path is not None:
@@ -158,21 +160,21 @@ class SyncConnection:
             if endpoint.tls is not None:
                 sock = endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host)
             self._socket, self._reader = sock, new_reader()
-            sock.sendall(b"".join(map(hiredis.pack_command, endpoint.greeting())))
-            endpoint.greeted(await self.receive(endpoint.greetings))
+            sock.sendall(b"".join(map(hiredis.pack_command, endpoint.greeting_commands())))
+            endpoint.check_greeting(await self.receive(endpoint.greeting_count))
             sock.settimeout(endpoint.timeout)
         except BaseException as error:
             self.drop()
             if sock is not None:
                 sock.close()
             if isinstance(error, OSError | ConnectionLost):
-                raise cannot_connect(endpoint, error) from error
+                raise connect_error(endpoint, error) from error
             raise
         return sock
 
 
-class _Replies(asyncio.Protocol):
-    """Parses what comes in; wakes the one waiter when enough has come."""
+class _ReplyStream(asyncio.Protocol):
+    """Parses the bytes received, and wakes the one waiter when enough replies are complete."""
 
     def __init__(self, reader: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._feed, self._gets = reader.feed, reader.gets
@@ -203,7 +205,7 @@ class _Replies(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(self._lost)
 
-    async def until(self, count: int, timeout: float) -> bool:
+    async def wait_for(self, count: int, timeout: float) -> bool:
         """Whether ``count`` replies are ready within ``timeout``. Raises what broke the connection."""
         if len(self.ready) >= count:
             return True
@@ -229,12 +231,12 @@ def _expire(waiter: asyncio.Future[bool]) -> None:
         waiter.set_result(False)
 
 
-class AsyncConnection:
-    """See `Connection`; belongs to the event loop that first sends on it."""
+class AsyncRedisSocket:
+    """See `connection.RedisSocket`. It belongs to the event loop that first sends on it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RedisEndpoint) -> None:
         self.endpoint = endpoint
-        self._stream: _Replies | None = None
+        self._stream: _ReplyStream | None = None
 
     async def ask(self, command: bytes) -> Any:
         await self.send(command)
@@ -251,28 +253,28 @@ class AsyncConnection:
     async def receive(self, count: int, within: float | None = None) -> list[Any]:
         stream = self._stream
         if stream is None:
-            raise broken(self.endpoint, None)
+            raise connection_lost(self.endpoint, None)
         try:
-            if await stream.until(count, self.endpoint.timeout if within is None else within):
+            if await stream.wait_for(count, self.endpoint.timeout if within is None else within):
                 return stream.take(count)
         except Exception as error:
             self.drop()
-            raise broken(self.endpoint, error) from error
-        except BaseException:  # a cancelled caller leaves half a reply behind: never reused
+            raise connection_lost(self.endpoint, error) from error
+        except BaseException:  # a cancelled caller leaves half a reply behind
             self.drop()
             raise
         self.drop()
-        raise no_answer(self.endpoint)
+        raise timeout_error(self.endpoint)
 
-    async def arrived(self, timeout: float) -> list[Any]:
+    async def receive_pushed(self, timeout: float) -> list[Any]:
         stream = self._stream
         if stream is None:
-            raise broken(self.endpoint, None)
+            raise connection_lost(self.endpoint, None)
         try:
-            await stream.until(1, timeout)
+            await stream.wait_for(1, timeout)
         except Exception as error:
             self.drop()
-            raise broken(self.endpoint, error) from error
+            raise connection_lost(self.endpoint, error) from error
         except BaseException:
             self.drop()
             raise
@@ -286,15 +288,15 @@ class AsyncConnection:
         if stream is not None and stream.transport is not None:
             try:
                 stream.transport.abort()
-            except RuntimeError:  # its loop is closed, and the socket with it
+            except RuntimeError:  # the loop is closed, and the socket with it
                 pass
 
-    async def _open(self) -> _Replies:
-        endpoint, hiredis = self.endpoint, driver()
+    async def _open(self) -> _ReplyStream:
+        endpoint, hiredis = self.endpoint, load_driver()
         loop = asyncio.get_running_loop()
 
-        def protocol() -> _Replies:
-            return _Replies(new_reader(), loop)
+        def protocol() -> _ReplyStream:
+            return _ReplyStream(new_reader(), loop)
 
         try:
             async with asyncio.timeout(endpoint.connect_timeout):
@@ -308,17 +310,17 @@ class AsyncConnection:
                     _tune(transport.get_extra_info("socket"))
                 self._stream = stream
                 assert stream.transport is not None
-                stream.transport.write(b"".join(map(hiredis.pack_command, endpoint.greeting())))
-                endpoint.greeted(await self.receive(endpoint.greetings))
+                stream.transport.write(b"".join(map(hiredis.pack_command, endpoint.greeting_commands())))
+                endpoint.check_greeting(await self.receive(endpoint.greeting_count))
         except BaseException as error:
             self.drop()
             if isinstance(error, OSError | ConnectionLost):
-                raise cannot_connect(endpoint, error) from error
+                raise connect_error(endpoint, error) from error
             raise
         return stream
 
 
 def _tune(sock: Any) -> None:
-    """No waiting for more to send; a dead peer is noticed in the end."""
+    """Send small packets at once, and notice a dead peer in the end."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

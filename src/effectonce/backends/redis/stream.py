@@ -12,8 +12,8 @@ from effectonce.contracts import ConnectionLost, Packet
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.values.queue_names import require_name
 
-from .connection import Endpoint, NodeWire, ReplyError, Script, driver, translate
-from .socket import AsyncConnection
+from .connection import RedisEndpoint, RedisNodeConnection, ReplyError, Script, load_driver, translate
+from .socket import AsyncRedisSocket
 
 SETTLE = Script("stream_settle")
 TEND = Script("stream_tend")
@@ -40,11 +40,11 @@ def stream_key(namespace: str, queue: str) -> str:
 class RedisBrokerConnection:
     """One connection to Redis that raises a broker's errors. It connects when first used, and again after an error."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.connection = AsyncConnection(endpoint)
-        self._node = NodeWire(lambda endpoint: self.connection, endpoint)
+    def __init__(self, endpoint: RedisEndpoint) -> None:
+        self.connection = AsyncRedisSocket(endpoint)
+        self._node = RedisNodeConnection(lambda endpoint: self.connection, endpoint)
         self._shown = endpoint.shown
-        self.pack = driver().pack_command
+        self.pack = load_driver().pack_command
 
     async def exchange(self, commands: bytes, count: int, block: float = 0.0) -> list[Any]:
         """Send ``commands`` in one write; return their ``count`` replies, some of which may be errors.

@@ -1,0 +1,362 @@
+"""The operations on records in Redis: one hash per record, one Lua script for every operation on it.
+
+Redis removes expired records by itself; the sweeper moves lapsed leases into doubt and cleans the indexes. Redis may
+lose what it has confirmed (a failover, a crash between two fsyncs): that is mode L's window, and `check` refuses a
+server that would also evict.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from effectonce.contracts import ConnectionLost
+from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
+from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, Swept
+
+from .connection import (
+    EVICTION,
+    RedisConnection,
+    ReplyError,
+    Script,
+    evicting_store,
+    refuse_eviction,
+    translate,
+)
+from .record_format import (
+    PACK,
+    STATE_LETTERS,
+    VERSION,
+    identity_of,
+    pack_forget,
+    pack_get,
+    pack_resolution,
+    parse_answer,
+    parse_cursor,
+    parse_record,
+)
+from .server_info import read_figures
+
+if TYPE_CHECKING:
+    from .store import RedisStoreBackend
+
+RECORDS = Script("common", "records")
+INDEXES = Script("common", "indexes")
+MAX_COUNT = 100_000  # the most that `stats` reports of one state
+READ_BATCH = 128  # records that `list` reads in one round trip
+SCAN_STEP_KEYS = 500  # keys that one step of a SCAN visits ...
+MAX_LIST_STEPS = 100  # ... and the most steps of one page of `list`
+MAX_STATS_STEPS = 2_000  # ... and of `stats`
+
+log = logging.getLogger("effectonce")
+
+
+class RedisPort:
+    """See `contracts.Port`. ``list`` has no order, and may show a record twice if Redis grows its table between two
+    pages; a page may be short, even empty, and still have a cursor."""
+
+    def __init__(self, backend: RedisStoreBackend, connection: RedisConnection) -> None:
+        self._backend = backend
+        self._layout = backend.layout
+        self._connection = connection
+        self._has_lost_items = False  # a connection broke under part of a batch
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if not self._backend.verified:
+            await self.check()
+        keys = [self._layout.key(op.scope, op.key) for op in batch]
+        args = [PACK[type(op)](op) for op in batch]
+        try:
+            items = await self._connection.batch(RECORDS, keys, args)
+        except StoreUnavailable:
+            self._backend.verified = False
+            raise
+        replies = [self._reply_of(item) for item in items]
+        if self._has_lost_items:
+            await self._repeat_lost(batch, replies)
+        return replies
+
+    def _reply_of(self, item: Any) -> Reply:
+        """The reply of one item: 0 or 1 for a settlement, the token alone for a claim of a new record, else a list."""
+        if type(item) is list:
+            return parse_answer(item)
+        if type(item) is not int:
+            return self._error_of(item)
+        return item == 1 if item < 2 else Answer("claimed", item, 1)
+
+    def _error_of(self, item: Any) -> Exception:
+        """Our exception for an item that failed alone."""
+        error = translate(item, self._connection.shown) if isinstance(item, ReplyError) else item
+        if isinstance(error, ConnectionLost):
+            self._has_lost_items = True
+        if not isinstance(error, Exception):
+            return CorruptRecord(
+                f"{self._connection.shown} answered something that effectonce did not ask for; check that it is a Redis"
+            )
+        return error
+
+    async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply]) -> None:
+        """Repeat once what a node of a cluster did not answer. Where nothing was answered, the caller repeats."""
+        await self._drop()
+        lost = [position for position, reply in enumerate(replies) if isinstance(reply, ConnectionLost)]
+        first_error = replies[lost[0]]
+        if len(lost) == len(replies) and isinstance(first_error, ConnectionLost):
+            raise first_error
+        try:
+            repeated = await self.run([batch[position] for position in lost])
+        except Exception as error:
+            repeated = [error] * len(lost)
+        for position, reply in zip(lost, repeated, strict=True):
+            replies[position] = reply
+
+    async def _drop(self) -> None:
+        self._has_lost_items = self._backend.verified = False
+        await self._connection.drop()
+
+    async def _run_checked(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
+        """Run a batch off the hot path; raise the error of the first item that failed."""
+        if not self._backend.verified:
+            await self.check()
+        return await self._raise_failed(await self._connection.batch(script, keys, args))
+
+    async def _raise_failed(self, items: Sequence[Any]) -> Sequence[Any]:
+        for item in items:
+            if isinstance(item, Exception):
+                error = self._error_of(item)
+                if self._has_lost_items:
+                    await self._drop()
+                raise error
+        return items
+
+    async def _run_on_record(self, scope: str, key: str, arg: bytes) -> Any:
+        return (await self._run_checked(RECORDS, [self._layout.key(scope, key)], [arg]))[0]
+
+    async def _run_on_meta(self, *words: str | int) -> Any:
+        return (await self._run_checked(INDEXES, [self._layout.meta], [msgspec.json.encode(words)]))[0]
+
+    async def _run_on_buckets(self, *words: str | int) -> Sequence[Any]:
+        indexes = self._layout.indexes()
+        return await self._run_checked(INDEXES, indexes, [msgspec.json.encode(words)] * len(indexes))
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        fields = await self._run_on_record(scope, key, pack_get())
+        return parse_record(self._layout.key(scope, key), fields) if fields else None
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        return bool(await self._run_on_record(scope, key, pack_forget(retention)))
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        return bool(await self._run_on_record(scope, key, pack_resolution(resolution)))
+
+    # -- many records
+
+    async def list(self, query: Query) -> Page:
+        if query.state == "in_doubt":
+            return await self._list_in_doubt(query)
+        return await self._list_all(query)
+
+    async def _list_in_doubt(self, query: Query) -> Page:
+        """Read the index of records in doubt, bucket after bucket, in a bounded number of steps per page. The next page
+        resumes a step after the last digest that was shown."""
+        first, cursor, after = "0", "0", b""
+        if query.cursor is not None:
+            first, cursor, after, _ = parse_cursor(query.cursor, "i")
+        sizes = await self._run_on_buckets("sizes")
+        records: list[Record] = []
+        steps = MAX_LIST_STEPS
+        for number in range(int(first), len(sizes)):
+            if number > int(first):
+                cursor, after = "0", b""
+            while sizes[number][0]:
+                if steps == 0 or len(records) == query.limit:
+                    return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
+                steps -= 1
+                arg = msgspec.json.encode(("step", cursor, SCAN_STEP_KEYS, query.scope or ""))
+                next_cursor, damaged, *found = (
+                    await self._run_checked(INDEXES, [self._layout.indexes()[number]], [arg])
+                )[0]
+                for error in damaged:
+                    _log_skipped(translate(ReplyError(error.decode()), self._connection.shown))
+                members = sorted(dict(zip(found[::2], found[1::2], strict=True)).items())
+                for identity, fields in members:
+                    if identity > after:
+                        if len(records) == query.limit:
+                            return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
+                        records += _parse_if_intact(self._layout.buckets[number] + identity, fields)
+                        after = identity
+                cursor, after = next_cursor.decode(), b""
+                if cursor == "0":
+                    break
+        return Page(records)
+
+    async def _list_all(self, query: Query) -> Page:
+        """SCAN node after node, in a bounded number of steps per page."""
+        nodes = list(await self._connection.nodes())
+        cursor, after = "0", b""
+        if query.cursor is not None:
+            _, cursor, after, node = parse_cursor(query.cursor, "s")
+            if node not in nodes:
+                raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
+            nodes = nodes[nodes.index(node) :]
+        letter = STATE_LETTERS[query.state] if query.state is not None else ""
+        arg = pack_get(letter, query.scope or "")
+        records: list[Record] = []
+        for _ in range(MAX_LIST_STEPS):
+            next_cursor, found = await self._run_on_node(
+                nodes[0], "scan", cursor, self._layout.pattern, SCAN_STEP_KEYS, letter
+            )
+            names = sorted(name for name in set(found) if name > after)
+            for start in range(0, len(names), READ_BATCH):
+                chunk = names[start : start + READ_BATCH]
+                rows = await self._connection.batch(RECORDS, chunk, [arg] * len(chunk))
+                for name, fields in zip(chunk, rows, strict=True):
+                    if isinstance(fields, Exception):
+                        error = self._error_of(fields)
+                        if not isinstance(error, CorruptRecord):
+                            await self._raise_failed([error])
+                        _log_skipped(error)
+                    elif fields:
+                        if len(records) == query.limit:
+                            return Page(records, f"s||{cursor}|{after.hex()}|{nodes[0]}")
+                        records += _parse_if_intact(name, fields)
+                    after = name
+            cursor, after = next_cursor.decode(), b""
+            if cursor == "0":
+                nodes.pop(0)
+                if not nodes:
+                    return Page(records)
+            if len(records) == query.limit:
+                break
+        return Page(records, f"s||{cursor}||{nodes[0]}")
+
+    async def _run_on_node(self, node: str, *words: str | int) -> Any:
+        return (await self._raise_failed(await self._connection.batch_at(node, INDEXES, [msgspec.json.encode(words)])))[
+            0
+        ]
+
+    async def stats(self) -> Stats:
+        """Counts of in_doubt come from its index; the others from a SCAN that ends at ``cap`` of each state, or after a
+        million keys of any kind: then the states below ``cap`` are approximate."""
+        sizes = await self._run_on_buckets("sizes")
+        counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
+        counts["in_doubt"] = sum(size[0] for size in sizes)
+        scanned = ("claimed", "done", "failed", "free")
+        steps, is_cut_short = MAX_STATS_STEPS, False
+        for node in await self._connection.nodes():
+            cursor = "0"
+            while min(counts[state] for state in scanned) < MAX_COUNT:
+                if steps == 0:
+                    is_cut_short = True
+                    break
+                steps -= 1
+                next_cursor, *found = await self._run_on_node(
+                    node, "count", cursor, self._layout.pattern, SCAN_STEP_KEYS
+                )
+                for state, count in zip(scanned, found, strict=True):
+                    counts[state] += count
+                cursor = next_cursor.decode()
+                if cursor == "0":
+                    break
+        oldest = [int(float(size[1])) for size in sizes if size[1]]
+        swept = await self._run_on_meta("swept_at")
+        return Stats(
+            counts={state: min(count, MAX_COUNT) for state, count in counts.items()},
+            cap=MAX_COUNT,
+            oldest_in_doubt=min(oldest, default=None),
+            swept_at=int(swept) if swept else None,
+            approximate=tuple(state for state in scanned if is_cut_short and counts[state] < MAX_COUNT),
+        )
+
+    async def sweep(self, limit: int) -> Swept:
+        """Redis itself deletes expired records; ``deleted`` counts those that an index still named. What cannot be
+        swept (a damaged record, a node that does not answer) is raised after the rest is swept; a damaged record is
+        raised once only."""
+        if not self._backend.verified:
+            await self.check()
+        indexes = self._layout.indexes()
+        sizes = await self._connection.batch(INDEXES, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
+        problems = [size for size in sizes if isinstance(size, Exception)]
+        damaged: list[bytes] = []
+        deleted = lapsed = 0
+        remaining, more = limit, False
+        for index, size in zip(indexes, sizes, strict=True):
+            due = 0 if isinstance(size, Exception) else size[2]
+            if not due:
+                continue
+            if remaining <= 0:
+                more = True
+                break
+            arg = msgspec.json.encode(("sweep", remaining))
+            expired, moved, visited, newly_damaged = (await self._run_checked(INDEXES, [index], [arg]))[0]
+            deleted, lapsed, remaining = deleted + expired, lapsed + moved, remaining - visited
+            more = more or visited < due
+            damaged += newly_damaged
+        await self._raise_failed(problems)
+        if not more:
+            await self._run_on_meta("swept")
+        await self._raise_failed([ReplyError(f"{text.decode()} (and {len(damaged) - 1} more)") for text in damaged[:1]])
+        return Swept(deleted, lapsed, more)
+
+    async def figures(self, before: int) -> Figures:
+        """Redis expires records by itself, so none is overdue."""
+        return await read_figures(self._connection)
+
+    # -- wake-ups, time, checks
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        return [identity_of(message) for message in await self._connection.listen(self._layout.channel, timeout)]
+
+    async def now(self) -> int:
+        return int(await self._run_on_meta("now"))
+
+    async def check(self) -> None:
+        for node in await self._connection.nodes():
+            await self._refuse_eviction(node)
+        await self.migrate()
+        try:
+            node = (await self._connection.nodes())[0]
+            await self._connection.command(node, "PUBLISH", self._layout.channel, b"")
+        except ReplyError as error:
+            raise translate(error, self._connection.shown) from error
+        self._backend.verified = True
+
+    async def _refuse_eviction(self, node: str) -> None:
+        for command in EVICTION:
+            try:
+                reply = await self._connection.command(node, *command)
+            except ReplyError as error:
+                if error.code in ("NOPERM", "ERR"):
+                    continue
+                raise translate(error, self._connection.shown) from error
+            if refuse_eviction(reply, self._connection.shown):
+                return
+        raise evicting_store("unknown", self._connection.shown)
+
+    async def migrate(self) -> None:
+        arg = msgspec.json.encode(("version", VERSION))
+        items = await self._raise_failed(await self._connection.batch(INDEXES, [self._layout.meta], [arg]))
+        version = bytes(items[0]).decode("ascii", "replace")
+        if version != str(VERSION):
+            raise SchemaMismatch(
+                f"the records in {self._connection.shown} are of format {version}, this release reads {VERSION}; "
+                "upgrade effectonce, or use another namespace="
+            )
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def _parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
+    try:
+        return [parse_record(name, fields)]
+    except CorruptRecord as error:
+        _log_skipped(error)
+        return []
+
+
+def _log_skipped(error: Exception) -> None:
+    """Log a damaged record that a list leaves out. Asked for by its name, it raises."""
+    log.warning("a list leaves out a damaged record: %s", error)
