@@ -23,8 +23,8 @@ ENVIRONMENT = "EFFECTONCE_BROKER"
 SCHEMES = {
     "memory": ("backends.memory.broker", "MemoryBackend"),
     "sqlite": ("backends.sqlite.broker", "SQLiteBrokerBackend"),
-    "redis": ("backends.redis.broker", "RedisBackend"),
-    "rediss": ("backends.redis.broker", "RedisBackend"),
+    "redis": ("backends.redis.broker", "RedisBrokerBackend"),
+    "rediss": ("backends.redis.broker", "RedisBrokerBackend"),
     "redis+babelqueue": ("babelqueue.redis_lists", "RedisBabelQueueBackend"),
     "amqp": ("backends.rabbitmq.broker", "RabbitMQBackend"),
     "amqps": ("backends.rabbitmq.broker", "RabbitMQBackend"),

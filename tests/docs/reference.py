@@ -173,8 +173,8 @@ BESIDE: dict[str, tuple[str, ...]] = {
         "integrations.aws_lambda.sqs_batch",
         "integrations.webhooks.stripe",
         "integrations.webhooks.github",
-        "integrations.agents.tool_once",
-        "integrations.babelqueue.seen_set",
+        "agents.tool_once",
+        "babelqueue.seen_set.seen_set",
     ),
     "Telemetry": (
         "telemetry.logging.EventLogger",
