@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import Event
-from effectonce.telemetry import histogram as counting
+from effectonce.telemetry import histogram
 from effectonce.telemetry import prometheus
 from effectonce.telemetry.cached_probe import CachedProbe, refresh
 from effectonce.telemetry.prometheus import Metrics
@@ -93,7 +93,7 @@ def test_threads_lose_no_count() -> None:
     def count(id: int) -> None: ...
 
     def work(number: int) -> None:
-        for each in range(3 * counting.FOLD_AT):
+        for each in range(3 * histogram.FOLD_AT):
             count(number * 10_000 + each)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -101,8 +101,8 @@ def test_threads_lose_no_count() -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         page(metrics)
-    assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 12 * counting.FOLD_AT
-    assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * counting.FOLD_AT
+    assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 12 * histogram.FOLD_AT
+    assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * histogram.FOLD_AT
 
 
 def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture
 
 def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
     """Nobody frees a lock that a thread of the parent held, nor ends what it was reading."""
-    tally, reading = counting.Tally(), CachedProbe("slow", lambda: 7)
+    tally, reading = histogram.Histogram(), CachedProbe("slow", lambda: 7)
     began, go_on = threading.Event(), threading.Event()
 
     def wait() -> bool:
