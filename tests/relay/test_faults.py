@@ -275,13 +275,13 @@ async def test_mariadb_changes_rows_by_their_numbers_and_walks_over_no_table(mar
     mariadb.execute("ANALYZE TABLE {outbox}")
     port: Any = mariadb.port()
     packets: list[str] = []
-    ask = port._wire.ask
+    execute = port._connection.execute
 
     async def recorded(packet: str) -> Any:
         packets.append(packet)
-        return await ask(packet)
+        return await execute(packet)
 
-    port._wire.ask = recorded
+    port._connection.execute = recorded
     rows = (await lease(port, A, 500)).rows
     parts = [
         [RowOutcome(row.seq, "published") for row in rows[:250]],
