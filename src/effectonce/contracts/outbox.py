@@ -184,9 +184,6 @@ def compute_deferrals(blocked: Mapping[int, int], blockers: Mapping[int, tuple[s
     return deferred_until
 
 
-# -- from rows as every dialect returns them
-
-
 def build_page(rows: Sequence[Sequence[Any]], limit: int) -> OutboxPage:
     """Build a page of up to ``limit`` rows. One row more than that means that another page follows."""
     entries = [OutboxEntry(*row) for row in rows[:limit]]

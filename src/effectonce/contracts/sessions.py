@@ -1,0 +1,81 @@
+"""The seam to the caller's own connection, whatever driver made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from effectonce.record import Settlement
+
+Dialect = Literal["sqlite", "postgresql", "mysql"]
+
+
+class SyncConnection(Protocol):
+    """What a type checker knows a sync connection by, of whatever driver."""
+
+    def commit(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """What a type checker knows an async connection by."""
+
+    async def commit(self) -> None: ...
+
+
+class AsyncpgConnection(Protocol):
+    """asyncpg's connections have no `commit`."""
+
+    def is_in_transaction(self) -> bool: ...
+
+
+class DriverSession(Protocol):
+    """A connection that belongs to the caller, and the transaction that is open on it.
+
+    Made for one call by `sessions.session_on`, from whatever the caller passed. It holds no state of its
+    own, and it never begins, ends or repeats a transaction that the caller opened.
+    """
+
+    dialect: Dialect
+    #: Whether the connection is of an async driver. The coroutines of a sync session never suspend.
+    is_async: bool
+    #: INSERT … RETURNING is there (MySQL has none).
+    returning: bool
+
+    def require_transaction(self) -> None:
+        """`NotInTransaction` where a statement would commit by itself; `StoreUnavailable` where the connection is
+        closed. No round trip."""
+        ...
+
+    async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
+        """Run one statement, with ``$1``, ``$2``, … for its parameters, and give its rows ([] where it has none).
+
+        One round trip. Driver errors are translated once, here, with the original as ``__cause__``: a missing table is
+        `SchemaMissing`, a deadlock or serialization failure is `TransactionConflict`, a lock that was not granted in
+        time `InProgress`, a broken connection `ConnectionLost`; what it cannot name it passes on.
+        """
+        ...
+
+    async def described(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
+        """As `rows`, with the names of the columns."""
+        ...
+
+    async def savepoint(self) -> Any:
+        """Set a savepoint in the transaction, and give what names it."""
+        ...
+
+    async def release(self, savepoint: Any) -> None: ...
+
+    async def roll_back_to(self, savepoint: Any) -> None:
+        """Undo all since ``savepoint``, in the database and in what an ORM remembers of it; the transaction goes on."""
+        ...
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """An optional power of a `Backend`: its records are in a SQL database, so that the caller's own transaction can
+    complete one."""
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        """The statements that settle ``op``, which is ``done``, for a `DriverSession` of that dialect, in order. The
+        last gives a row where it was applied."""
+        ...

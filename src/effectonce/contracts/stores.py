@@ -1,0 +1,203 @@
+"""The seam to stores: a backend opens ports, and a port runs operations on records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from effectonce.errors import StoreUnavailable
+from effectonce.record import Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, Swept
+
+
+class ConnectionLost(StoreUnavailable):
+    """A connection that worked broke; what was asked may or may not have been done.
+
+    Raised by ports. The caller repeats a batch of `Port.run` once on a new connection, which is safe: each operation
+    there recognises its own repetition by its owner. After that it is `StoreUnavailable`. What people ask for by
+    `forget` and `resolve` is not repeated: they are told that it may have been applied.
+    """
+
+
+class Contention(Exception):
+    """A deadlock, serialization failure or lock timeout: nothing was applied, repeat. Raised by ports."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
+
+    name: str
+    #: How many connections concurrent work is spread over: 0: none, the port is in this process, and each operation
+    #: goes straight to `Port.run`, from any thread;
+    #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
+    lanes: Literal[0, 1, 3] = 3
+    #: One round trip takes all kinds of operation at the price of one. Threads then share a lane, since each that they
+    #: have more is another leader to wake; event loops do not, where thousands of claims may wait before a settlement.
+    mixes: bool = False
+    #: The most operations in one round trip.
+    batch: int = 128
+    #: `Port.changes` reports settlements made by other processes.
+    notifies: bool = False
+    #: Records outlive the process.
+    durable: bool = True
+    #: Several processes share the records.
+    shared: bool = True
+    #: The store removes expired records by itself; a sweep still ends lapsed leases.
+    expires_by_itself: bool = False
+    #: The store has no clock of its own to ask (DynamoDB): its time is estimated from its replies.
+    estimated_clock: bool = False
+    #: Claims may have a note, as intents and sagas need.
+    notes: bool = False
+    #: Records lie in the order of scope and key, so that `Query.after` can begin a list anywhere.
+    ordered: bool = False
+
+
+class Port(Protocol):
+    """One connection to a store.
+
+    Obligations, for every method:
+
+    - It connects when first used, and again after an error; constructing it opens nothing.
+    - A server that cannot be reached, or does not answer within the configured timeout, is
+      `StoreUnavailable`; a broken connection is `ConnectionLost`; missing tables are `SchemaMissing`. Driver
+      exceptions never get out untranslated.
+    - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
+    """
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        """Apply every operation, each atomically on the store's clock, and answer in the same order.
+
+        The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch`
+        operations, of mixed kinds where the store has one lane or mixes. One round trip, where the store can. An
+        operation that fails alone has its exception as its reply; raising fails the whole batch.
+
+        A Claim, in this order, all times from the store's clock:
+
+        1. expired counts as absent (``expires_at <= now``; claimed with ``doubt_on_lapse`` and in_doubt never
+           expire);
+        2. an unexpired record with a stored fingerprint that is not among the claim's (where it has any):
+           ``mismatch``, whatever the state; nothing changes;
+        3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
+        4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
+           `record.EXHAUSTED`);
+        5. in_doubt: ``in_doubt``;
+        6. claimed, ``now < lease_until``: ``in_progress`` with the time that is left; with ``waiting`` the
+           record is flagged, and its next settlement is reported by `changes`;
+        7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
+        8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
+           moved to failed with `record.EXHAUSTED`, expiring in ``retention``: ``exhausted``. Otherwise taken:
+           claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
+           lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
+           the claim's first fingerprint stored where it has one, the claim's note stored where the record has
+           none, and ``lapsed`` true where it was taken from a lapsed lease: ``claimed``, with the record's note.
+
+        A Look is answered by the same steps without changing anything; ``absent`` where step 8 would take.
+        A Settlement, a Note, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
+        keeps attempts (minus one with ``refund``), and expires one retention from now, as done and failed do.
+        Settlements keep owner and token, so that their repetition is recognised; a Remember's token is
+        max(old + 1, now), its owner empty, and it keeps the generation of the record it replaces.
+        """
+        ...
+
+    async def get(self, scope: str, key: str) -> Record | None:
+        """The record as it is stored, or None where it is absent or expired."""
+        ...
+
+    async def list(self, query: Query) -> Page:
+        """A bounded page of unexpired records. Following its cursor reaches every record that does not change
+        meanwhile (a sweep changes none of those), and each page is bounded work: it may be short or empty and yet
+        have a cursor. A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
+        """
+        ...
+
+    async def stats(self) -> Stats: ...
+
+    async def forget(self, scope: str, key: str, retention: int) -> bool:
+        """Make the next claim run: free, generation + 1, attempts 0, result, error, note and fingerprint gone (it
+        may bring a corrected payload), the owner fenced out by a new token. False where there is no such record."""
+        ...
+
+    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
+        """Settle a record that is in doubt (or lapsed into it). False, and no change, where it is not.
+
+        ``free`` adds 1 to the generation, resets attempts and keeps the note. The owner in doubt is fenced out.
+        """
+        ...
+
+    async def sweep(self, limit: int) -> Swept:
+        """Delete up to ``limit`` expired records and move up to ``limit`` lapsed ``doubt_on_lapse`` claims to
+        in_doubt, each on the condition that it still is so. Never waits for the lock of a row (a store with a
+        single writer may wait for its turn). ``more`` only where another call would do something. Records the time.
+        """
+        ...
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        """The (scope, key) of flagged records settled since the last call, waiting up to ``timeout`` seconds
+        for one. Only called where `Capabilities.notifies`; may report late, twice, or not at all."""
+        ...
+
+    async def now(self) -> int:
+        """The store's clock."""
+        ...
+
+    async def check(self) -> None:
+        """Connect and verify that the store can keep its promise: schema there in the right version,
+        `UnsafeStore` for settings that lose data."""
+        ...
+
+    async def migrate(self) -> None:
+        """Create or upgrade the schema; safe to run twice, and at the same time from two processes."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """An optional power of a `Port`: it can say more about the store's health than `Port.stats` does."""
+
+    async def figures(self, before: int) -> Figures:
+        """Bounded work, however many records there are. Records count as overdue that expired ``before`` that time."""
+        ...
+
+
+@runtime_checkable
+class Fresh(Protocol):
+    """An optional power of a backend that makes its own tables: it can say, without making them, that they are missing.
+    Those who only look ask it first."""
+
+    def is_new(self) -> bool: ...
+
+
+class Backend(Protocol):
+    """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
+
+    Its ``repr`` is the address without secrets. It may have a method ``after_fork()``, which is called in a forked
+    child before new ports are asked for.
+    """
+
+    capabilities: Capabilities
+
+    def sync_port(self) -> Port:
+        """A new port whose coroutines never suspend."""
+        ...
+
+    def async_port(self) -> Port:
+        """A new port for the running event loop."""
+        ...
+
+    def schema_sql(self) -> str:
+        """The schema as a script for people who run their own migrations ('' where there is none)."""
+        ...
+
+
+def remedy(found: int | None, oldest: int | None, ours: int) -> str:
+    """What is to be done about tables of version ``found``; '' where this release, which reads ``ours``, can use them.
+
+    A migration adds first and removes a release later, so that both releases run on the same tables meanwhile (F38).
+    It writes its version, and ``oldest``: the oldest one whose statements still work. None: its own.
+    """
+    if found is None or found < ours:
+        return "migrate"
+    return "upgrade" if (found if oldest is None else oldest) > ours else ""
