@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.contracts import Event
-from effectonce.telemetry import histogram
-from effectonce.telemetry import prometheus
+from effectonce.telemetry import histogram, prometheus
 from effectonce.telemetry.cached_probe import CachedProbe, refresh
 from effectonce.telemetry.prometheus import Metrics
 from effectonce.testing import ManualClock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import effectonce.guard as guard
 from effectonce.core import heartbeat, store_runtime
 from effectonce.core.group_commit import batches, tasks
 from effectonce.core.guarded_call import begin as beginning
@@ -13,6 +12,7 @@ from effectonce.core.guarded_call import finish as finishing
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import LeaseLost, StoreUnavailable
+from effectonce.guard import once as guard
 from effectonce.record import Answer, Claim, Settlement
 
 from .base import mutant
