@@ -175,15 +175,15 @@ class Meter:
     async def _read(self) -> float:
         if self._database.name == "sqlite":
             return await self._steps()
-        [rows] = await self._port._ask("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        [rows] = await self._port._execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
         return float(sum(int(value) for _, value in rows))
 
     async def _steps(self) -> float:
         port = self._port._port
-        if port._db.cursor is None:
+        if port._connection.cursor is None:
             await self._port.check()
         counted: list[int] = self.__dict__.setdefault("_counted", [])
-        port._db.cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
+        port._connection.cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
         return float(len(counted))
 
 
