@@ -173,7 +173,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
         "integrations.aws_lambda.sqs_batch",
         "integrations.webhooks.stripe",
         "integrations.webhooks.github",
-        "integrations.agents.tool_once",
+        "agents.tool_once",
         "integrations.babelqueue.seen_set",
     ),
     "Telemetry": (

@@ -17,7 +17,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
 import effectonce as eo
-from effectonce.agents.tools import tool_once
+from effectonce.agents import tool_once
 from effectonce.backends.memory.store import MemoryBackend
 from effectonce.core.retry import Retry
 from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher

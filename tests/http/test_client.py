@@ -18,9 +18,10 @@ import requests
 
 import effectonce as eo
 from effectonce.http import problem
-from effectonce.http.client import Settings, calls, step
+from effectonce.http.client import Settings, step
 from effectonce.http.client.for_httpx import AsyncIdempotentTransport, IdempotentTransport
 from effectonce.http.client.for_requests import IdempotentAdapter
+from effectonce.values.retry_after import parse_retry_after
 
 Told = tuple[int, dict[str, str], bytes] | None  # None: the connection is cut
 
@@ -421,7 +422,7 @@ def test_the_client_and_the_middleware_understand_each_other(store: eo.Store) ->
         start_response("201 Created", [])
         return [b"receipt"]
 
-    guarded = IdempotencyMiddleware(app, store, scope=eo.GLOBAL)
+    guarded = IdempotencyMiddleware(app, store, principal=eo.GLOBAL)
     inner, lost = httpx.WSGITransport(guarded), iter([True, True, False])
 
     class Losing(httpx.BaseTransport):
@@ -443,8 +444,8 @@ def test_a_wrong_setting_is_told_at_once(wrong: dict[str, Any]) -> None:
 
 
 def test_no_retry_after_is_so_far_away_that_it_cannot_be_added_to_a_time() -> None:
-    assert {calls.seconds("9" * 400), calls.seconds("Fri, 31 Dec 9999 23:59:59 GMT")} == {365 * 86_400}
+    assert {parse_retry_after("9" * 400), parse_retry_after("Fri, 31 Dec 9999 23:59:59 GMT")} == {365 * 86_400}
 
 
 def test_a_date_without_a_zone_is_utc() -> None:
-    assert calls.seconds("Sun, 06 Nov 1994 08:49:37 -0000") == 0
+    assert parse_retry_after("Sun, 06 Nov 1994 08:49:37 -0000") == 0

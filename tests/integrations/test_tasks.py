@@ -284,7 +284,7 @@ def test_what_no_retry_can_mend_is_dead_at_once(
     join(stub, worker, charge)
     assert charges == ["p1"]
     assert [message.args for message in stub.dead_letters] == [("p1",)]
-    assert "scope default:charge: a message is given up: " in caplog.text
+    assert "scope default:charge: a message was rejected: " in caplog.text
     assert "in doubt" in caplog.text
 
 
@@ -301,7 +301,7 @@ def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
         with pytest.raises(ours_dramatiq.Later):
             charge.fn("p1")
     assert charges == []
-    assert "scope default:charge: a message is put off: cannot connect to" in caplog.text
+    assert "scope default:charge: a message was put off: cannot connect to" in caplog.text
 
 
 def test_f06_a_message_beside_the_first_comes_back(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
 import effectonce as eo
-from effectonce.agents.tools import tool_once
+from effectonce.agents import tool_once
 from effectonce.core.retry import Retry
 from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
