@@ -38,7 +38,7 @@ def kind_of(scope: str) -> Kind:
     return "saga" if scope.startswith("saga/") else "guard"
 
 
-def intent_log(sources: Sources, record: Record) -> intent_flow.IntentLog | None:
+def intent_log(sources: Sources, record: Record) -> intent_flow.LoggedIntent | None:
     """What an intent's record says; None where it is sealed, or not of this release."""
     known = sources.intents.get(record.scope)
     try:

@@ -10,7 +10,7 @@ from effectonce.errors import ConfigurationError, show
 from effectonce.record import Record
 from effectonce.store import Store
 
-from .log import IntentLog
+from .log import LoggedIntent
 from .operations import IntentOperation
 
 IntentDecision = Literal["done", "retry", "abandon"]
@@ -26,7 +26,7 @@ class DecidableIntents(Protocol):
     store: Store
     operations: dict[str, IntentOperation[Any, Any]]
 
-    def log(self, record: Record) -> IntentLog: ...
+    def log(self, record: Record) -> LoggedIntent: ...
 
 
 def apply_decision(intents: DecidableIntents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:

@@ -42,7 +42,7 @@ from effectonce.store import Store, require_there
 from effectonce.values.durations import Duration, micros, readable
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
-from .log import IntentLog, ResendRules, decode_log
+from .log import LoggedIntent, ResendRules, decode_log
 from .operations import Classifier, Intent, IntentOperation, Reconciler, Req, request_type
 from .orphans import find_orphaned_scopes, rebuild_id
 from .recovery import IntentRecovery, Recovered
@@ -203,7 +203,7 @@ class Intents:
             raise CorruptRecord(f"the record {show(record.scope)} {show(record.key)} is none of these intents")
         return id
 
-    def log(self, record: Record) -> IntentLog:
+    def log(self, record: Record) -> LoggedIntent:
         """Read the log of an intent's record: the request, how often it was sent, and when first."""
         return decode_log(read_listed_note(record, self.store.engine.privacy))
 

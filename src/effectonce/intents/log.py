@@ -27,7 +27,7 @@ from effectonce.errors import (
 from effectonce.values.provider_keys import provider_key
 
 
-class IntentLog(Struct, array_like=True):
+class LoggedIntent(Struct, array_like=True):
     """Everything that is recorded about one intent. Times are on the store's clock, in microseconds.
 
     Stored as an array: fields are only ever added at the end.
@@ -52,7 +52,7 @@ class IntentLog(Struct, array_like=True):
 
 
 encode_log = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(IntentLog).decode
+_decode = msgspec.msgpack.Decoder(LoggedIntent).decode
 
 
 class ResendRules(Struct, frozen=True, kw_only=True):
@@ -70,12 +70,12 @@ class ResendRules(Struct, frozen=True, kw_only=True):
         """Return the id of an intent."""
         return provider_key(self.provider, account, self.scope, self.operation, key, step)
 
-    def provider_key(self, log: IntentLog) -> str:
+    def provider_key(self, log: LoggedIntent) -> str:
         """Return the key that is sent to the provider. Another generation has another key."""
         generation = f"{log.generation}.{log.rounds}" if log.rounds else str(log.generation)
         return provider_key(self.provider, log.account, self.scope, self.operation, log.key, log.step, generation)
 
-    def decide_next(self, log: IntentLog, now: int) -> Literal["send", "reconcile"]:
+    def decide_next(self, log: LoggedIntent, now: int) -> Literal["send", "reconcile"]:
         """Decide whether to send, or to find out first because it was sent before and a resend is not safe."""
         if not log.send_count or (self.repeats and not self.keyed):
             return "send"
@@ -83,14 +83,14 @@ class ResendRules(Struct, frozen=True, kw_only=True):
         return "send" if key_is_kept else "reconcile"
 
 
-def decode_log(stored: bytes | None) -> IntentLog:
+def decode_log(stored: bytes | None) -> LoggedIntent:
     try:
         return _decode(stored or b"")
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"the log of an intent cannot be read: {error}; upgrade this process") from error
 
 
-def read_log(run: Run) -> IntentLog:
+def read_log(run: Run) -> LoggedIntent:
     """Read the log of a claimed intent. An operator's retry is a new generation: its counts start over."""
     log = decode_log(read_note(run))
     if log.generation != run.generation:
@@ -108,7 +108,7 @@ def estimate_store_time(run: Run, began: float) -> int:
     return run.token + max(0, round((run.engine.monotonic() - began) * 1e6))
 
 
-async def record_send(run: Run, side: Side, log: IntentLog, rules: ResendRules, began: float) -> None:
+async def record_send(run: Run, side: Side, log: LoggedIntent, rules: ResendRules, began: float) -> None:
     """Commit that the request goes out now. Raises `InDoubt` where that has become unsafe meanwhile."""
     if run.parent is not None and run.parent.lease_lost:
         await leave(run, side, "free", "lease-lost")
@@ -122,7 +122,7 @@ async def record_send(run: Run, side: Side, log: IntentLog, rules: ResendRules, 
         await settle_in_doubt(run, side, log, "the provider may no longer keep its key")
 
 
-async def settle_in_doubt(run: Run, side: Side, log: IntentLog, why: str) -> None:
+async def settle_in_doubt(run: Run, side: Side, log: LoggedIntent, why: str) -> None:
     """Put the intent in doubt: an operator decides. If that cannot be recorded no operator would see it, so the next
     delivery has to record it."""
     log.doubted = log.transactional
@@ -134,7 +134,7 @@ async def settle_in_doubt(run: Run, side: Side, log: IntentLog, why: str) -> Non
 
 
 async def leave_unknown(
-    run: Run, side: Side, log: IntentLog, rules: ResendRules, why: str, retry_after: float, has_reconciler: bool
+    run: Run, side: Side, log: LoggedIntent, rules: ResendRules, why: str, retry_after: float, has_reconciler: bool
 ) -> None:
     """Release an intent that was sent with an unknown outcome: with a key it may be sent again, with a reconciler it
     can be looked up. With neither it is in doubt."""
@@ -148,7 +148,7 @@ async def leave_unknown(
     )
 
 
-async def leave_not_executed(run: Run, side: Side, log: IntentLog, why: str, retry_after: float) -> None:
+async def leave_not_executed(run: Run, side: Side, log: LoggedIntent, why: str, retry_after: float) -> None:
     """Release an intent that had no effect, so that the next send counts as the first."""
     log.start_over()
     await leave(run, side, "free", why, seal_note(run, encode_log(log)))
@@ -175,14 +175,14 @@ def _is_unfit_to_store(error: Exception) -> bool:
         return True
 
 
-async def record_outcome(run: Run, side: Side, log: IntentLog, outcome: bytes) -> bool:
+async def record_outcome(run: Run, side: Side, log: LoggedIntent, outcome: bytes) -> bool:
     """Record the result of a transactional intent, for the delivery that will complete it with its rows. Returns
     whether it was recorded."""
     log.outcome, log.doubted = outcome, False
     return await leave(run, side, "free", "it waits for its delivery", seal_note(run, encode_log(log)))
 
 
-async def record_retry(run: Run, side: Side, log: IntentLog) -> bool:
+async def record_retry(run: Run, side: Side, log: LoggedIntent) -> bool:
     """Record that an operator lets a transactional intent start over. Returns whether it was recorded."""
     log.doubted = False
     return await leave(run, side, "free", "an operator's retry", seal_note(run, encode_log(log)))
@@ -194,5 +194,5 @@ async def complete(run: Run, side: Side, result: object) -> None:
         await pending
 
 
-def _describe(run: Run, log: IntentLog) -> str:
+def _describe(run: Run, log: LoggedIntent) -> str:
     return f"intent {run.key} ({show(run.scope)}, key {show(log.key)!r})"

@@ -38,7 +38,7 @@ from effectonce.store import Store
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .log import IntentLog, ResendRules
+from .log import LoggedIntent, ResendRules
 from .transactional import Completion, Sent
 
 Req = TypeVar("Req")
@@ -135,7 +135,7 @@ class IntentOperation(Generic[Req, Res]):
             raise ConfigurationError(f"this request cannot be stored: {error}; nothing was sent") from error
         name = encode_key(key)
         run = self._prepare(self.rules.intent_id(name, account, step), fingerprints(request))
-        log = IntentLog(body, name, account, step, transactional=transactional, in_saga=run.keeps > 0)
+        log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.keeps > 0)
         run.note = seal_note(run, intent_log.encode_log(log))
         return run
 
@@ -212,7 +212,7 @@ class IntentOperation(Generic[Req, Res]):
             if not left_to_caller:
                 run.ended()
 
-    async def _read_request(self, run: Run, side: Side, log: IntentLog) -> tuple[Any, Verdict | None]:
+    async def _read_request(self, run: Run, side: Side, log: LoggedIntent) -> tuple[Any, Verdict | None]:
         """Read the frozen request, and its outcome where that is recorded; before anything is counted."""
         if log.doubted:  # an operator's decision did not reach the log: it has to be made again
             await intent_log.settle_in_doubt(run, side, log, "it waits for an operator")
@@ -224,7 +224,7 @@ class IntentOperation(Generic[Req, Res]):
             raise
 
     async def _reconcile(
-        self, run: Run, side: Side, log: IntentLog, request: Any, began: float, recovering: bool
+        self, run: Run, side: Side, log: LoggedIntent, request: Any, began: float, recovering: bool
     ) -> Verdict | None:
         """Ask the reconciler where a resend is not safe. None: send it."""
         if self.rules.decide_next(log, intent_log.estimate_store_time(run, began)) == "send":
@@ -252,7 +252,7 @@ class IntentOperation(Generic[Req, Res]):
         return verdict
 
     async def _call(
-        self, function: Any, run: Run, side: Side, log: IntentLog, request: Any, recovering: bool
+        self, function: Any, run: Run, side: Side, log: LoggedIntent, request: Any, recovering: bool
     ) -> tuple[Any, Exception | None]:
         try:
             value = function(self._make_intent(run, log, request))
@@ -268,7 +268,7 @@ class IntentOperation(Generic[Req, Res]):
             raise
 
     async def _leave_interrupted(
-        self, run: Run, side: Side, log: IntentLog, error: BaseException, recovering: bool
+        self, run: Run, side: Side, log: LoggedIntent, error: BaseException, recovering: bool
     ) -> None:
         """Record that the outcome is unknown: the call was cancelled, or the process ends."""
         if isinstance(error, GeneratorExit):  # nothing may be awaited any more: the lease ends by itself
@@ -279,10 +279,10 @@ class IntentOperation(Generic[Req, Res]):
             if recovering and ended_itself(error):
                 raise unknown from error
 
-    async def _leave_unknown(self, run: Run, side: Side, log: IntentLog, why: str, retry_after: float) -> None:
+    async def _leave_unknown(self, run: Run, side: Side, log: LoggedIntent, why: str, retry_after: float) -> None:
         await intent_log.leave_unknown(run, side, log, self.rules, why, retry_after, self.has_reconciler)
 
-    def _classify(self, outcome: Any, log: IntentLog) -> Verdict:
+    def _classify(self, outcome: Any, log: LoggedIntent) -> Verdict:
         """Classify a response or an error. If anything goes wrong here, the effect may have happened all the same."""
         classifier, source = self._intents.classifiers.get(self.provider.name), "the classifier"
         try:
@@ -301,7 +301,7 @@ class IntentOperation(Generic[Req, Res]):
         return verdict  # type: ignore[no-any-return]
 
     async def _settle(
-        self, run: Run, side: Side, log: IntentLog, verdict: Verdict, error: Exception | None
+        self, run: Run, side: Side, log: LoggedIntent, verdict: Verdict, error: Exception | None
     ) -> tuple[Any, BaseException | None]:
         if verdict.kind == "success":
             await intent_log.complete(run, side, verdict.result)
@@ -321,7 +321,7 @@ class IntentOperation(Generic[Req, Res]):
         raise AssertionError("both calls raise")
 
     async def _leave_to_delivery(
-        self, run: Run, side: Side, log: IntentLog, result: Any
+        self, run: Run, side: Side, log: LoggedIntent, result: Any
     ) -> tuple[None, OutcomeUnknown]:
         stored = stored_result(run, result)
         if stored is None:
@@ -330,7 +330,7 @@ class IntentOperation(Generic[Req, Res]):
             await intent_log.record_outcome(run, side, log, stored)
         return None, OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)
 
-    def _make_intent(self, run: Run, log: IntentLog, request: Any) -> Intent[Any]:
+    def _make_intent(self, run: Run, log: LoggedIntent, request: Any) -> Intent[Any]:
         return Intent(
             id=run.key,
             provider=self.provider,

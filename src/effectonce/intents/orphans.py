@@ -14,7 +14,7 @@ from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.provider_keys import provider_key
 
-from .log import IntentLog
+from .log import LoggedIntent
 
 _PAGE_SIZE: Final = 1000
 
@@ -23,7 +23,7 @@ def find_orphaned_scopes(
     store: Store,
     scope: str,
     known: Collection[str],
-    log: Callable[[Record], IntentLog],
+    log: Callable[[Record], LoggedIntent],
     *,
     in_doubt_only: bool = False,
     unleased_only: bool = False,
@@ -46,7 +46,7 @@ def find_orphaned_scopes(
     return sorted(found for found, ours in is_ours.items() if ours)
 
 
-def rebuild_id(record: Record, scope: str, log: IntentLog, store: Store) -> str | None:
+def rebuild_id(record: Record, scope: str, log: LoggedIntent, store: Store) -> str | None:
     """Rebuild the id of an intent whose operation is not known. None: it belongs to other Intents, whose scope begins
     with ours. An id is made of all names apart, so it shows where the provider's name ends and the operation's begins.
     """

@@ -19,7 +19,7 @@ from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotSto
 from effectonce.record import Record
 from effectonce.store import Store
 
-from .log import IntentLog
+from .log import LoggedIntent
 from .operations import IntentOperation
 
 
@@ -39,7 +39,7 @@ class RecoverableIntents(Protocol):
     store: Store
     operations: dict[str, IntentOperation[Any, Any]]
 
-    def log(self, record: Record) -> IntentLog: ...
+    def log(self, record: Record) -> LoggedIntent: ...
 
     def id_of(self, record: Record) -> str: ...
 
