@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from effectonce.backends.dynamodb.clock import ServerClock
-from effectonce.backends.dynamodb.connection import Target, translate
+from effectonce.backends.dynamodb.connection import DynamoDBTarget, translate
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import ConnectionLost, Port
 from effectonce.core.drive import drive
@@ -103,7 +103,7 @@ class TimelessBackend(DynamoDBBackend):
         migrate = port.migrate
 
         async def unless_done() -> None:
-            if not self.migrated or port._greeted:  # type: ignore[attr-defined]
+            if not self.migrated or port._is_prepared:  # type: ignore[attr-defined]
                 await migrate()
                 self.migrated = True
 
@@ -234,7 +234,7 @@ class Counted:
         client.meta.events.register("before-send.dynamodb", self._sent)
 
     def _sent(self, request: Any, **_: Any) -> None:
-        target = request.headers["X-Amz-Target"]
+        target = request.headers["X-Amz-DynamoDBTarget"]
         name = target if isinstance(target, str) else target.decode()
         self.names.append(name.partition(".")[2])
 
@@ -459,7 +459,7 @@ def test_a_count_that_stopped_before_the_end_is_called_approximate(
         assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
     stats = drive(port.stats())
     assert (stats.counts["done"], stats.approximate) == (4, ())
-    monkeypatch.setattr("effectonce.backends.dynamodb.port.COUNTS", 1)
+    monkeypatch.setattr("effectonce.backends.dynamodb.port.MAX_COUNT_REQUESTS", 1)
     stats = drive(port.stats())
     assert 0 < stats.counts["done"] < 4
     assert stats.approximate == ("done",)
@@ -688,7 +688,7 @@ def refusal(code: str, message: str = "", status: int = 400) -> Exception:
     ids=lambda value: None if isinstance(value, str | type) else value.response["Error"]["Code"],
 )
 def test_refusals_become_our_errors(error: Exception, ours: type[Exception], says: str) -> None:
-    translated = translate(error, Target(table="orders", region="eu-west-1"))
+    translated = translate(error, DynamoDBTarget(table="orders", region="eu-west-1"))
     assert type(translated) is ours
     assert says in str(translated)
     assert "dynamodb://orders" in str(translated)
