@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
     if request.param == "sqlite":
-        made = f"sqlite:///{tmp_path}/shop.db"
+        made = f"sqlite:///{tmp_path}/shop.db?timeout=60s"
     else:
         made = f"{request.getfixturevalue('postgres_url')}?prefix={unique_name}"
     with eo.connect(made) as store:
