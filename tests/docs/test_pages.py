@@ -57,7 +57,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureReq
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -120,7 +120,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     for page in tmp_path.rglob("*.html"):
         asked = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\">\s]+)", page.read_text())

@@ -53,7 +53,7 @@ def suite_passes(folder: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "suite")]
     here = EXAMPLES / folder
     done = subprocess.run(
-        [*command, "--rootdir", str(here), "."], cwd=here, capture_output=True, text=True, timeout=110
+        [*command, "--rootdir", str(here), "."], cwd=here, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

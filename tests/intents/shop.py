@@ -61,10 +61,10 @@ class _Port:
 
 def shop(url: str, provider: str, step: int = 0) -> tuple[eo.Intents, Any]:
     backend = Mortal(open_backend(url), step)
-    http = httpx.Client(base_url=provider, timeout=5, verify=False)  # no certificates to load
+    http = httpx.Client(base_url=provider, timeout=60, verify=False)  # no certificates to load
     intents = eo.Intents(Store(backend, sweep_every=None), scope="shop")
 
-    @intents.operation("stripe", "charge", lease="400ms", returns=dict[str, Any])
+    @intents.operation("stripe", "charge", lease="3s", returns=dict[str, Any])
     def charge(intent: eo.Intent[dict[str, Any]]) -> Any:
         backend.step()
         response = http.post("/charges", headers=intent.headers, json=intent.request)

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
     if request.param == "sqlite":
-        made = f"sqlite:///{tmp_path}/shop.db"
+        made = f"sqlite:///{tmp_path}/shop.db?timeout=60s"
     else:
         made = f"{request.getfixturevalue('postgres_url')}?prefix={unique_name}"
     with eo.connect(made) as store:
@@ -55,7 +55,7 @@ def until_settled(url: str, provider: Provider, order: str) -> object:
     """Deliver it again, as a queue does."""
     intents, charge = shop(url, provider.url)
     with intents.store:
-        for _ in range(200):
+        for _ in range(1200):
             with suppress(eo.Retryable):
                 return charge({"order": order, "amount": 4200}, key=order)
             time.sleep(0.05)
@@ -82,7 +82,7 @@ def test_recovery_in_another_process_finds_every_one_of_them(url: str, provider:
     intents, _ = shop(url, provider.url)
     done = 0
     with intents.store:
-        for _ in range(200):
+        for _ in range(1200):
             done += intents.recover(idle="1ms").done
             if done == STEPS - 2:
                 break

@@ -35,7 +35,7 @@ def address(kind: str, request: pytest.FixtureRequest, folder: Path, name: str) 
         return "memory://" if kind == "memory" else f"sqlite:///{folder}/points.db"
     server: str = request.getfixturevalue(f"{kind}_url")
     if kind == "dynamodb":
-        return server.replace("dynamodb://effectonce", f"dynamodb://{name}")
+        return server.replace("dynamodb://effectonce", f"dynamodb://{name}") + "&timeout=60s&connect_timeout=60s"
     return f"{server}{'&' if '?' in server else '?'}{'namespace' if kind == 'redis' else 'prefix'}={name}"
 
 

@@ -115,7 +115,7 @@ class TimelessBackend(DynamoDBBackend):
 
 @pytest.fixture(scope="module")
 def backend(dynamodb_url: str) -> DynamoDBBackend:
-    return TimelessBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}")))
+    return TimelessBackend(Address(at(dynamodb_url, f"suite-{uuid.uuid4().hex}") + "&timeout=60s&connect_timeout=60s"))
 
 
 TestContract = pytest.mark.quick_once(store_suite())
