@@ -49,7 +49,7 @@ def run(
 def _run(case: BrokerCase, make: Make | tuple[Make, Make], waits: Mapping[str, float]) -> None:
     for each in make if isinstance(make, tuple) else (make,):
         try:
-            return case.run(each(), **{"patience": 60.0, **waits})
+            return case.run(each(), **{"timeout": 60.0, **waits})
         except SkipTest:
             continue
 
