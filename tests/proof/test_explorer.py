@@ -58,7 +58,7 @@ POINTS = {
     "worker-B": "receive claim effect handler complete",
     "worker-TB": "receive begin insert_many savepoint effect handler release commit",
     "intents-K-joined": "claim note call begin effect send join commit ack",
-    "redrive": f"{GUARDED} browse fate publish remove",
+    "redrive": f"{GUARDED} browse predict publish remove",
 }
 
 
