@@ -75,7 +75,6 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
     if not isinstance(handler, Guarded):
         raise ConfigurationError(f"dispatcher takes a function under @once, not {handler!r}")
     policy = retry if retry is not None else Retry(None)
-    options = handler._plan.settings
     call: Any = handler.call  # of either colour
     read = model_reader(handler)
 
@@ -89,7 +88,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         if isinstance(error, EffectOnceError) and not isinstance(error, Retryable):
             return Reject(error)
         if not isinstance(error, EffectOnceError) and (
-            options["doubt_on_error"] or isinstance(error, options["permanent"])
+            handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent)
         ):
             return Reject(error)  # as its record says from now on
         first = args[0] if args else None

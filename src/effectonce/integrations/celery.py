@@ -50,7 +50,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
         options = app.conf.broker_transport_options or {}
         visible = options.get("visibility_timeout", VISIBILITY.get(transport))
-        lease = function._plan.settings["lease"]
+        lease = function.policy.lease
         if visible is not None and lease >= visible * 1_000_000:
             raise ConfigurationError(
                 f"{cls.name} has a lease of {readable(lease)}, and the broker delivers a task again after "

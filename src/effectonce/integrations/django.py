@@ -47,7 +47,7 @@ from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
 from effectonce.http.routes import Plan, Route, Table, plan
@@ -206,7 +206,7 @@ class Idempotency:
     ) -> None:
         settings.setdefault("methods", METHODS)
         self.plan = plan(Route(**settings), service)
-        self.exchanges = Exchanges(store, scope, choice("errors", errors, "raise", "respond"), service, docs)
+        self.exchanges = Exchanges(store, scope, read_choice("errors", errors, "raise", "respond"), service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""

@@ -24,7 +24,7 @@ from django.http.response import HttpResponse, HttpResponseBase  # type: ignore[
 
 from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import key_in, principal_key, principals, refusal
 from effectonce.http.routes import TRANSIENT, Plan, Route, plan
@@ -67,7 +67,7 @@ def transactional(
         ),
         inbox.scope,
     )
-    whose, raises = principals(scope), choice("errors", errors, "raise", "respond")
+    whose, raises = principals(scope), read_choice("errors", errors, "raise", "respond")
     protocol.require_parser()
 
     def decorate(view: V) -> V:

@@ -22,7 +22,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol, wsgi
 from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
 from effectonce.http.routes import Plan, Route, plan
@@ -52,7 +52,7 @@ def idempotent(
     """
     settings.setdefault("methods", METHODS)
     guard, guarded, whose = Guard(store, service, docs), plan(Route(**settings), service), principals(scope)
-    raises = choice("errors", errors, "raise", "respond")
+    raises = read_choice("errors", errors, "raise", "respond")
 
     def refuse(error: EffectOnceError) -> Response:
         if raises:
