@@ -66,7 +66,7 @@ TABLE = {
     # messages as bytes
     "envelopes*": (f"{SEAMS} core*", "msgspec"),
     # outside APIs, as data
-    "providers*": ("errors", "msgspec"),
+    "providers*": ("errors values*", "msgspec"),
     # the handles that users hold
     "store": (f"{SEAMS} core*", ""),
     "broker": (f"{SEAMS} core* envelopes*", ""),
@@ -76,7 +76,7 @@ TABLE = {
     "outbox*": (f"{SEAMS} core* {SQL_FILES} sessions*", "msgspec"),
     "relay*": (f"{SEAMS} core* envelopes* store broker outbox*", "msgspec"),
     "sagas*": (f"{SEAMS} core* providers* store guard*", "msgspec"),
-    "intents*": (f"{SEAMS} core* sessions* providers* store guard* sagas*", "msgspec"),
+    "intents*": (f"{SEAMS} core* sessions* providers* store guard*", "msgspec"),
     "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
     "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),

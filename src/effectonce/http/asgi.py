@@ -1,9 +1,9 @@
 """The ASGI middleware: FastAPI, Starlette, Litestar, Quart, Django's async stack, any ASGI 3 application.
 
-    app.add_middleware(IdempotencyMiddleware, store=store, scope=lambda request: request["user"].username)
+    app.add_middleware(IdempotencyMiddleware, store=store, principal=lambda request: request["user"].username)
 
 Authentication and rate limiting stand *outside* of it, so that the keys of a caller are looked up for that caller only.
-Compression may stand on either client: outside, replays are compressed like the first response; inside, it sees no
+Compression may stand on either side: outside, replays are compressed like the first response; inside, it sees no
 ``Accept-Encoding`` in requests with a key, so that what is stored can be replayed to whoever retries.
 """
 
@@ -20,7 +20,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.store import Store
 
 from . import protocol
-from .exchange import Guard, Incomplete, Principal, Recording, claim, key_in, principals
+from .exchange import Guard, Incomplete, Principal, Recording, claim, make_principal_getter, read_key
 from .protocol import DRAFT, Response
 from .routes import Plan, Route, Routes, Table
 
@@ -42,7 +42,7 @@ BYPASSES = frozenset(("http.response.pathsend", "http.response.zerocopysend", "h
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry.
 
-    ``scope`` is given the ASGI scope and tells whose request it is: a user or tenant id, sync or async; or `GLOBAL`.
+    ``principal`` takes the ASGI scope and names the caller: a user or tenant id, sync or async; or it is `GLOBAL`.
     Settings for all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give
     each application that shares a store its own. ``docs`` is the page that problems link to.
     """
@@ -52,7 +52,7 @@ class IdempotencyMiddleware:
         app: App,
         store: Store,
         *,
-        scope: Callable[[Scope], Principal | Awaitable[Principal]] | str,
+        principal: Callable[[Scope], Principal | Awaitable[Principal]] | str,
         default: Route | None = Route(),  # noqa: B008 - frozen
         routes: Routes | None = None,
         service: str = "http",
@@ -60,7 +60,7 @@ class IdempotencyMiddleware:
     ) -> None:
         self._app = app
         self._guard = Guard(store, service, docs)
-        self._principal = principals(scope)
+        self._principal = make_principal_getter(principal)
         table = Table(default, routes, service)
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
@@ -119,7 +119,7 @@ class Exchange:
     def read_key(self, plan: Plan) -> None:
         """Read the header; what is wrong with it is told before anything else is asked."""
         values = [value for name, value in self.scope["headers"] if name == KEY]
-        self._key = key_in(plan, values) or ""
+        self._key = read_key(plan, values) or ""
 
     async def claim(self, plan: Plan, principal: Principal) -> Response | None:
         """Read the body up to the cap, then claim. A response is to be sent instead of running the application.

@@ -1,6 +1,6 @@
 """The WSGI middleware: Flask, Pyramid, Bottle, any WSGI application, under threads.
 
-    app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, store, scope=lambda environ: environ["REMOTE_USER"])
+    app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, store, principal=lambda environ: environ["REMOTE_USER"])
 
 Authentication stands *outside* of it, so that the keys of a caller are looked up for that caller only. Where it is part
 of the application (Flask's, Django's), use the decorator or the middleware in `effectonce.integrations` instead.
@@ -20,7 +20,7 @@ from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.store import Store
 
 from . import protocol
-from .exchange import Guard, Principal, Recording, claim, key_in, principals
+from .exchange import Guard, Principal, Recording, claim, make_principal_getter, read_key
 from .protocol import DRAFT, Headers, Response
 from .routes import Plan, Route, Routes, Table
 from .streams import Watched
@@ -36,7 +36,7 @@ PIECE = 65_536
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry.
 
-    ``scope`` is given the WSGI environ and tells whose request it is: a user or tenant id; or `GLOBAL`. Settings for
+    ``principal`` takes the WSGI environ and names the caller: a user or tenant id; or it is `GLOBAL`. Settings for
     all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give each
     application that shares a store its own. ``docs`` is the page that problems link to.
     """
@@ -46,7 +46,7 @@ class IdempotencyMiddleware:
         app: App,
         store: Store,
         *,
-        scope: Callable[[Environ], Principal] | str,
+        principal: Callable[[Environ], Principal] | str,
         default: Route | None = Route(),  # noqa: B008 - frozen
         routes: Routes | None = None,
         service: str = "http",
@@ -54,7 +54,7 @@ class IdempotencyMiddleware:
     ) -> None:
         self._app = app
         self._guard = Guard(store, service, docs)
-        self._principal = principals(scope)
+        self._principal = make_principal_getter(principal)
         table = Table(default, routes, service)
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
@@ -73,7 +73,7 @@ class IdempotencyMiddleware:
         response: Response | None
         try:
             values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
-            key = key_in(plan, values) or ""
+            key = read_key(plan, values) or ""
             principal = self._principal(environ)
             body, prints = read_body(environ, plan.max_body)
             run = guard.prepare(plan, method, path, key, principal, prints)

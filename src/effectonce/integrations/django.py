@@ -5,17 +5,17 @@
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "effectonce.integrations.django.IdempotencyMiddleware",  # after whatever authenticates and limits
     ]
-    EFFECTONCE = {"STORE": "postgresql://…", "SCOPE": "effectonce.integrations.django.user_id"}
+    EFFECTONCE = {"STORE": "postgresql://…", "PRINCIPAL": "effectonce.integrations.django.user_id"}
 
 Or for one view, sync or async::
 
-    idempotent = Idempotency(store, scope=user_id, required=True)
+    idempotent = Idempotency(store, principal=user_id, required=True)
 
     @idempotent
     def charge(request): ...
 
     class Charges(IdempotentView, APIView):  # REST framework: after its authentication, permissions and throttles
-        idempotency = Idempotency(store, scope=lambda request: request.user.pk)
+        idempotency = Idempotency(store, principal=lambda request: request.user.pk)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
 from effectonce.guard.options import choice
 from effectonce.http import protocol
-from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
+from effectonce.http.exchange import Guard, Principal, Recording, claim, make_principal_getter, read_key
 from effectonce.http.routes import Plan, Route, Table, plan
 from effectonce.http.streams import AsyncWatched, Watched
 from effectonce.store import Store, connect
@@ -71,9 +71,11 @@ def user_id(request: HttpRequest) -> str | None:
 class Exchanges:
     """Claims requests and settles their responses, for what is below."""
 
-    def __init__(self, store: Store, scope: Callable[..., Any] | str, raises: bool, service: str, docs: str) -> None:
+    def __init__(
+        self, store: Store, principal: Callable[..., Any] | str, raises: bool, service: str, docs: str
+    ) -> None:
         self.guard = Guard(store, service, docs)
-        self._whose = principals(scope)
+        self._get_principal = make_principal_getter(principal)
         self._raises = raises
 
     def refusal(self, request: HttpRequest, error: EffectOnceError) -> HttpResponse:
@@ -85,15 +87,19 @@ class Exchanges:
         """The request, claimed, or what is answered instead."""
         try:
             key = self._key(guarded, request)
-            return run_sync(self._claim(guarded, request, key, self._whose(request), self.guard.runtime.sync_client()))
+            return run_sync(
+                self._claim(guarded, request, key, self._get_principal(request), self.guard.runtime.sync_client())
+            )
         except EffectOnceError as error:
             return self.refusal(request, error)
 
     async def aclaim(self, guarded: Plan, request: HttpRequest) -> Recording | HttpResponse:
-        """As `claim`, in a loop. A sync ``scope=`` runs in a thread, since it may ask the database."""
+        """As `claim`, in a loop. A sync ``principal=`` runs in a thread, since it may ask the database."""
         try:
             key = self._key(guarded, request)
-            whose = self._whose if iscoroutinefunction(self._whose) else sync_to_async(self._whose)
+            whose = (
+                self._get_principal if iscoroutinefunction(self._get_principal) else sync_to_async(self._get_principal)
+            )
             principal = await whose(request)
             return await self._claim(guarded, request, key, principal, self.guard.runtime.async_client())
         except EffectOnceError as error:
@@ -101,7 +107,7 @@ class Exchanges:
 
     def _key(self, guarded: Plan, request: HttpRequest) -> str:
         sent = request.META.get("HTTP_IDEMPOTENCY_KEY")
-        return key_in(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
+        return read_key(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
 
     async def _claim(
         self, guarded: Plan, request: HttpRequest, key: str, principal: Principal, client: StoreClient
@@ -144,9 +150,10 @@ class Exchanges:
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry; for a sync or an async stack.
 
-    The setting ``EFFECTONCE`` is a dict: ``STORE`` (a URL, a `Store`, or the dotted path of one), ``SCOPE`` (a function
-    of the request that names its caller, or its dotted path; ``"*"`` is `GLOBAL`), and, if need be, ``DEFAULT`` (a
-    `http.Route`, or None), ``ROUTES``, ``SERVICE`` and ``DOCS``, as of `http.asgi.IdempotencyMiddleware`.
+    The setting ``EFFECTONCE`` is a dict: ``STORE`` (a URL, a `Store`, or the dotted path of one), ``PRINCIPAL`` (a
+    function of the request that names its caller, or its dotted path; ``"*"`` is `GLOBAL`), and, if need be,
+    ``DEFAULT`` (a `http.Route`, or None), ``ROUTES``, ``SERVICE`` and ``DOCS``, as `http.asgi.IdempotencyMiddleware`
+    takes them.
     """
 
     sync_capable = async_capable = True
@@ -155,7 +162,7 @@ class IdempotencyMiddleware:
         self._get_response = get_response
         options = _options()
         service = options["SERVICE"]
-        self._exchanges = Exchanges(options["STORE"], options["SCOPE"], False, service, options["DOCS"])
+        self._exchanges = Exchanges(options["STORE"], options["PRINCIPAL"], False, service, options["DOCS"])
         self._table = Table(options["DEFAULT"], options["ROUTES"], service)
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
@@ -189,16 +196,16 @@ class Inside(set[str]):
 class Idempotency:
     """The same for one view: a decorator for function views, sync or async, and what an `IdempotentView` needs.
 
-    ``scope`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are those of `http.Route`. A
-    request that may not run is answered as problem+json; with ``errors="raise"`` it raises `InProgress`,
-    `PayloadMismatch` and so on.
+    ``principal`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are those of
+    `http.Route`. A request that may not run is answered as problem+json; with ``errors="raise"`` it raises
+    `InProgress`, `PayloadMismatch` and so on.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        scope: Callable[..., Any] | str,
+        principal: Callable[..., Any] | str,
         errors: Literal["respond", "raise"] = "respond",
         service: str = "http",
         docs: str = protocol.DRAFT,
@@ -206,7 +213,7 @@ class Idempotency:
     ) -> None:
         settings.setdefault("methods", METHODS)
         self.plan = plan(Route(**settings), service)
-        self.exchanges = Exchanges(store, scope, choice("errors", errors, "raise", "respond"), service, docs)
+        self.exchanges = Exchanges(store, principal, choice("errors", errors, "raise", "respond"), service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""
@@ -413,12 +420,12 @@ def http_response(response: protocol.Response) -> HttpResponse:
 def _options() -> dict[str, Any]:
     given = getattr(settings, "EFFECTONCE", None)
     known = {"DEFAULT": Route(), "ROUTES": None, "SERVICE": "http", "DOCS": protocol.DRAFT}
-    if not isinstance(given, dict) or not {"STORE", "SCOPE"} <= given.keys() <= {"STORE", "SCOPE", *known}:
+    if not isinstance(given, dict) or not {"STORE", "PRINCIPAL"} <= given.keys() <= {"STORE", "PRINCIPAL", *known}:
         raise ConfigurationError(
-            f"the setting EFFECTONCE must be a dict with STORE and SCOPE, and may have {', '.join(known)} beside them"
+            f"the setting EFFECTONCE must be a dict with STORE and PRINCIPAL, and may also have {', '.join(known)}"
         )
     options = {**known, **given}
-    for name in ("STORE", "SCOPE", "ROUTES"):
+    for name in ("STORE", "PRINCIPAL", "ROUTES"):
         value = options[name]
         if isinstance(value, str) and "." in value and "://" not in value:
             options[name] = import_string(value)

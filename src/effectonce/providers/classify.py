@@ -33,10 +33,14 @@ from effectonce.errors import (
     scrubbed,
     show,
 )
+from effectonce.values.retry_after import parse_retry_after
 
 from .client_retries import NEVER_LEFT, links, names, origins, sent_before_answer, sent_before_error
 from .registry import Provider
 from .verdicts import Verdict
+
+_MAX_RETRY_AFTER_S: Final = 3600.0
+_UNREADABLE_RETRY_AFTER_S: Final = 60.0
 
 #: Whose errors tell of a request. The same from anywhere else, a database say, may have come after the effect.
 CLIENTS: Final = frozenset(
@@ -320,10 +324,11 @@ def _header(name: str, *sources: Any) -> str | None:
 
 
 def _retry_after(*sources: Any) -> float:
-    try:
-        return min(3600.0, max(0.0, float(_header("Retry-After", *sources) or 1.0)))
-    except ValueError:  # a date: later will do
-        return 60.0
+    header = _header("Retry-After", *sources)
+    if header is None:
+        return 1.0
+    seconds = parse_retry_after(header)
+    return _UNREADABLE_RETRY_AFTER_S if seconds is None else min(seconds, _MAX_RETRY_AFTER_S)
 
 
 def _text(error: Any) -> str:

@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
@@ -32,12 +30,12 @@ from effectonce.errors import (
 )
 from effectonce.guard.options import choice
 from effectonce.values.durations import Duration, micros
+from effectonce.values.retry_after import parse_retry_after
 
 METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 #: Answers after which the same call, under the same key, may succeed.
 AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
 FIRST_PAUSE: Final = 0.2
-LATEST: Final = 365 * 86_400.0  # no Retry-After is taken for later: whoever adds it to a time must be able to
 #: What an intent raises that was sent, and may be sent again.
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
@@ -165,7 +163,7 @@ class Call:
                     self.failed()
                     raise
             else:
-                status, retry_after = response.status_code, seconds(response.headers.get("retry-after", ""))
+                status, retry_after = response.status_code, parse_retry_after(response.headers.get("retry-after", ""))
                 again = status in AGAIN or (status == 409 and retry_after is not None)
                 pause = self._pause(tries, retry_after) if again else None
                 if pause is None:
@@ -192,20 +190,6 @@ class Call:
         if error is not None:
             await port.close(response)
             raise error
-
-
-def seconds(retry_after: str) -> float | None:
-    """What a Retry-After header says, in seconds from now; None where it says nothing that can be read."""
-    text = retry_after.strip()
-    if text.isascii() and text.isdecimal():
-        return min(float(text), LATEST)
-    try:
-        when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return min(max(0.0, (when - datetime.now(UTC)).total_seconds()), LATEST)
 
 
 _MEANINGS: dict[str, type[EffectOnceError]] = {
