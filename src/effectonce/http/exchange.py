@@ -29,7 +29,7 @@ from effectonce.store import Store
 
 from . import protocol
 from .protocol import DRAFT, Headers, Response
-from .routes import Plan
+from .routes import RoutePlan
 
 Principal = Key | None
 
@@ -46,7 +46,7 @@ def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., 
     )
 
 
-class Guard:
+class HttpGuard:
     """What one middleware or decorator knows: its store, the scope of its records, the page its problems link to."""
 
     def __init__(self, store: Store, service: str, docs: str) -> None:
@@ -62,7 +62,7 @@ class Guard:
     def runtime(self) -> StoreRuntime:
         return self.store.runtime
 
-    def prepare(self, plan: Plan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
+    def prepare(self, plan: RoutePlan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
         """Prepare the run of a request, unclaimed. Raises `MissingPrincipal` where its caller is not known."""
         stored = protocol.record_key(principal_key(principal), method, path, key)
         return prepare(self.runtime, plan.policy, stored, prints)
@@ -71,7 +71,7 @@ class Guard:
         return refusal(error, method, path, self.docs)
 
 
-def read_key(plan: Plan, values: Sequence[bytes]) -> str | None:
+def read_key(plan: RoutePlan, values: Sequence[bytes]) -> str | None:
     """Read the key from the header's field lines. None: there is none, and none is required."""
     if values:
         return protocol.parse_key(values, plan.max_key)
@@ -136,7 +136,7 @@ class Recording:
         "status",
     )
 
-    def __init__(self, plan: Plan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
+    def __init__(self, plan: RoutePlan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
         self.plan = plan
         self.run = run
         self.client = client

@@ -20,10 +20,10 @@ from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.store import Store
 
 from . import protocol
-from .exchange import Guard, Principal, Recording, claim, make_principal_getter, read_key
+from .exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
 from .protocol import DRAFT, Headers, Response
-from .routes import Plan, Route, Routes, Table
-from .streams import Watched
+from .routes import Route, RoutePlan, Routes, RouteTable
+from .streams import WatchedBody
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
@@ -53,9 +53,9 @@ class IdempotencyMiddleware:
         docs: str = DRAFT,
     ) -> None:
         self._app = app
-        self._guard = Guard(store, service, docs)
+        self._guard = HttpGuard(store, service, docs)
         self._principal = make_principal_getter(principal)
-        table = Table(default, routes, service)
+        table = RouteTable(default, routes, service)
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -68,7 +68,7 @@ class IdempotencyMiddleware:
                     return self._guarded(plan, environ, start_response)
         return self._app(environ, start_response)
 
-    def _guarded(self, plan: Plan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def _guarded(self, plan: RoutePlan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         guard, method, path = self._guard, environ["REQUEST_METHOD"].upper(), path_of(environ)
         response: Response | None
         try:
@@ -88,14 +88,14 @@ class IdempotencyMiddleware:
         narrowed = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
         narrowed["wsgi.input"] = body
         running.set(run)
-        head = Head(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
+        head = ResponseHead(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
         try:
             chunks = self._app(narrowed, head.start_response)
             if isinstance(chunks, list | tuple):  # a server tells the length of one by itself, so it stays one
                 whole = b"".join((*head.written, *chunks))
                 head.recording.expect(len(whole))
-                return list(Watched(head.recording, [whole], None, head))
-            return Watched(head.recording, chain(head.written, chunks), getattr(chunks, "close", None), head)
+                return list(WatchedBody(head.recording, [whole], None, head))
+            return WatchedBody(head.recording, chain(head.written, chunks), getattr(chunks, "close", None), head)
         except BaseException as error:
             head.fail(error)
             raise
@@ -104,11 +104,11 @@ class IdempotencyMiddleware:
                 run.end()
 
 
-class Head:
+class ResponseHead:
     """Status and headers of the application's response, held back until the first bytes of it may leave."""
 
     def __init__(
-        self, guard: Guard, recording: Recording, method: str, path: str, start_response: StartResponse
+        self, guard: HttpGuard, recording: Recording, method: str, path: str, start_response: StartResponse
     ) -> None:
         self.recording = recording
         self.written: list[bytes] = []

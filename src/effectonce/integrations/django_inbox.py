@@ -27,10 +27,10 @@ from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavaila
 from effectonce.guard.options import choice
 from effectonce.http import protocol
 from effectonce.http.exchange import make_principal_getter, principal_key, read_key, refusal
-from effectonce.http.routes import TRANSIENT, Plan, Route, plan
+from effectonce.http.routes import TRANSIENT, Route, RoutePlan, make_route_plan
 from effectonce.inbox.inbox import Inbox
 
-from .django import METHODS, body_of, http_response, rendered
+from .django_exchange import METHODS, make_http_response, read_body, render_response
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def transactional(
         max_body=max_body,
         keep_headers=keep_headers,
     )
-    guarded = plan(route, inbox.scope)
+    guarded = make_route_plan(route, inbox.scope)
     get_principal = make_principal_getter(principal)
     raises = choice("errors", errors, "raise", "respond")
     protocol.require_parser()
@@ -76,7 +76,7 @@ def transactional(
             keyed = "HTTP_IDEMPOTENCY_KEY" in request.META
             if request.method not in methods or not (keyed or required):
                 with transaction.atomic(using=using):
-                    return rendered(run())
+                    return render_response(run())
             try:
                 return _exchange(inbox, guarded, get_principal, using, request, run)
             except Contention as error:
@@ -87,7 +87,7 @@ def transactional(
                 failure = error
             if raises:
                 raise failure
-            return http_response(refusal(failure, str(request.method), request.path, docs))
+            return make_http_response(refusal(failure, str(request.method), request.path, docs))
 
         return once  # type: ignore[return-value]
 
@@ -104,7 +104,7 @@ class _RolledBack(Exception):
 
 def _exchange(
     inbox: Inbox,
-    guarded: Plan,
+    guarded: RoutePlan,
     get_principal: Callable[..., Any],
     using: str,
     request: HttpRequest,
@@ -115,11 +115,11 @@ def _exchange(
     identity = protocol.record_key(principal_key(get_principal(request)), str(request.method), request.path, key)
     query = request.META.get("QUERY_STRING", "").encode("latin-1", "replace")
     state = protocol.fingerprint_state(str(request.method), request.path.encode("utf-8", "surrogatepass"), query)
-    state.update(body_of(request, guarded.max_body))
+    state.update(read_body(request, guarded.max_body))
     made: list[HttpResponseBase] = []
 
     def work(connection: Any, key: str) -> protocol.Response:
-        response = rendered(run())
+        response = render_response(run())
         if response.status_code >= 500 or response.status_code in guarded.transient:
             raise _RolledBack(response)
         if response.streaming:
@@ -134,7 +134,7 @@ def _exchange(
     except _RolledBack as rolled_back:
         return rolled_back.response
     if outcome.replayed:
-        return http_response(protocol.replay(outcome.value, inbox.retention_us))
+        return make_http_response(protocol.replay(outcome.value, inbox.retention_us))
     for name, value in protocol.published(inbox.retention_us):
         made[0].headers[name] = value
     return made[0]

@@ -22,8 +22,8 @@ from fastapi.responses import Response as FastAPIResponse
 from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
-from effectonce.http.exchange import Guard, make_principal_getter, principal_key, refusal
-from effectonce.http.routes import SAFE, Route, plan
+from effectonce.http.exchange import HttpGuard, make_principal_getter, principal_key, refusal
+from effectonce.http.routes import SAFE, Route, make_route_plan
 from effectonce.store import Store
 
 METHODS = ("POST", "PATCH", "PUT", "DELETE")
@@ -74,7 +74,7 @@ class Idempotency:
 
     def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT) -> None:
         self._app = app
-        self._guard = Guard(store, service, docs)
+        self._guard = HttpGuard(store, service, docs)
         app.add_middleware(_Exchanges, guard=self._guard)
         app.add_exception_handler(_Replayed, _replayed)
         answer_problems(app, docs)
@@ -94,7 +94,7 @@ class Idempotency:
         Your own ``dependencies``, ``responses`` and ``openapi_extra`` are passed on beside ours.
         """
         settings.setdefault("methods", METHODS)
-        guarded = plan(Route(**settings), self._guard.service)
+        guarded = make_route_plan(Route(**settings), self._guard.service)
         caller = Depends(_dependency(principal))
 
         async def claim(request: Request, principal: Any = caller) -> None:
@@ -171,7 +171,7 @@ def answer_problems(app: FastAPI, docs: str = protocol.DRAFT) -> None:
 class _Exchanges:
     """Around the whole application: whatever is claimed inside is recorded as it leaves."""
 
-    def __init__(self, app: asgi.App, guard: Guard) -> None:
+    def __init__(self, app: asgi.App, guard: HttpGuard) -> None:
         self._app = app
         self._guard = guard
 

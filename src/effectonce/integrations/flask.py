@@ -24,9 +24,9 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.guard.options import choice
 from effectonce.http import protocol, wsgi
-from effectonce.http.exchange import Guard, Principal, Recording, claim, make_principal_getter, read_key
-from effectonce.http.routes import Plan, Route, plan
-from effectonce.http.streams import Watched
+from effectonce.http.exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
+from effectonce.http.routes import Route, RoutePlan, make_route_plan
+from effectonce.http.streams import WatchedBody
 from effectonce.store import Store
 from effectonce.values.fingerprint import canonical
 
@@ -51,7 +51,7 @@ def idempotent(
     may be `def` or `async def`.
     """
     settings.setdefault("methods", METHODS)
-    guard, guarded = Guard(store, service, docs), plan(Route(**settings), service)
+    guard, guarded = HttpGuard(store, service, docs), make_route_plan(Route(**settings), service)
     get_principal = make_principal_getter(principal)
     raises = choice("errors", errors, "raise", "respond")
 
@@ -82,7 +82,7 @@ def idempotent(
     return decorate
 
 
-def _claimed(guard: Guard, guarded: Plan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
+def _claimed(guard: HttpGuard, guarded: RoutePlan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
     """The request, claimed, or the response that is stored for it."""
     environ, path = request.environ, wsgi.path_of(request.environ)
     values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
@@ -134,7 +134,7 @@ def _record(recording: Recording, response: Response) -> EffectOnceError | None:
     response.headers.extend(recording.published)
     if response.is_streamed or response.direct_passthrough:
         response.direct_passthrough = False
-        response.response = Watched(recording, response.iter_encoded(), getattr(response.response, "close", None))
+        response.response = WatchedBody(recording, response.iter_encoded(), getattr(response.response, "close", None))
         return None
     recording.add(response.get_data())
     try:

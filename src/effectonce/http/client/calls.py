@@ -40,7 +40,7 @@ FIRST_PAUSE: Final = 0.2
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
 
-class Reply(Protocol):
+class HttpReply(Protocol):
     """What every client library's response has."""
 
     status_code: int
@@ -49,7 +49,7 @@ class Reply(Protocol):
     def headers(self) -> Any: ...
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=HttpReply)
 
 _step: ContextVar[str] = ContextVar("effectonce_step", default="")
 
@@ -95,7 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
 
 
-class Port(Protocol[R]):
+class ClientPort(Protocol[R]):
     """How a client library sends one call; of a sync one nothing here suspends."""
 
     #: What `send` raises when nobody knows whether the call arrived.
@@ -110,7 +110,7 @@ class Port(Protocol[R]):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class Call:
+class KeyedCall:
     """One logical call. Its key is settled before the first try, and never changes."""
 
     def __init__(self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None):
@@ -149,7 +149,7 @@ class Call:
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
-    async def exchange(self, port: Port[R]) -> R:
+    async def exchange(self, port: ClientPort[R]) -> R:
         """Send it, again where that may help, and give the answer; raise what the answer means where asked to."""
         tries = 0
         while True:
@@ -184,9 +184,9 @@ class Call:
             pause = max(pause, retry_after)
         return pause if time.monotonic() + pause < self._deadline else None
 
-    async def _raise_meaning(self, port: Port[R], response: R, retry_after: float | None) -> None:
+    async def _raise_meaning(self, port: ClientPort[R], response: R, retry_after: float | None) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        error = _meant(await port.body(response), retry_after) if kind == "application/problem+json" else None
+        error = _error_for(await port.body(response), retry_after) if kind == "application/problem+json" else None
         if error is not None:
             await port.close(response)
             raise error
@@ -197,7 +197,7 @@ _MEANINGS: dict[str, type[EffectOnceError]] = {
 }
 
 
-def _meant(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
+def _error_for(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
     """The error that a problem of this protocol stands for."""
     try:
         told: Any = msgspec.json.decode(problem)
