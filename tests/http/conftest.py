@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.http import Route, asgi, wsgi
 from effectonce.testing import ManualClock
 
@@ -258,5 +258,5 @@ def events() -> list[eo.Event]:
 
 @pytest.fixture
 def store(clock: ManualClock, events: list[eo.Event]) -> Iterator[eo.Store]:
-    with eo.Store(MemoryBackend(clock=clock), hooks=[events.append], sweep_every=None) as store:
+    with eo.Store(MemoryStoreBackend(clock=clock), hooks=[events.append], sweep_every=None) as store:
         yield store

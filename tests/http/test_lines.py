@@ -16,7 +16,7 @@ import pytest
 from starlette.middleware.gzip import GZipMiddleware
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.http import Response, Route, asgi, record_key, wsgi
 from effectonce.http.protocol import DROPPED
 from effectonce.testing import ManualClock
@@ -886,7 +886,7 @@ def test_the_handler_knows_its_run(stack: Stack, store: eo.Store) -> None:
 
 def test_a_private_store_shows_neither_key_nor_response(stack: Stack) -> None:
     """F62."""
-    backend = MemoryBackend()
+    backend = MemoryStoreBackend()
     store = eo.Store(backend, private="0123456789abcdef0123")
     stack.handler = lambda call: Answer(200, b"account of lovelace")
     stack.guard(store)
