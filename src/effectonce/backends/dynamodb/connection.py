@@ -1,8 +1,8 @@
-"""DynamoDB: open a client by address or adapt the caller's, and translate its errors.
+"""Clients of DynamoDB: opened by address or the caller's own, with the SDK's errors translated.
 
-A wire has the same few methods in both colours; those of `SyncWire` never suspend. The AWS SDK is imported when a
-wire first opens. An SDK client keeps a pool of HTTP connections and drops a broken or cancelled one by itself,
-so a wire has nothing to drop after an error.
+The sync and the async client have the same methods; those of `SyncDynamoDBClient` never suspend. The AWS SDK is
+imported when a client first opens. An SDK client keeps a pool of HTTP connections and drops a broken or cancelled one
+by itself, so there is nothing to drop after an error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 Item = dict[str, Any]
 
-#: The SDK's own retries of one call. Every write recognises its repetition, so a resend is harmless.
-ATTEMPTS = 2
+#: How often the SDK tries one call. Every write recognises its repetition, so a resend is harmless.
+SDK_ATTEMPTS = 2
 #: Calls in flight at once on one port; the SDK's own default for the size of its pool.
-CONCURRENT = 10
+MAX_CONCURRENT_CALLS = 10
 
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 
@@ -49,7 +49,7 @@ _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 # -- where -------------------------------------------------------------------------------------------------------
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class DynamoDBTarget(Struct, frozen=True, kw_only=True):
     """A table and how to reach it. Credentials come from the SDK's own chain, never from here."""
 
     table: str
@@ -65,7 +65,7 @@ class Target(Struct, frozen=True, kw_only=True):
         return f"dynamodb://{self.table}" + (f"?{shown}" if shown else "")
 
 
-def parse(address: Address) -> Target:
+def parse_target(address: Address) -> DynamoDBTarget:
     """The target of ``dynamodb://table?region=…&endpoint=…&profile=…&timeout=…&connect_timeout=…``."""
     if address.user is not None or address.password is not None:
         raise InvalidOption(
@@ -77,7 +77,7 @@ def parse(address: Address) -> Target:
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InvalidOption("option endpoint of dynamodb:// must look like http://127.0.0.1:8000, without a user")
-    target = Target(
+    target = DynamoDBTarget(
         table=table_name(address.netloc),
         region=address.take("region", str, "") or None,
         endpoint=endpoint or None,
@@ -87,53 +87,55 @@ def parse(address: Address) -> Target:
     )
     address.done()
     if address.path not in ("", "/"):
-        raise InvalidOption(f"dynamodb:// has a table and options, but no path; got {address}")
+        raise InvalidOption(f"dynamodb:// takes a table and options, but no path; got {address}")
     return target
 
 
 def table_name(text: str) -> str:
-    """``text``, where it is a table name that DynamoDB takes."""
+    """``text``, which must be a valid name of a DynamoDB table."""
     if _TABLE.fullmatch(text) is None:
         raise InvalidOption(
-            f"{show(text)!r} is no DynamoDB table; write dynamodb://table with 3 to 255 of A-Z a-z 0-9 _ . -"
+            f"{show(text)!r} is not the name of a DynamoDB table; write dynamodb://table with 3 to 255 of A-Z a-z 0-9 "
+            "_ . -"
         )
     return text
 
 
-def require(module: str) -> None:
-    """Raise `MissingDriver` where the SDK for this colour is not installed; imports nothing."""
+def require_sdk(module: str) -> None:
+    """`MissingDriver` where this SDK is not installed. Imports nothing."""
     if find_spec(module) is None:
         raise MissingDriver(f"DynamoDB needs {module}; install it with: pip install 'effectonce[dynamodb]'")
 
 
-# -- wires -------------------------------------------------------------------------------------------------------
+# -- clients -----------------------------------------------------------------------------------------------------
 
 
 class ConditionFailed(Exception):
-    """The condition of a write did not hold. ``item`` is the record that it was held against, None: there was none."""
+    """The condition of a write did not hold. ``item`` is the item that is there; None: there is none."""
 
     def __init__(self, item: Item | None) -> None:
         super().__init__("the condition did not hold")
         self.item = item
 
 
-class TooLarge(EffectOnceError):
+class ItemTooLarge(EffectOnceError):
     """The record would be over DynamoDB's 400 KB for one item."""
 
 
-class InUse(EffectOnceError):
+class TableInUse(EffectOnceError):
     """The table is being created already."""
 
 
-class Wire(Protocol):
-    """A client of one colour."""
+class DynamoDBClient(Protocol):
+    """A sync or an async client of one table."""
 
     async def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request about the table; its reply, or `ConditionFailed`, or one of our errors."""
+        """Make one request about the table. Raises `ConditionFailed`, or one of our errors."""
         ...
 
-    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], things: Sequence[A]) -> list[B]:
-        """``work`` on every thing, concurrently; the first error once all have ended. Not from within ``work``."""
+    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
+        """Call ``work`` for every item, concurrently. Raises the first error after all have ended. ``work`` must not
+        call this itself."""
         ...
 
     async def pause(self, seconds: float) -> None: ...
@@ -141,38 +143,38 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-class _Wire:
-    """What both colours do before and after the call itself."""
+class _ClientBase:
+    """What the sync and the async client share: everything before and after the call itself."""
 
-    def __init__(self, target: Target, clock: ServerClock, client: Any = None) -> None:
+    def __init__(self, target: DynamoDBTarget, clock: ServerClock, client: Any = None) -> None:
         self._target = target
         self._clock = clock
         self._client = client
-        self._given = client is not None
+        self._is_callers = client is not None
 
     def _parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
         if "RequestItems" not in parameters:  # those of a batch name the table themselves
             parameters["TableName"] = self._target.table
         return parameters
 
-    def _answered(self, sent: int, reply: dict[str, Any]) -> dict[str, Any]:
+    def _observe_date(self, sent: int, reply: dict[str, Any]) -> dict[str, Any]:
         date = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date:
             self._clock.observe(sent, date)
         return reply
 
-    def _failed(self, sent: int, error: Exception) -> Exception:
-        """What to raise for ``error``. A refusal carries a date as well."""
+    def _translate(self, sent: int, error: Exception) -> Exception:
+        """The error to raise for ``error`` of the SDK. A refusal carries a date as well."""
         reply = getattr(error, "response", None)
         if isinstance(reply, dict):
-            self._answered(sent, reply)
+            self._observe_date(sent, reply)
             if reply.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
                 return ConditionFailed(reply.get("Item") or None)
         return translate(error, self._target)
 
 
-class SyncWire(_Wire):
-    """A botocore client (boto3's are the same), and a few threads where there is more than one call to make."""
+class SyncDynamoDBClient(_ClientBase):
+    """A botocore client (boto3's are the same), with a few threads for several calls at once."""
 
     _pool: ThreadPoolExecutor | None = None
 
@@ -184,8 +186,8 @@ class SyncWire(_Wire):
                 sent = self._clock.local()
             reply = getattr(self._client, operation)(**self._parameters(parameters))
         except Exception as error:
-            raise self._failed(sent, error) from error
-        return self._answered(sent, reply)
+            raise self._translate(sent, error) from error
+        return self._observe_date(sent, reply)
 
     def _open(self) -> Any:
         from botocore.config import Config
@@ -193,15 +195,15 @@ class SyncWire(_Wire):
 
         return _client(Session, Config, self._target)
 
-    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], things: Sequence[A]) -> list[B]:
-        if len(things) < 2:
-            return [await work(thing) for thing in things]
+    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
+        if len(items) < 2:
+            return [await work(item) for item in items]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(CONCURRENT, thread_name_prefix="effectonce-dynamodb")
-        futures = [self._pool.submit(_finish, work, thing) for thing in things]
+            self._pool = ThreadPoolExecutor(MAX_CONCURRENT_CALLS, thread_name_prefix="effectonce-dynamodb")
+        futures = [self._pool.submit(_run_sync, work, item) for item in items]
         try:
             errors = [future.exception() for future in futures]
-        except BaseException:  # Ctrl-C: what has not begun will not; what has is recognised by its owner
+        except BaseException:  # Ctrl-C: calls that have not started are cancelled; writes recognise their repetition
             for future in futures:
                 future.cancel()
             raise
@@ -217,23 +219,23 @@ class SyncWire(_Wire):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False)
-        if not self._given:
+        if not self._is_callers:
             client, self._client = self._client, None
             if client is not None:
                 client.close()
 
 
-def _finish(work: Callable[[A], Coroutine[Any, Any, B]], thing: A) -> B:
-    """The result of work on a sync wire, which never suspends."""
+def _run_sync(work: Callable[[A], Coroutine[Any, Any, B]], item: A) -> B:
+    """The result of ``work`` over a sync client, which never suspends."""
     try:
-        work(thing).send(None)
+        work(item).send(None)
     except StopIteration as stop:
         result: B = stop.value
         return result
-    raise RuntimeError("a sync wire suspended")
+    raise RuntimeError("a sync client suspended")
 
 
-class AsyncWire(_Wire):
+class AsyncDynamoDBClient(_ClientBase):
     """An aiobotocore client of the running event loop."""
 
     async def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -244,8 +246,8 @@ class AsyncWire(_Wire):
                 sent = self._clock.local()
             reply = await getattr(self._client, operation)(**self._parameters(parameters))
         except Exception as error:
-            raise self._failed(sent, error) from error
-        return self._answered(sent, reply)
+            raise self._translate(sent, error) from error
+        return self._observe_date(sent, reply)
 
     async def _open(self) -> Any:
         from aiobotocore.config import AioConfig
@@ -253,19 +255,19 @@ class AsyncWire(_Wire):
 
         return await _client(AioSession, AioConfig, self._target).__aenter__()
 
-    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], things: Sequence[A]) -> list[B]:
-        if len(things) < 2:
-            return [await work(thing) for thing in things]
+    async def each(self, work: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
+        if len(items) < 2:
+            return [await work(item) for item in items]
         errors: list[Exception] = []
 
-        async def ended(thing: A) -> B | None:
+        async def collect(item: A) -> B | None:
             try:
-                return await work(thing)
+                return await work(item)
             except Exception as error:
                 errors.append(error)
                 return None
 
-        results = await asyncio.gather(*map(ended, things))
+        results = await asyncio.gather(*map(collect, items))
         if errors:
             raise errors[0]
         return results  # type: ignore[return-value]
@@ -274,22 +276,22 @@ class AsyncWire(_Wire):
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        if not self._given:
+        if not self._is_callers:
             client, self._client = self._client, None
             if client is not None:
                 await client.__aexit__(None, None, None)
 
 
-def _client(session_class: Any, config_class: Any, target: Target) -> Any:
-    """A client (a context manager of one, in the async colour) that answers or fails within the timeouts."""
+def _client(session_class: Any, config_class: Any, target: DynamoDBTarget) -> Any:
+    """An SDK client (of aiobotocore: a context manager of one) that answers or fails within the timeouts."""
     session = session_class(profile=target.profile)
     session.register_component("data_loader", _loader())
     config = config_class(
         # Each attempt has its share, so that the option bounds the call as a whole.
-        connect_timeout=target.connect_timeout / ATTEMPTS,
-        read_timeout=target.timeout / ATTEMPTS,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-        max_pool_connections=CONCURRENT,
+        connect_timeout=target.connect_timeout / SDK_ATTEMPTS,
+        read_timeout=target.timeout / SDK_ATTEMPTS,
+        retries={"mode": "standard", "total_max_attempts": SDK_ATTEMPTS},
+        max_pool_connections=MAX_CONCURRENT_CALLS,
         parameter_validation=False,  # the parameters are ours
         tcp_keepalive=True,
     )
@@ -298,7 +300,7 @@ def _client(session_class: Any, config_class: Any, target: Target) -> Any:
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
-    """The SDK's description of DynamoDB, read once: it is most of what opening a client costs."""
+    """The SDK's description of DynamoDB, read once: reading it is most of the time to open a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -330,8 +332,8 @@ _REFUSED = {
 }
 
 
-def translate(error: Exception, target: Target) -> Exception:
-    """One of our errors for one of the SDK's; others (a bug of ours) as they are."""
+def translate(error: Exception, target: DynamoDBTarget) -> Exception:
+    """``error`` of the SDK as one of ours; any other error (a bug of ours) as it is."""
     from botocore import exceptions as sdk
 
     if isinstance(error, sdk.ClientError):
@@ -343,7 +345,9 @@ def translate(error: Exception, target: Target) -> Exception:
     if isinstance(
         error, sdk.ConnectTimeoutError | sdk.EndpointConnectionError | sdk.ProxyConnectionError | sdk.ReadTimeoutError
     ):
-        return StoreUnavailable(f"{target} does not answer ({type(error).__name__})")
+        return StoreUnavailable(
+            f"{target} does not answer ({type(error).__name__}); check the endpoint and the network"
+        )
     if isinstance(error, sdk.HTTPClientError | sdk.ConnectionError | sdk.ResponseStreamingError):
         return ConnectionLost(f"the connection to {target} broke ({type(error).__name__})")
     if isinstance(error, sdk.BotoCoreError):  # credentials, of which there are a dozen kinds, or settings
@@ -354,14 +358,14 @@ def translate(error: Exception, target: Target) -> Exception:
     return error
 
 
-def _refusal(error: Any, target: Target) -> Exception:
+def _refusal(error: Any, target: DynamoDBTarget) -> Exception:
     code = error.response.get("Error", {}).get("Code", "")
     text = error.response.get("Error", {}).get("Message", "") or ""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _THROTTLED:
         return StoreUnavailable(f"{target} is throttled ({code}); raise its capacity or slow down", retry_after=1.0)
     if code == "ResourceInUseException":
-        return InUse(f"{target} is being created or changed")
+        return TableInUse(f"{target} is being created or changed")
     if code in ("ResourceNotFoundException", "TableNotFoundException"):
         return SchemaMissing(f"there is no table at {target}; create it with: effectonce migrate '{target}'")
     if code in _REFUSED or code.startswith("RequestTime") or code == "RequestExpired":
@@ -370,7 +374,7 @@ def _refusal(error: Any, target: Target) -> Exception:
         operation = getattr(error, "operation_name", "the call")
         return ConfigurationError(f"{target} refuses {operation} to these credentials ({code}); check role and policy")
     if code == "ValidationException" and "size" in text and "exceeded" in text:
-        return TooLarge(f"the record would be over the 400 KB of a DynamoDB item: {show(text)}")
+        return ItemTooLarge(f"the record would be over the 400 KB of a DynamoDB item: {show(text)}")
     if code == "ValidationException" and any(word in text for word in ("schema", "index", "required keys")):
         return SchemaMismatch(
             f"{target} was not made by effectonce ({show(text)}); give it a table of its own and run: "

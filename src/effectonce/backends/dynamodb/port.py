@@ -1,4 +1,4 @@
-"""The port of DynamoDB: what people ask of the store, the sweep, and the schema, over its operations."""
+"""The port of DynamoDB: records and lists for operators, the sweep, and the schema, over its operations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,30 @@ from effectonce.errors import (
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, Swept
 from effectonce.values.identity import digest
 
-from .connection import ConditionFailed, InUse, Item
-from .operations import META, SCHEMA, WORDS, Operations
-from .records import SHARDS, Row, Value, bucket, decode, expressions, forget, live, resolve, wrap
+from .connection import ConditionFailed, Item, TableInUse
+from .operations import CONSTANT_VALUES, META_ID, SCHEMA_VERSION, Operations
+from .records import (
+    SHARDS,
+    StoredItem,
+    Value,
+    bucket,
+    decide_forget,
+    decide_resolve,
+    decode,
+    expressions,
+    unexpired,
+    wrap,
+)
 
 INDEX = "by_state"
-CAP = 100_000
-SCAN = 1_000  # items looked at by one request of a filtered listing, of which a page makes up to SCANS
-SCANS = 5
-COUNTS = 400  # requests that one count may take, of 1 MB each
+MAX_COUNT = 100_000  # the most that `stats` reports of one state
+SCAN_ITEMS = 1_000  # items that one request of a filtered list reads ...
+MAX_PAGE_SCANS = 5  # ... and the most requests of one page
+MAX_COUNT_REQUESTS = 400  # requests that one count may take, of 1 MB each
+MAX_BATCH_GET = 100  # items of one BatchGetItem, DynamoDB's limit
+MAX_BATCH_GET_ROUNDS = 1_000
+TABLE_POLL_S = 0.5  # between two looks at a table that is being created ...
+MAX_TABLE_POLLS = 240  # ... for two minutes
 
 TABLE: dict[str, Any] = {
     "BillingMode": "PAY_PER_REQUEST",
@@ -52,7 +67,7 @@ TABLE: dict[str, Any] = {
 TTL = {"Enabled": True, "AttributeName": "expires"}
 
 
-#: Keys from the index, and where to go on (None: nowhere).
+#: Keys from the index, and the position of the next page (None: there is none).
 Keys = tuple[list[Item], Item | None]
 _UNEXPIRED = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
 
@@ -61,35 +76,36 @@ class DynamoDBPort(Operations):
     """See `contracts.Port`."""
 
     async def get(self, scope: str, key: str) -> Record | None:
-        await self._greet()
+        await self._prepare()
         row = decode(await self._read(digest(scope, key)))
-        return live(row, self._clock.read().past)
+        return unexpired(row, self._clock.read().past)
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        await self._greet()
+        await self._prepare()
         item = await self._read(digest(scope, key))
-        return await self._change(lambda row, time: forget(retention, row, time), item) is True
+        return await self._change(lambda stored, time: decide_forget(retention, stored, time), item) is True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        await self._greet()
+        await self._prepare()
         item = await self._read(digest(scope, key))
-        return await self._change(lambda row, time: resolve(resolution, row, time), item) is True
+        return await self._change(lambda stored, time: decide_resolve(resolution, stored, time), item) is True
 
     # -- listing
 
     async def list(self, query: Query) -> Page:
-        """Newest change first, by the index; done records, or all, in no order: those are a scan of the table.
+        """Newest change first, read from the index. Done records, or all records, come from a scan of the table, in no
+        order.
 
-        A renewal is no change here. But claims that lapse into doubt are kept in the order in which they will, which
-        a renewal does change: they come after the other claims, the next to lapse first, so that one that is
-        renewed meanwhile is met again rather than missed.
+        A renewal does not count as a change. But claims that lapse into doubt are ordered by the end of their lease,
+        which a renewal moves: they come after the other claims, the next to lapse first, so that one that is renewed
+        between two pages is shown again rather than missed.
         """
-        await self._greet()
+        await self._prepare()
         if query.state is None or query.state == "done":
-            return await self._scanned(query)
-        return await self._indexed(query, query.state)
+            return await self._list_by_scan(query)
+        return await self._list_by_index(query, query.state)
 
-    async def _scanned(self, query: Query) -> Page:
+    async def _list_by_scan(self, query: Query) -> Page:
         values: dict[str, Value] = {}
         wanted = ["attribute_exists(#version)"]
         for name in ("state", "scope"):
@@ -100,24 +116,24 @@ class DynamoDBPort(Operations):
         options = expressions(values, FilterExpression=" AND ".join(wanted))
         start = None if query.cursor is None else {"id": wrap(_bytes(_read_cursor(query.cursor, str)))}
         records: list[Record] = []
-        for _ in range(SCANS):
+        for _ in range(MAX_PAGE_SCANS):
             if start is not None:
                 options["ExclusiveStartKey"] = start
-            limit = query.limit + 1 if len(wanted) == 1 else SCAN
-            reply = await self._wire.call("scan", ConsistentRead=True, Limit=limit, **options)
+            limit = query.limit + 1 if len(wanted) == 1 else SCAN_ITEMS
+            reply = await self._dynamodb.call("scan", ConsistentRead=True, Limit=limit, **options)
             start = reply.get("LastEvaluatedKey")
             past = self._clock.read().past
-            found = [(item, record) for item in reply["Items"] if (record := live(decode(item), past)) is not None]
+            found = [(item, record) for item in reply["Items"] if (record := unexpired(decode(item), past)) is not None]
             room = query.limit - len(records)
             records += [record for _, record in found[:room]]
-            if len(found) > room:  # a scan goes on after any item, not just after the last that it looked at
+            if len(found) > room:  # a scan can resume after any item, not only after the last that it read
                 start = {"id": found[room - 1][0]["id"]}
             if start is None or len(records) == query.limit:
                 break
         return Page(records, None if start is None else _cursor(_text(start["id"]["B"])))
 
-    async def _indexed(self, query: Query, state: State) -> Page:
-        """The shards of ``state``, merged. The cursor holds how far each was read (None: to its end)."""
+    async def _list_by_index(self, query: Query, state: State) -> Page:
+        """Merge the shards of ``state``. The cursor holds how far each was read (None: to its end)."""
         shards = _shards(state)
         positions: list[Any] = ["start"] * len(shards)
         if query.cursor is not None:
@@ -129,13 +145,13 @@ class DynamoDBPort(Operations):
             if positions[n] is None:
                 return [], None
             start = None if positions[n] == "start" else _position(shards[n], positions[n])
-            newest = not _doubtful(shards[n])
-            return await self._shard(shards[n], query.limit, newest=newest, start=start, scope=query.scope)
+            newest = not _lapses_to_doubt(shards[n])
+            return await self._query_shard(shards[n], query.limit, newest=newest, start=start, scope=query.scope)
 
         def order(n: int, item: Item) -> int:
-            return int(item["rank"]["N"]) * (1 if _doubtful(shards[n]) else -1)
+            return int(item["rank"]["N"]) * (1 if _lapses_to_doubt(shards[n]) else -1)
 
-        pages = await self._wire.each(read, range(len(shards)))
+        pages = await self._dynamodb.each(read, range(len(shards)))
         merged = heapq.merge(
             *([(order(n, item), n, item) for item in items] for n, (items, _) in enumerate(pages)),
             key=lambda entry: entry[:2],
@@ -149,19 +165,19 @@ class DynamoDBPort(Operations):
             used[n] += 1
             positions[n] = [int(item["rank"]["N"]), _text(item["id"]["B"])]
         for n, (items, last) in enumerate(pages):
-            if used[n] == len(items):  # all of it was used: on from where the index stopped looking
+            if used[n] == len(items):  # all were used: continue where the index stopped reading
                 positions[n] = None if last is None else [int(last["rank"]["N"]), _text(last["id"]["B"])]
         rows = await self._fetch(chosen)
         past = self._clock.read().past
         records = [
             record
             for identity in chosen
-            if (record := live(rows.get(identity), past)) is not None and record.state == state
+            if (record := unexpired(rows.get(identity), past)) is not None and record.state == state
         ]
         more = any(position is not None for position in positions)
         return Page(records, _cursor(positions) if more else None)
 
-    async def _shard(
+    async def _query_shard(
         self,
         shard: str,
         limit: int,
@@ -173,7 +189,7 @@ class DynamoDBPort(Operations):
     ) -> Keys:
         """Unexpired records in one shard of the index."""
         texts = {"KeyConditionExpression": "#bucket = :bucket" + ("" if until is None else " AND #rank <= :until")}
-        wanted = [] if _doubtful(shard) else [_UNEXPIRED]
+        wanted = [] if _lapses_to_doubt(shard) else [_UNEXPIRED]
         values: dict[str, Value] = {"bucket": shard, "past": self._clock.read().past}
         if until is not None:
             values["until"] = until
@@ -185,55 +201,59 @@ class DynamoDBPort(Operations):
         options = expressions(values, **texts)
         if start is not None:
             options["ExclusiveStartKey"] = start
-        reply = await self._wire.call("query", IndexName=INDEX, Limit=limit, ScanIndexForward=not newest, **options)
+        reply = await self._dynamodb.call("query", IndexName=INDEX, Limit=limit, ScanIndexForward=not newest, **options)
         return reply["Items"], reply.get("LastEvaluatedKey")
 
-    async def _fetch(self, identities: Sequence[bytes]) -> dict[bytes, Row]:
+    async def _fetch(self, identities: Sequence[bytes]) -> dict[bytes, StoredItem]:
         """The records themselves, read from the table."""
-        rows: dict[bytes, Row] = {}
+        rows: dict[bytes, StoredItem] = {}
         keys = [{"id": wrap(identity)} for identity in identities]
-        for _ in range(1_000):
+        for _ in range(MAX_BATCH_GET_ROUNDS):
             if not keys:
                 return rows
-            ask = {self._target.table: {"Keys": keys[:100], "ConsistentRead": True}}
-            reply = await self._wire.call("batch_get_item", RequestItems=ask)
+            ask = {self._target.table: {"Keys": keys[:MAX_BATCH_GET], "ConsistentRead": True}}
+            reply = await self._dynamodb.call("batch_get_item", RequestItems=ask)
             for item in reply["Responses"].get(self._target.table, []):
                 row = decode(item)
                 if row is not None:
                     rows[item["id"]["B"]] = row
-            left = reply.get("UnprocessedKeys", {}).get(self._target.table, {}).get("Keys", [])
-            if len(left) == len(keys[:100]):
-                await self._wire.pause(0.05)
-            keys = keys[100:] + left
-        raise StoreUnavailable(f"{self._target} keeps putting off a batch of reads; it may be throttled")
+            unprocessed = reply.get("UnprocessedKeys", {}).get(self._target.table, {}).get("Keys", [])
+            if len(unprocessed) == len(keys[:MAX_BATCH_GET]):
+                await self._dynamodb.pause(0.05)
+            keys = keys[MAX_BATCH_GET:] + unprocessed
+        raise StoreUnavailable(
+            f"{self._target} keeps postponing a batch of reads; it may be throttled: raise its capacity, or retry later"
+        )
 
     # -- counting and sweeping
 
     async def stats(self) -> Stats:
-        """Open, failed and free records are counted in the index, the done ones by a scan. A count that would take
-        more than 400 MB of reading (by shard, in the index) stops there and is called approximate."""
-        await self._greet()
-        meta = await self._read(META)
+        """Done records are counted by a scan, the others in the index. A count that would read more than 400 MB (per
+        shard, in the index) stops there, and is reported as approximate."""
+        await self._prepare()
+        meta = await self._read(META_ID)
         counts: dict[str, int] = {}
         approximate: list[str] = []
         states: tuple[State, ...] = ("claimed", "failed", "in_doubt", "free", "done")
         for state in states:
             found = (
-                [await self._count_done()] if state == "done" else await self._wire.each(self._count, _shards(state))
+                [await self._count_done()]
+                if state == "done"
+                else await self._dynamodb.each(self._count, _shards(state))
             )
-            counts[state] = min(CAP, sum(count for count, _ in found))
-            if counts[state] < CAP and not all(ended for _, ended in found):
+            counts[state] = min(MAX_COUNT, sum(count for count, _ in found))
+            if counts[state] < MAX_COUNT and not all(ended for _, ended in found):
                 approximate.append(state)
 
         async def oldest(shard: str) -> list[int]:
-            items, _ = await self._shard(shard, 1)
+            items, _ = await self._query_shard(shard, 1)
             return [int(item["rank"]["N"]) for item in items]
 
-        doubts = [at for found in await self._wire.each(oldest, _shards("in_doubt")) for at in found]
+        doubts = [at for found in await self._dynamodb.each(oldest, _shards("in_doubt")) for at in found]
         swept = (meta or {}).get("swept_at", {}).get("N")
         return Stats(
             counts=counts,
-            cap=CAP,
+            cap=MAX_COUNT,
             oldest_in_doubt=min(doubts, default=None),
             swept_at=None if swept is None else int(swept),
             approximate=tuple(approximate),
@@ -242,40 +262,45 @@ class DynamoDBPort(Operations):
     async def _count(self, shard: str) -> tuple[int, bool]:
         values: dict[str, Value] = {"bucket": shard, "past": self._clock.read().past}
         texts = {"KeyConditionExpression": "#bucket = :bucket"}
-        if not _doubtful(shard):
+        if not _lapses_to_doubt(shard):
             texts["FilterExpression"] = _UNEXPIRED
-        return await self._counted("query", IndexName=INDEX, **expressions(values, **texts))
+        return await self._count_pages("query", IndexName=INDEX, **expressions(values, **texts))
 
     async def _count_done(self) -> tuple[int, bool]:
         values: dict[str, Value] = {"past": self._clock.read().past, "done": "done"}
         texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
-        return await self._counted("scan", **expressions(values, **texts))
+        return await self._count_pages("scan", **expressions(values, **texts))
 
-    async def _counted(self, operation: str, **options: Any) -> tuple[int, bool]:
-        """How many, and whether those are all."""
+    async def _count_pages(self, operation: str, **options: Any) -> tuple[int, bool]:
+        """The count of all pages, and whether it is complete."""
         count = 0
-        for _ in range(COUNTS):
-            reply = await self._wire.call(operation, Select="COUNT", **options)
+        for _ in range(MAX_COUNT_REQUESTS):
+            reply = await self._dynamodb.call(operation, Select="COUNT", **options)
             count += reply["Count"]
             last = reply.get("LastEvaluatedKey")
-            if last is None or count >= CAP:
+            if last is None or count >= MAX_COUNT:
                 return count, last is None
             options["ExclusiveStartKey"] = last
         return count, False
 
     async def sweep(self, limit: int) -> Swept:
         """Move lapsed claims to in_doubt; expired records are deleted by DynamoDB."""
-        await self._greet()
+        await self._prepare()
         now, past = self._clock.read()
 
         async def read(shard: str) -> Keys:  # one over the limit, which tells whether there is more
-            return await self._shard(shard, limit + 1, until=past)
+            return await self._query_shard(shard, limit + 1, until=past)
 
-        pages = await self._wire.each(read, [f"claimed?/{n}" for n in range(SHARDS)])
+        pages = await self._dynamodb.each(read, [f"claimed?/{n}" for n in range(SHARDS)])
         found = [item["id"]["B"] for items, _ in pages for item in items]
 
         async def lapse(identity: bytes) -> bool:
-            values: dict[str, Value] = {**WORDS, "now": now, "past": past, "bucket": bucket("in_doubt", True, identity)}
+            values: dict[str, Value] = {
+                **CONSTANT_VALUES,
+                "now": now,
+                "past": past,
+                "bucket": bucket("in_doubt", True, identity),
+            }
             try:
                 await self._update(
                     identity,
@@ -288,73 +313,73 @@ class DynamoDBPort(Operations):
                 return False
             return True
 
-        lapsed = sum(await self._wire.each(lapse, found[:limit]))
+        lapsed = sum(await self._dynamodb.each(lapse, found[:limit]))
         more = len(found) > limit or any(last is not None for _, last in pages)
         if not more:
             swept = expressions({"now": now}, UpdateExpression="SET #swept_at = :now")
-            await self._wire.call("update_item", Key={"id": wrap(META)}, **swept)
+            await self._dynamodb.call("update_item", Key={"id": wrap(META_ID)}, **swept)
         return Swept(0, lapsed, more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
 
     async def now(self) -> int:
-        await self._greet()
+        await self._prepare()
         return self._clock.now()
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._dynamodb.close()
 
     # -- schema
 
     async def check(self) -> None:
-        await self._greet()
-        await self._table()
-        if await self._ttl() not in ("ENABLED", "ENABLING"):
+        await self._prepare()
+        await self._describe_table()
+        if await self._ttl_status() not in ("ENABLED", "ENABLING"):
             raise SchemaMissing(
                 f"time to live is off on {self._target}, so expired records would pile up; "
                 f"run: effectonce migrate '{self._target}'"
             )
 
     async def migrate(self) -> None:
-        for _ in range(240):
+        for _ in range(MAX_TABLE_POLLS):
             try:
-                if (await self._table())["TableStatus"] == "ACTIVE":
+                if (await self._describe_table())["TableStatus"] == "ACTIVE":
                     break
             except SchemaMismatch:
                 raise
             except SchemaMissing:
                 try:
-                    await self._wire.call("create_table", **TABLE)
-                except InUse:
-                    pass  # another process is creating it, or it cannot be seen yet
+                    await self._dynamodb.call("create_table", **TABLE)
+                except TableInUse:
+                    pass  # another process is creating it, or it is not visible yet
                 continue
-            await self._wire.pause(0.5)
+            await self._dynamodb.pause(TABLE_POLL_S)
         else:
             raise StoreUnavailable(f"the table of {self._target} is not ready after two minutes; migrate again")
-        if await self._ttl() not in ("ENABLED", "ENABLING"):
+        if await self._ttl_status() not in ("ENABLED", "ENABLING"):
             try:
-                await self._wire.call("update_time_to_live", TimeToLiveSpecification=TTL)
+                await self._dynamodb.call("update_time_to_live", TimeToLiveSpecification=TTL)
             except ConfigurationError:
-                if await self._ttl() not in ("ENABLED", "ENABLING"):  # else another process was faster
+                if await self._ttl_status() not in ("ENABLED", "ENABLING"):  # else another process was faster
                     raise
         try:  # last, so that a table with a version is complete
-            await self._wire.call(
+            await self._dynamodb.call(
                 "put_item",
-                Item={"id": wrap(META), "schema": wrap(SCHEMA)},
+                Item={"id": wrap(META_ID), "schema": wrap(SCHEMA_VERSION)},
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 **expressions({}, ConditionExpression="attribute_not_exists(#id)"),
             )
         except ConditionFailed as lost:
-            self._versioned(lost.item)
+            self._check_version(lost.item)
 
-    async def _table(self) -> dict[str, Any]:
-        """Its description; `SchemaMismatch` where it is a table of something else, `UnsafeStore` where it is one
-        of several in a global table."""
-        table: dict[str, Any] = (await self._wire.call("describe_table"))["Table"]
+    async def _describe_table(self) -> dict[str, Any]:
+        """The description of the table; `SchemaMismatch` where effectonce did not make it, `UnsafeStore` where it is
+        part of a global table."""
+        table: dict[str, Any] = (await self._dynamodb.call("describe_table"))["Table"]
         indexes = {index["IndexName"]: index["KeySchema"] for index in table.get("GlobalSecondaryIndexes", [])}
-        ours = TABLE["GlobalSecondaryIndexes"][0]["KeySchema"]
-        if table["KeySchema"] != TABLE["KeySchema"] or indexes.get(INDEX) != ours:
+        index_keys = TABLE["GlobalSecondaryIndexes"][0]["KeySchema"]
+        if table["KeySchema"] != TABLE["KeySchema"] or indexes.get(INDEX) != index_keys:
             raise SchemaMismatch(
                 f"the table of {self._target} has other keys, or no index {INDEX}: it was not made by effectonce; "
                 "name a table that does not exist yet"
@@ -366,17 +391,17 @@ class DynamoDBPort(Operations):
             )
         return table
 
-    async def _ttl(self) -> str:
-        reply = await self._wire.call("describe_time_to_live")
-        found: dict[str, str] = reply["TimeToLiveDescription"]
-        return found["TimeToLiveStatus"] if found.get("AttributeName") == TTL["AttributeName"] else "DISABLED"
+    async def _ttl_status(self) -> str:
+        reply = await self._dynamodb.call("describe_time_to_live")
+        ttl: dict[str, str] = reply["TimeToLiveDescription"]
+        return ttl["TimeToLiveStatus"] if ttl.get("AttributeName") == TTL["AttributeName"] else "DISABLED"
 
 
 # -- the index's shards, and cursors -----------------------------------------------------------------------------
 
 
-def _doubtful(shard: str) -> bool:
-    """Whether it is of claims that lapse into doubt, and never expire."""
+def _lapses_to_doubt(shard: str) -> bool:
+    """Whether the shard holds claims that lapse into doubt, which never expire."""
     return "?" in shard
 
 
