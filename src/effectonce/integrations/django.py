@@ -128,7 +128,8 @@ class Idempotency:
     ) -> None:
         settings.setdefault("methods", METHODS)
         self.plan = make_route_plan(Route(**settings), service)
-        self.exchanges = DjangoExchanges(store, principal, read_choice("errors", errors, "raise", "respond"), service, docs)
+        raises = read_choice("errors", errors, "raise", "respond")
+        self.exchanges = DjangoExchanges(store, principal, raises, service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""
