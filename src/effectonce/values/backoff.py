@@ -16,17 +16,17 @@ class Backoff:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._failures = 0
+        self.failures = 0  # since it last worked
 
     def failed(self, error: BaseException) -> float:
         """Seconds to wait before the next try."""
-        longest = min(LAST, FIRST * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        if self._failures == 1 or longest == LAST:
+        longest = min(LAST, FIRST * 2.0 ** min(self.failures, 20))
+        self.failures += 1
+        if self.failures == 1 or longest == LAST:
             log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, LAST)
         return longest * random.uniform(0.5, 1.0)
 
     def worked(self) -> None:
-        if self._failures:
-            log.warning("%s: it answers again, after %d tries", self._what, self._failures)
-            self._failures = 0
+        if self.failures:
+            log.warning("%s: it answers again, after %d tries", self._what, self.failures)
+            self.failures = 0
