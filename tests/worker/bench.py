@@ -12,8 +12,8 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
-from effectonce.backends.memory.broker import MemoryBackend as QueueBackend
-from effectonce.backends.memory.store import MemoryBackend as StoreBackend
+from effectonce.backends.memory.broker import MemoryBrokerBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Clock, Delivery, Packet
 
 
@@ -96,7 +96,7 @@ def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watched, "receive", receive_backwards)
 
 
-class Backend(QueueBackend):
+class Backend(MemoryBrokerBackend):
     """The memory broker with watched consumers."""
 
     bench: Bench
@@ -112,7 +112,7 @@ class Bench:
         self.backend = Backend(clock=clock, **options)
         self.backend.bench = self
         self.broker = eo.Broker(self.backend)
-        self.store = eo.Store(StoreBackend(clock=clock), sweep_every=None)
+        self.store = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
         self.events: list[eo.Event] = []
         self.store.add_hook(self.events.append)
         self.noted: list[tuple[str, str, float]] = []  # what, message id, delay
