@@ -21,7 +21,7 @@ ENVIRONMENT = "EFFECTONCE_BROKER"
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
-    "memory": ("backends.memory.broker", "MemoryBackend"),
+    "memory": ("backends.memory.broker", "MemoryBrokerBackend"),
     "sqlite": ("backends.sqlite.broker", "SQLiteBrokerBackend"),
     "redis": ("backends.redis.broker", "RedisBrokerBackend"),
     "rediss": ("backends.redis.broker", "RedisBrokerBackend"),

@@ -31,7 +31,7 @@ _HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
-    "memory": ("backends.memory.store", "MemoryBackend"),
+    "memory": ("backends.memory.store", "MemoryStoreBackend"),
     "sqlite": ("backends.sqlite.store", "SQLiteStoreBackend"),
     "redis": ("backends.redis.store", "RedisStoreBackend"),
     "rediss": ("backends.redis.store", "RedisStoreBackend"),

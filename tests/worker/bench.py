@@ -12,9 +12,8 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
-from effectonce.backends.memory.broker import MemoryBackend as QueueBackend
-from effectonce.backends.memory.store import MemoryBackend as MemoryStoreBackend
-from effectonce.backends.memory.store import MemoryPort
+from effectonce.backends.memory.broker import MemoryBrokerBackend
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Clock, Delivery, Packet
 from effectonce.record import Batchable, Reply
 
@@ -98,7 +97,7 @@ def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watched, "receive", receive_backwards)
 
 
-class Backend(QueueBackend):
+class Backend(MemoryBrokerBackend):
     """The memory broker with watched consumers."""
 
     bench: Bench

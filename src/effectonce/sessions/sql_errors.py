@@ -1,10 +1,11 @@
-"""What a database's refusal means to the caller, read off its codes: SQLSTATE, MySQL's number, SQLite's extended code.
+"""Errors of a caller's driver as ours, by the database's codes: SQLSTATE, MySQL's number, SQLite's extended code.
 
 No driver is imported for it. The errors of SQLAlchemy and Django are unwrapped to the driver's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from effectonce.contracts import ConnectionLost, Dialect
@@ -46,7 +47,7 @@ _MAX_SHOWN: Final = 200  # characters of a database's message in ours
 
 
 def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exception | None:
-    """``error`` as one of ours; None where we have none for it, or where it is not the driver's.
+    """Return ``error`` as one of ours; None where none of ours fits, or where it is not the driver's.
 
     ``lost``: the driver says that its connection is gone, which explains an error that has no code.
     """
@@ -72,7 +73,7 @@ def _not_opened(error: Any) -> bool:
 
 
 def connect_error(error: BaseException) -> ConnectionLost | None:
-    """``error`` of opening a connection as one of ours; None where it is neither a driver's nor a socket's."""
+    """The `ConnectionLost` for an ``error`` of opening a connection; None where it comes from no driver or socket."""
     if isinstance(error, OSError) or (isinstance(error, Exception) and _is_driver_error(error)):
         return ConnectionLost(f"no connection could be opened: {show(_first_line(_unwrap(error)), _MAX_SHOWN)}")
     return None
@@ -163,45 +164,43 @@ def _permission_denied(message: str) -> ConfigurationError:
 
 # -- the codes of each dialect
 
+_Explain = Callable[[str], Exception]
+
+_POSTGRES_ERRORS: Final[dict[str, _Explain]] = {
+    **dict.fromkeys(POSTGRES_CONFLICT, _conflict),
+    POSTGRES_LOCK_TIMEOUT: _lock_timeout,
+    POSTGRES_QUERY_CANCELED: _lock_timeout,  # our statements take long only by waiting for a lock
+    **dict.fromkeys(POSTGRES_TABLE_MISSING, _table_missing),
+    POSTGRES_COLUMN_MISSING: _column_missing,
+    POSTGRES_READ_ONLY: _read_only,
+    POSTGRES_PERMISSION_DENIED: _permission_denied,
+}
+_MYSQL_ERRORS: Final[dict[int | None, _Explain]] = {
+    **dict.fromkeys(MYSQL_CONFLICT, _conflict),
+    MYSQL_LOCK_TIMEOUT: _lock_timeout,
+    MYSQL_TABLE_MISSING: _table_missing,
+    MYSQL_COLUMN_MISSING: _column_missing,
+    **dict.fromkeys(MYSQL_READ_ONLY, _read_only),
+    MYSQL_TABLE_DENIED: _permission_denied,
+    MYSQL_COLUMN_DENIED: _permission_denied,
+}
+
 
 def _translate_postgres(error: Any, message: str) -> Exception | None:
     state = _sqlstate(error)
-    if state in POSTGRES_CONFLICT:
-        return _conflict(message)
-    if state in (POSTGRES_LOCK_TIMEOUT, POSTGRES_QUERY_CANCELED):  # our statements take long only by waiting for a lock
-        return _lock_timeout(message)
-    if state in POSTGRES_TABLE_MISSING:
-        return _table_missing(message)
-    if state == POSTGRES_COLUMN_MISSING:
-        return _column_missing(message)
-    if state == POSTGRES_READ_ONLY:
-        return _read_only(message)
-    if state == POSTGRES_PERMISSION_DENIED:
-        return _permission_denied(message)
     if is_postgres_connection_lost(state):
         return connection_lost(error)
-    return None
+    explain = _POSTGRES_ERRORS.get(state)
+    return None if explain is None else explain(message)
 
 
 def _translate_mysql(error: Any, message: str) -> Exception | None:
     number = _mysql_number(error)
-    if number in MYSQL_CONFLICT:
-        return _conflict(f"{message} ({number})")
-    if number == MYSQL_LOCK_TIMEOUT:
-        return _lock_timeout(f"{message} ({number})")
-    if number == MYSQL_TABLE_MISSING:
-        return _table_missing(message)
-    if number == MYSQL_COLUMN_MISSING:
-        return _column_missing(message)
-    if number in MYSQL_READ_ONLY:
-        return _read_only(message)
-    if number in (MYSQL_TABLE_DENIED, MYSQL_COLUMN_DENIED):
-        return _permission_denied(message)
-    if number in MYSQL_CONNECTION_LOST:
+    without_number = number is None and type(error).__name__ in ("InterfaceError", "OperationalError")
+    if without_number or number in MYSQL_CONNECTION_LOST:
         return connection_lost(error)
-    if number is None and type(error).__name__ in ("InterfaceError", "OperationalError"):
-        return connection_lost(error)
-    return None
+    explain = _MYSQL_ERRORS.get(number)
+    return None if explain is None else explain(f"{message} ({number})")
 
 
 # SQLite's codes, as `sqlite3` has them, which is not imported here: `import effectonce` must not load it.
