@@ -79,8 +79,8 @@ class DeadLetterQueue:
     """The dead letters of one queue of a worker.
 
     With the worker it knows scopes and keys, so that it can predict what a redrive would do. With a broker only, it
-    needs ``group=``, the name of the worker. Each method has two forms: `alist` in a running event loop, and `list`, with
-    the same arguments, anywhere else.
+    needs ``group=``, the name of the worker. Each method has two forms with the same arguments: `alist` in a running
+    event loop, and `list` anywhere else.
     """
 
     def __init__(self, source: Worker | Broker, queue: str, *, group: str | None = None) -> None:
