@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -86,8 +86,7 @@ class DeadLetterQueue:
         self, *, select: Select | None = None, limit: int | None = 100, after: str | None = None
     ) -> Sequence[DeadLetterDetails]:
         """The oldest ``limit`` dead letters that ``select`` accepts, or the next ones behind the id ``after``."""
-        listed: Sequence[DeadLetterDetails] = self._run(lambda: self.alist(select=select, limit=limit, after=after))
-        return listed
+        return self._broker.run_sync(lambda: self.alist(select=select, limit=limit, after=after))
 
     async def alist(
         self, *, select: Select | None = None, limit: int | None = 100, after: str | None = None
@@ -112,8 +111,7 @@ class DeadLetterQueue:
 
     def show(self, id: str) -> DeadLetterDetails:
         """The dead letter ``id``; `InvalidOption` where there is none of that id."""
-        dead: DeadLetterDetails = self._run(lambda: self.ashow(id))
-        return dead
+        return self._broker.run_sync(lambda: self.ashow(id))
 
     async def ashow(self, id: str) -> DeadLetterDetails:
         """`show`, in a running event loop."""
@@ -125,8 +123,7 @@ class DeadLetterQueue:
 
     def count(self) -> int:
         """How many dead letters there are."""
-        count: int = self._run(self.acount)
-        return count
+        return self._broker.run_sync(self.acount)
 
     async def acount(self) -> int:
         """`count`, in a running event loop."""
@@ -161,7 +158,7 @@ class DeadLetterQueue:
         - ``bypass_effects``: mark them, so that functions under `bypass_external_effects` do nothing.
         - ``on_each``: called after each, with its `Redrive` and the total; an exception of it ends the redrive there.
         """
-        report: Sequence[Redrive] = self._run(
+        return self._broker.run_sync(
             lambda: self.aredrive(
                 select=select,
                 limit=limit,
@@ -173,7 +170,6 @@ class DeadLetterQueue:
                 on_each=on_each,
             )
         )
-        return report
 
     async def aredrive(
         self,
@@ -254,10 +250,7 @@ class DeadLetterQueue:
         self, *, select: Select | None = None, limit: int | None = None, dry_run: bool = False
     ) -> Sequence[DeadLetterDetails]:
         """Remove dead letters for good. Returns those that were (or, with ``dry_run``, would be) removed."""
-        purged: Sequence[DeadLetterDetails] = self._run(
-            lambda: self.apurge(select=select, limit=limit, dry_run=dry_run)
-        )
-        return purged
+        return self._broker.run_sync(lambda: self.apurge(select=select, limit=limit, dry_run=dry_run))
 
     async def apurge(
         self, *, select: Select | None = None, limit: int | None = None, dry_run: bool = False
@@ -306,9 +299,6 @@ class DeadLetterQueue:
         return DeadLetterDetails(
             id=dead_letter.id, queue=dead_letter.queue, packet=packet, cause=cause, message=message
         )
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return self._broker._run(work)
 
 
 def _make_redriven_packet(dead: DeadLetterDetails, attempts: int, bypass: bool) -> Packet:
