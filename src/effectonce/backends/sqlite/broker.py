@@ -34,7 +34,9 @@ from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-from .connection import SQLiteConnection, SQLiteFile, ThreadedAdapter, parse_prefix, run_script
+from .connection import SQLiteConnection, run_script
+from .file import SQLiteFile, parse_prefix
+from .threaded import ThreadedConnection
 
 T = TypeVar("T")
 
@@ -130,43 +132,35 @@ class SQLiteBrokerBackend:
         return str(self.file)
 
 
-class _BlockingConnection:
-    """One connection, for `ThreadedAdapter`: its coroutines never suspend."""
-
-    def __init__(self, backend: SQLiteBrokerBackend) -> None:
-        self._connection = SQLiteConnection(backend.file, backend.prepare)
-
-    async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        return self._connection.step(work)
-
-    async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None) -> T:
-        result = self._connection.transaction(work)
-        if on_commit is not None:
-            on_commit(result)
-        return result
-
-    async def close(self) -> None:
-        self._connection.close()
-
-
-class BrokerConnection(ThreadedAdapter[_BlockingConnection]):
+class BrokerConnection:
     """One connection, on a thread of its own, that raises a broker's errors."""
 
     def __init__(self, backend: SQLiteBrokerBackend) -> None:
-        super().__init__(_BlockingConnection(backend))
+        self._connection = SQLiteConnection(backend.file, backend.prepare)
+        self._threaded = ThreadedConnection(self._connection)
 
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Run ``work`` and return its result; each of its statements is a transaction of its own."""
         with as_broker_errors():
-            return await self._run_on_thread(self._port.execute, work)
+            return await self._threaded.execute(work)
 
     async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None = None) -> T:
         """Run ``work`` in one transaction and return its result; it may be run more than once.
 
         ``on_commit`` gets the result on the connection's thread after the commit, even where the caller was cancelled.
         """
+
+        def commit() -> T:
+            result = self._connection.transaction(work)
+            if on_commit is not None:
+                on_commit(result)
+            return result
+
         with as_broker_errors():
-            return await self._run_on_thread(self._port.transaction, work, on_commit)
+            return await self._threaded.run_on_thread(commit)
+
+    async def close(self) -> None:
+        await self._threaded.close()
 
 
 class SQLitePublisher:
