@@ -7,15 +7,17 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.registry import load, url_in_environment
 from .errors import BrokerUnavailable, SyncAsyncMismatch, show
 from .message import Message
+
+T = TypeVar("T")
 
 ENVIRONMENT = "EFFECTONCE_BROKER"
 
@@ -85,7 +87,7 @@ class Broker:
         """
         with self._traced(queue, messages) as traced:
             packets = self._packets(queue, traced, envelope)
-            self._run(lambda: self._send(queue, packets))
+            self.run_blocking(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
@@ -139,14 +141,15 @@ class Broker:
 
     def check(self, queue: str, *, group: str = "effectonce") -> None:
         """Connect, and raise what would keep ``queue`` from its promise."""
-        self._run(lambda: self.backend.check(queue, group=group))
+        self.run_blocking(lambda: self.backend.check(queue, group=group))
 
     def declare(self, queue: str, *, group: str = "effectonce") -> None:
         """Create the queue, its group and its dead letters where they are missing."""
-        self._run(lambda: self.backend.declare(queue, group=group))
+        self.run_blocking(lambda: self.backend.declare(queue, group=group))
 
-    def _run(self, work: Callable[[], Any]) -> Any:
-        """``work`` on this handle's own event loop, which keeps its connections from call to call."""
+    def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work()`` on this handle's own event loop, which keeps its connections from call to call. Raises
+        `SyncAsyncMismatch` where the caller's thread runs an event loop, which this would block."""
         _refuse_in_loop()
         with self._sync_lock:
             if self._runner is None:
@@ -254,7 +257,7 @@ def _refuse_in_loop() -> None:
     )
 
 
-async def _awaited(work: Callable[[], Any]) -> Any:
+async def _awaited(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await work()
 
 
