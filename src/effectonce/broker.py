@@ -85,7 +85,7 @@ class Broker:
         """
         with self._traced(queue, messages) as traced:
             packets = self._encode(queue, traced, envelope)
-            self.run_sync(lambda: self._send(queue, packets))
+            self.run_blocking(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
@@ -140,13 +140,13 @@ class Broker:
 
     def check(self, queue: str, *, group: str = "effectonce") -> None:
         """Connect, and raise what would keep ``queue`` from its promise."""
-        self.run_sync(lambda: self.backend.check(queue, group=group))
+        self.run_blocking(lambda: self.backend.check(queue, group=group))
 
     def declare(self, queue: str, *, group: str = "effectonce") -> None:
         """Create the queue, its group and its dead letters where they are missing."""
-        self.run_sync(lambda: self.backend.declare(queue, group=group))
+        self.run_blocking(lambda: self.backend.declare(queue, group=group))
 
-    def run_sync(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``work()`` to its end, on this handle's own event loop, which keeps its connections from call to call.
 
         `SyncAsyncMismatch` inside a running event loop.

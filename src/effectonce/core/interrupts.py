@@ -35,11 +35,20 @@ def remember_signal_handlers() -> None:
             _opaque = True
 
 
+def is_being_cancelled() -> bool:
+    """Whether the running task is being cancelled. A ``CancelledError`` in any other task, or in sync code, is of the
+    code's own making: it has awaited something that was cancelled, or raised it itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0
+
+
 def is_own_exit(error: BaseException) -> bool:
     """Whether ``error``, which came out of a function of the user's, ends that function alone."""
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-        return task is None or not task.cancelling()
+        return not is_being_cancelled()
     return isinstance(error, SystemExit) and not _raised_by_signal(error)
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
@@ -40,6 +40,7 @@ class Settler:
         self.sending = asyncio.Lock()
         self._worker = worker
         self._consumer = consumer
+        self._buffer_acks = consumer.buffer_acks if isinstance(consumer, AckBuffer) else None
         self._events = events
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
@@ -51,8 +52,15 @@ class Settler:
     # -- what is decided
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        self._acks += deliveries
-        self._pending.set()
+        """Ack ``deliveries``: with the next fetch where the broker can, else in a batch of their own."""
+        if self._buffer_acks is None:
+            self._acks += deliveries
+            self._pending.set()
+        else:
+            self._buffer_acks(deliveries)
+            self._count("acked", deliveries, self._loop.time())
+            if not self.fetching:
+                self._pending.set()
 
     def redeliver(self, delivery: Delivery, delay: float) -> None:
         """Let the broker deliver it again, not before ``delay`` seconds. Equal delays go out together."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
+from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.retry import Retry
 from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
@@ -116,6 +117,7 @@ class Worker:
         self.listen = listen
         self.tracer: HandlerTracer | None = None
         self._events = Events()
+        self._batchers: tuple[StoreBatcher, StoreBatcher] | None = None  # while it serves: for claims, for settlements
         #: The queues as they are consumed, while they are.
         self.consumers: list[QueueConsumer] = []
         #: Whether SIGINT, Ctrl-C, has ended `run`.
@@ -364,6 +366,8 @@ class Worker:
         capabilities = self.broker.capabilities
         quarantine, turns = Quarantine(loop), SuspectTurns()
         consumers = []
+        if self.store is not None:
+            self._batchers = self.store.runtime.open_batchers(self._fail)
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
             concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
@@ -382,9 +386,9 @@ class Worker:
                 events=self.events,
                 tracer=self.tracer,
             )
-            if self.store is not None:
+            if self.store is not None and self._batchers is not None:
                 consumer.executor = LeaseExecutor(
-                    consumer, routes, self.store, quarantine, self.broker.apublish, self._fail
+                    consumer, routes, self.store, self._batchers, quarantine, self.broker.apublish, self._fail
                 )
             else:
                 runners = [self._runners[route] for route in routes]
@@ -415,6 +419,8 @@ class Worker:
             except Exception as error:  # the others are to stop all the same
                 self._fail(error)
         await asyncio.gather(*(consumer.close(self._over) for consumer in consumers))
+        for batcher in dict.fromkeys(self._batchers or ()):  # one may serve for both kinds of operation
+            await batcher.close()
         if companions:
             over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
             while companions and not over.done():

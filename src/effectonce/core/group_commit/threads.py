@@ -14,7 +14,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
-from .batches import Entry, count_batch, is_grant, no_sizes, pair_replies, take_batch, unsent_again
+from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent_again
 from .exchange import copy_error, exchange, pause_thread
 
 FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower looks by itself whether anybody leads
@@ -171,8 +171,7 @@ class ThreadGroup:
                 self._sent = []
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
-            self._sent = entries = take_batch(queue, self._limit)
-            count_batch(self._sizes, len(entries))
+            self._sent = entries = take_batch(queue, self._limit, self._sizes)
             replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
             for other, reply in pair_replies(entries, replies, queue):
                 if other is not entry:

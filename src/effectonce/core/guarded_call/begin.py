@@ -9,14 +9,16 @@ from effectonce.core.codec import ABANDONED, without_trace
 from effectonce.core.store_runtime import StoreClient, StoreRuntime
 from effectonce.core.waiting import FIRST_POLL, LAST_POLL
 from effectonce.errors import Reentered, StoreUnavailable, show
-from effectonce.record import Answer, Claim, Reply
+from effectonce.record import Answer, Claim
 
 from .run import Policy, Run, running
 
 
 def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
-    parent = _enclosing_run(runtime, policy.scope, key)
+    parent = running.get()
+    if parent is not None:
+        parent = _enclosing_run(parent, runtime, policy.scope, key)
     stored_key = key
     if runtime.privacy is not None:
         stored_key = runtime.privacy.hide(policy.scope, key)
@@ -36,9 +38,9 @@ def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes
     return run
 
 
-def _enclosing_run(runtime: StoreRuntime, scope: str, key: str) -> Run | None:
-    """What a call of ``key`` runs in, unless it runs in itself."""
-    parent = running.get()
+def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) -> Run | None:
+    """The run that a call of ``key`` runs in; `Reentered` where that, or one around it, is of the same key."""
+    parent: Run | None = innermost
     while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
         parent = parent.parent
     outer = parent
@@ -96,38 +98,20 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
         runtime.waiters.remove(identity, signal.wake)
 
 
-def take_reply(run: Run, reply: Reply) -> None:
-    """What `begin` does with the reply to its claim, for a run whose ``claim_request`` went out in a block."""
-    if isinstance(reply, StoreUnavailable):
-        run_without_store(run, reply)
-    elif isinstance(reply, Exception):
-        raise reply
-    else:
-        assert isinstance(reply, Answer)
-        take_answer(run, reply)
-
-
 def take_answer(run: Run, answer: Answer) -> None:
     """Let ``run`` go ahead where ``answer`` says so; else replay it, or raise why it may not run."""
-    if answer.kind == "claimed":
-        _start_lease(run, answer)
+    if answer.kind == "claimed":  # from now on the heartbeat keeps its lease
+        runtime = run.runtime
+        run.answer, run.token = answer, answer.token
+        runtime.leased_runs.add(run)
+        runtime.heartbeat.cover(run.policy.lease)
+        run.started_at = runtime.monotonic()
+        run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.sent_at)
     elif answer.kind == "absent":  # mode S: nothing is held, and nothing is counted
         run.started_at = run.runtime.monotonic()
         run.emit("claimed")
     else:
         _replay(run, answer)
-
-
-def _start_lease(run: Run, answer: Answer) -> None:
-    """The claim was granted: from now on the heartbeat keeps its lease."""
-    runtime = run.runtime
-    run.answer, run.token = answer, answer.token
-    runtime.leased_runs.add(run)
-    runtime.heartbeat.cover(run.policy.lease)
-    run.started_at = runtime.monotonic()
-    seconds = run.started_at - run.sent_at
-    detail = "lapsed" if run.lapsed else ""
-    runtime.emit("claimed", run.scope, run.key, run.attempt, run.token, seconds, detail)
 
 
 def run_without_store(run: Run, error: StoreUnavailable) -> None:

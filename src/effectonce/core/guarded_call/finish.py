@@ -9,7 +9,7 @@ from effectonce.core.store_runtime import StoreClient, log
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
 
-from .run import SEEN_GENERATION, Run
+from .run import Run
 
 
 async def finish(run: Run, client: StoreClient, value: Any) -> None:
@@ -18,9 +18,8 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
     run.stop_clock()
     if not run.protected:
         return
-    result = add_trace(run, encode_result(run, value))
     try:
-        applied = await _record(run, client, result)
+        applied = await _record(run, client, encode_result(run, value))
     except StoreUnavailable as error:
         run.emit("unrecorded", str(error))
         if not run.policy.run_on_store_error:
@@ -30,7 +29,7 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
                 error.retry_after,
             ) from error
     else:
-        confirm_success(run, applied)
+        confirm_reply(run, applied)
 
 
 def encode_result(run: Run, value: Any) -> bytes | None:
@@ -41,12 +40,6 @@ def encode_result(run: Run, value: Any) -> bytes | None:
         log.warning("scope %s: the result is not stored: %s", show(run.scope), str(error))
         run.emit("result_not_stored", str(error))
         return None
-
-
-def add_trace(run: Run, result: bytes | None) -> bytes | None:
-    """``result``, with the trace that it was made in, where somebody traces."""
-    tracer = run.runtime.tracer
-    return result if tracer is None or result is None else with_trace(result, run.trace or tracer.context())
 
 
 async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
@@ -69,17 +62,13 @@ async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
 
 
 def confirm_reply(run: Run, reply: Reply) -> None:
-    """What `finish` does with the reply to its completion, for a run whose `completion_of` went out in a block."""
+    """Raise where ``reply``, the store's to `completion_of`, does not say that the success is recorded: `LeaseLost`
+    where another delivery took over, else the store's own error."""
     if isinstance(reply, Exception):
         run.emit("unrecorded", str(reply))
         raise reply
-    confirm_success(run, reply is True)
-
-
-def confirm_success(run: Run, applied: bool) -> None:
-    """The success is recorded, if it was ``applied``; else another took over, which is `LeaseLost`."""
-    run.runtime.waiters.wake((run.scope, run.stored_key))
-    if applied:
+    run.runtime.waiters.wake((run.policy.scope, run.stored_key))
+    if reply is True:
         run.emit("completed")
         return
     run.emit("fenced")
@@ -91,10 +80,12 @@ def confirm_success(run: Run, applied: bool) -> None:
 
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
-    """What records the success of ``run``."""
-    policy = run.policy
-    result = run.seal(result, SEEN_GENERATION if policy.seen else run.generation)
-    retention = max(policy.retention, run.min_retention)
+    """Make what records the success of ``run``. ``result`` gets the trace that it was made in, where one is kept."""
+    policy, tracer = run.policy, run.runtime.tracer
+    if tracer is not None and result is not None:
+        result = with_trace(result, run.trace or tracer.context())
+    result = run.seal(result)
+    retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
     if policy.seen:
         return Remember(
             scope=policy.scope,
@@ -132,7 +123,7 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
         settlement.retention = max(policy.retention, run.min_retention)
-        settlement.error = run.seal(encode_error(error), run.generation)
+        settlement.error = run.seal(encode_error(error))
     await _settle(run, client, settlement, type(error).__name__)
 
 

@@ -149,10 +149,13 @@ class Run(Struct, eq=False):
             retention=policy.hold,
         )
 
-    def seal(self, plain: bytes | None, generation: int) -> bytes | None:
+    def seal(self, plain: bytes | None) -> bytes | None:
         """``plain`` as it is stored: encrypted, where the store is private."""
         privacy = self.runtime.privacy
-        return plain if privacy is None else privacy.seal(plain, self.scope, self.stored_key, generation)
+        if privacy is None:
+            return plain
+        generation = SEEN_GENERATION if self.policy.seen else self.generation
+        return privacy.seal(plain, self.scope, self.stored_key, generation)
 
     def unseal(self, stored: bytes | None, generation: int) -> bytes | None:
         privacy = self.runtime.privacy
@@ -171,8 +174,7 @@ class Run(Struct, eq=False):
         self.runtime.leased_runs.discard(self)
         if self.active:  # else it has just settled, and that is why its renewal was refused
             self.refused = True
-            # Not by `Run.emit`, which says how long it took: the handler may end just now.
-            self.runtime.emit("lease_lost", self.scope, self.key, self.attempt, self.token)
+            self.emit("lease_lost", seconds=0.0)  # the handler may end just now: how long it took is not known
 
     def stop_clock(self) -> None:
         """The handler has ended: this is no longer `current()`, and events from now on say how long it took."""
@@ -187,8 +189,12 @@ class Run(Struct, eq=False):
             running.set(self.parent)
         self.parent = None
 
-    def emit(self, kind: str, detail: str = "") -> None:
-        self.runtime.emit(kind, self.scope, self.key, self.attempt, self.token, self.took, detail)
+    def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
+        """Report what has happened to this run; ``seconds``: how long that took, if not as long as its handler."""
+        runtime = self.runtime
+        if runtime.hooks:
+            took = self.took if seconds is None else seconds
+            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, took, detail)
 
 
 running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
