@@ -18,7 +18,7 @@ from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
-from effectonce.store import DEFAULT_RETENTION, MAX_RESULT, Store
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store
 from effectonce.values.backoff import Backoff
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
@@ -195,7 +195,7 @@ class Worker:
                 options,
                 consumer=self.name if self.inbox is None else self.inbox.scope,
                 transactional=self.inbox is not None,
-                max_result=MAX_RESULT if self.store is None else self.store.max_result,
+                max_result=MAX_RESULT_BYTES if self.store is None else self.store.max_result,
             )
             if any(other.queue == queue and other.type == type for other in self.routes):
                 what = "messages of other types" if type is None else f"type {type!r}"
