@@ -130,7 +130,7 @@ class LoopClient:
                 self.release(op, answer)
 
     def release(self, claim: Claim, answer: Answer) -> None:
-        """Release a granted claim whose caller is gone, without waiting for the reply: else its lease ends by itself."""
+        """Release a granted claim whose caller is gone, without waiting: otherwise its lease ends by itself."""
         future = self._settlements.submit(release(claim, answer))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
