@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.broker import MemoryBackend
+from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.broker import SCHEMES
 from effectonce.contracts import Packet
 from effectonce.envelopes import CloudEvents, Raw
@@ -98,7 +98,7 @@ def test_every_scheme_has_a_module_with_that_backend() -> None:
 
 def test_a_broker_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = metadata.EntryPoint("carrier-pigeon", f"{__name__}:Pigeon", "effectonce.brokers")
-    monkeypatch.setattr(type(point), "load", lambda self: lambda address: MemoryBackend())
+    monkeypatch.setattr(type(point), "load", lambda self: lambda address: MemoryBrokerBackend())
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "effectonce.brokers" else [])
     assert eo.connect_broker("carrier-pigeon://roof").capabilities.name == "memory"
 
@@ -182,7 +182,7 @@ def test_the_envelope_is_cloudevents_unless_told() -> None:
         assert received(broker, "b") == [{"n": 1}]
 
 
-class Full(MemoryBackend):
+class Full(MemoryBrokerBackend):
     """Refuses what is too large, as a broker does."""
 
     def publisher(self) -> Any:
@@ -281,9 +281,9 @@ def test_a_program_ends_soon_although_its_broker_is_silent_and_a_thread_waits_fo
         """
         import asyncio, threading
         import effectonce as eo
-        from effectonce.backends.memory.broker import MemoryBackend
+        from effectonce.backends.memory.broker import MemoryBrokerBackend
 
-        class Silent(MemoryBackend):
+        class Silent(MemoryBrokerBackend):
             async def close(self):
                 print("closing", flush=True)
                 await asyncio.sleep(600)

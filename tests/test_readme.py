@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.record import Batchable, Reply, Settlement
 from effectonce.testing import ManualClock
 
@@ -50,10 +50,10 @@ class Port(MemoryPort):
         return await super().run(batch)
 
 
-class Backend(MemoryBackend):
+class Backend(MemoryStoreBackend):
     """A store that can be down; reached as a server is, through `run` alone."""
 
-    capabilities = structs.replace(MemoryBackend.capabilities, lanes=1)
+    capabilities = structs.replace(MemoryStoreBackend.capabilities, lanes=1)
     down = False
     down_after_the_effect = False
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
 
 
@@ -26,7 +26,7 @@ def events() -> list[eo.Event]:
 
 @pytest.fixture
 def store(clock: ManualClock, events: list[eo.Event]) -> Iterator[eo.Store]:
-    with eo.Store(MemoryBackend(clock=clock), hooks=[events.append], sweep_every=None) as store:
+    with eo.Store(MemoryStoreBackend(clock=clock), hooks=[events.append], sweep_every=None) as store:
         yield store
 
 

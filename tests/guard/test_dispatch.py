@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 import effectonce as eo
 from effectonce.agents import tool_once
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.retry import Retry
 from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
@@ -33,7 +33,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(clock: ManualClock) -> eo.Store:
-    return eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    return eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
 
 
 class Colour:

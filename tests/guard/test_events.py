@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core import events
 from effectonce.core.events import Events
 from effectonce.core.store_runtime import StoreRuntime
@@ -34,7 +34,7 @@ class Lock:
 
 
 @pytest.mark.parametrize(
-    "make", [Events, lambda hooks: eo.Store(MemoryBackend(), hooks=hooks)], ids=["worker", "store"]
+    "make", [Events, lambda hooks: eo.Store(MemoryStoreBackend(), hooks=hooks)], ids=["worker", "store"]
 )
 def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes when the first has read the hooks and not yet written them."""
@@ -57,7 +57,10 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
         monkeypatch.setattr(events, "_adding", lock)
     else:
         told._opening = lock
-    told._hooks = Read()
+    if isinstance(told, Events):
+        told.hooks = Read()
+    else:
+        told._hooks = Read()
     second = threading.Thread(target=told.add_hook, args=(other,))
     told.add_hook(hook)
     second.join(10)
@@ -68,7 +71,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize(
-    "make", [Events, lambda: StoreRuntime(MemoryBackend(), sweep_every=None)], ids=["worker", "store"]
+    "make", [Events, lambda: StoreRuntime(MemoryStoreBackend(), sweep_every=None)], ids=["worker", "store"]
 )
 def test_a_fork_while_a_hook_is_added_does_not_hang_the_child(make: Any) -> None:
     told = make()

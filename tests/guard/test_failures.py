@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.run_sync import Pending, run_sync
@@ -186,7 +186,7 @@ def test_f12_a_workers_wall_clock_decides_nothing(store: eo.Store, monkeypatch: 
 
 def test_f15_a_herd_on_one_key_is_one_run_and_few_store_calls(clock: ManualClock) -> None:
     """1,000 tasks: one execution, every waiter answered, and a number of round trips that does not grow with them."""
-    from tests.guard.grouped import GroupedBackend
+    from tests.core.grouped import GroupedBackend
 
     backend = GroupedBackend()
     runs: list[int] = []
@@ -315,7 +315,7 @@ def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
 
 @pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])
 def test_f18_a_result_over_the_cap_is_done_all_the_same(clock: ManualClock, colour: Colour, value: str | int) -> None:
-    store = eo.Store(MemoryBackend(clock=clock), max_result=100)
+    store = eo.Store(MemoryStoreBackend(clock=clock), max_result=100)
     charge = colour.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
     assert charge("p1") == value
     with pytest.raises(eo.ResultNotStored):
@@ -493,7 +493,7 @@ def test_f66_no_password_in_any_repr_or_message() -> None:
 
 
 def test_f60_a_poisoned_row_is_an_error_not_code(clock: ManualClock, colour: Colour) -> None:
-    backend = MemoryBackend(clock=clock)
+    backend = MemoryStoreBackend(clock=clock)
     store = eo.Store(backend)
 
     @colour.once(store, scope="charge", key="k")
@@ -511,7 +511,7 @@ def test_hooks_that_raise_change_no_outcome(clock: ManualClock, caplog: pytest.L
     def broken(event: eo.Event) -> None:
         raise RuntimeError("sink")
 
-    store = eo.Store(MemoryBackend(clock=clock), hooks=[broken])
+    store = eo.Store(MemoryStoreBackend(clock=clock), hooks=[broken])
     assert eo.once(store, scope="charge", key="k")(lambda k: 7)("p1") == 7
     assert "hook raised" in caplog.text
 

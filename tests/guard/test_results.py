@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
 
 SECRET = "0123456789abcdef-a-secret"
@@ -129,8 +129,8 @@ def test_a_return_type_that_cannot_be_read_back_is_refused_at_decoration() -> No
 
 
 @pytest.fixture
-def private(clock: ManualClock) -> tuple[eo.Store, MemoryBackend]:
-    backend = MemoryBackend(clock=clock)
+def private(clock: ManualClock) -> tuple[eo.Store, MemoryStoreBackend]:
+    backend = MemoryStoreBackend(clock=clock)
     return eo.Store(backend, private=SECRET), backend
 
 
@@ -177,7 +177,7 @@ def test_f62_a_private_result_of_an_older_generation_does_not_open(private: Any)
 
 
 def test_f62_another_secret_opens_nothing_and_a_short_one_is_refused(clock: ManualClock) -> None:
-    backend = MemoryBackend(clock=clock)
+    backend = MemoryStoreBackend(clock=clock)
     charge_on(eo.Store(backend, private=SECRET))("ada@example.com")
     runs = charge_on(eo.Store(backend, private=SECRET + "x"))
     assert runs("ada@example.com") == "receipt for ada@example.com", "another secret is another key"
@@ -186,7 +186,7 @@ def test_f62_another_secret_opens_nothing_and_a_short_one_is_refused(clock: Manu
 
 
 def test_a_private_store_keeps_failures_and_resolutions_private_too(clock: ManualClock) -> None:
-    backend = MemoryBackend(clock=clock)
+    backend = MemoryStoreBackend(clock=clock)
     store = eo.Store(backend, private=SECRET)
 
     @eo.once(store, scope="charge", key="k", permanent=(ValueError,), on_error="doubt")
@@ -205,7 +205,7 @@ def test_a_private_store_keeps_failures_and_resolutions_private_too(clock: Manua
 
 
 def test_seen_mode_is_private_too(clock: ManualClock) -> None:
-    store = eo.Store(MemoryBackend(clock=clock), private=SECRET)
+    store = eo.Store(MemoryStoreBackend(clock=clock), private=SECRET)
     seen = eo.once(store, scope="s", key="k", mode="seen")(lambda k: "kept")
     assert (seen("k"), seen("k")) == ("kept", "kept")
     store.forget("s", "k")

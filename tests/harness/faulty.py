@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Capabilities
 from effectonce.record import Batchable, Reply
 from effectonce.testing import ManualClock
@@ -36,7 +36,7 @@ class FaultyPort(MemoryPort):
         return reply
 
 
-class FaultyBackend(MemoryBackend):
+class FaultyBackend(MemoryStoreBackend):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
         self.before: Fault = fine

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.http.protocol import parse_key
@@ -102,7 +102,8 @@ def test_any_traffic(kind: type[Stack], traffic: list[Any], on_error: Any) -> No
 
     stack.handler = handler
     stack.guard(
-        eo.Store(MemoryBackend(clock=clock), sweep_every=None), Route(on_error=on_error, max_body=40, max_response=90)
+        eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None),
+        Route(on_error=on_error, max_body=40, max_response=90),
     )
     for request in traffic:
         now["request"] = request
@@ -156,7 +157,7 @@ MESSAGES = st.lists(
 @given(sent=MESSAGES, received=st.lists(st.sampled_from(["part", "end", "disconnect"]), min_size=1, max_size=5))
 def test_an_application_and_a_client_that_break_the_rules(sent: list[Any], received: list[str]) -> None:
     """Whatever they send, in whatever order: it runs at most once, and the record is settled or lapses into doubt."""
-    store = eo.Store(MemoryBackend(clock=ManualClock()), sweep_every=None)
+    store = eo.Store(MemoryStoreBackend(clock=ManualClock()), sweep_every=None)
     runs: list[int] = []
     out: list[Any] = []
 
@@ -165,7 +166,7 @@ def test_an_application_and_a_client_that_break_the_rules(sent: list[Any], recei
         for message in sent:
             await send(dict(message))
 
-    middleware = IdempotencyMiddleware(app, store, scope=eo.GLOBAL)
+    middleware = IdempotencyMiddleware(app, store, principal=eo.GLOBAL)
     scope = {
         "type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")],
     }  # fmt: skip
@@ -196,6 +197,6 @@ def test_the_oracle_sees_a_leak(clock: ManualClock) -> None:
     """The check itself: without a principal in the lookup, the traffic above would be caught."""
     stack = Asgi()
     stack.handler = lambda call: Answer(200, f"<{call.headers['x-user']}>".encode())
-    stack.guard(eo.Store(MemoryBackend(clock=clock)), scope=eo.GLOBAL)
+    stack.guard(eo.Store(MemoryStoreBackend(clock=clock)), principal=eo.GLOBAL)
     replies: list[Reply] = [stack.request("k", ("X-User", user)) for user in ("alice", "bob")]
     assert b"<alice>" in replies[1].body

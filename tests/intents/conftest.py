@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.store import Store, open_backend
@@ -22,7 +22,7 @@ from .bank import Bank, Payment
 def clock_and_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ManualClock, Store]]:
     clock = ManualClock()
     if request.param == "memory":
-        backend: Any = MemoryBackend(clock=clock)
+        backend: Any = MemoryStoreBackend(clock=clock)
     else:
         opened: Any = open_backend(f"sqlite:///{tmp_path}/shop.db")
         opened.clock, backend = clock, opened

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import release
 from effectonce.sagas.recovery import Resumed
@@ -207,7 +207,7 @@ async def test_cancelled_while_it_waits_to_try_again_the_attempt_before_is_not_f
 @pytest.mark.parametrize("step", ["charge", "refund"])
 def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> None:
     clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     saga = order_saga(store, shop)
     shop.at["ship"] = raising(RuntimeError("no carrier"))
     shop.after[step] = raising(eo.OutcomeUnknown("?", 0.0))
@@ -258,7 +258,7 @@ def test_a_child_that_returns_from_a_step_goes_no_further(tmp_path: Path) -> Non
 
 async def test_nobody_runs_beside_a_thread_that_outlives_its_caller() -> None:
     clock = ManualClock()
-    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     saga = eo.Saga("slow", store, input=Order)
     entered, go, calls = threading.Event(), threading.Event(), []
 
@@ -327,7 +327,7 @@ def test_f49_a_late_step_cannot_charge_what_was_turned_around() -> None:
 def test_an_intent_of_a_saga_that_has_turned_around_is_never_sent() -> None:
     """429, so nothing was charged, and the order is given up. A recovery must not charge it after all."""
     clock = ManualClock()
-    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     intents = eo.Intents(store, scope="billing")
     sent: list[str] = []
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.sagas import log as saga_flow
 from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
@@ -374,7 +374,7 @@ def _first(first: Exception, then: Exception) -> Callable[[], None]:
 @pytest.mark.parametrize("error", [eo.OutcomeUnknown("?", 0.0), ValueError("the bank says no")])
 def test_f50_a_compensation_that_may_be_tried_for_ever_comes_to_the_operator_after_a_day(error: Exception) -> None:
     clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     retry = eo.Retry(None, first=0, on={Declined: "dead"})
     saga = order_saga(store, shop, retry=retry, lease="30d", max_run="60d")
     shop.at["ship"] = raising(Declined("no carrier"))
@@ -392,7 +392,7 @@ def test_f50_a_compensation_that_may_be_tried_for_ever_comes_to_the_operator_aft
 
 def test_a_step_that_may_be_tried_for_ever_is_unless_nobody_knows_what_it_did() -> None:
     clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     saga = order_saga(store, shop, retry=eo.Retry(None, first=0), lease="30d", max_run="60d")
     left = [50]
 

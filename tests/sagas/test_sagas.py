@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
@@ -138,7 +138,7 @@ def test_two_runners_do_not_run_one_saga(saga: eo.Saga[Order], shop: Shop, store
 
 def test_a_zombie_stops_where_another_has_taken_over(shop: Shop) -> None:
     clock = ManualClock()
-    with eo.Store(MemoryBackend(clock=clock), sweep_every=None) as store:
+    with eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None) as store:
         saga, other = order_saga(store, shop), order_saga(store, shop)
 
         def slept() -> None:

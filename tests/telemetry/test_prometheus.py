@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Event
 from effectonce.telemetry import histogram, prometheus
 from effectonce.telemetry.cached_probe import CachedProbe, refresh
@@ -62,7 +62,7 @@ def test_every_outcome_of_a_guard_is_counted_by_scope_and_kind(tmp_path: Path) -
 def test_a_zombie_is_counted_as_fenced() -> None:
     """F08."""
     clock = ManualClock()
-    store = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     metrics = private().watch(store)
 
     @eo.once(store, scope="charge", key="id", lease="1s")

@@ -8,14 +8,14 @@ import random
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ChaosBroker, ChaosStore, ManualClock
 
 
 def test_a_hundred_attempts_through_failing_store_and_gateway_charge_once() -> None:
     """The article's chaos test: 30 % of the store's calls and 20 % of the gateway's fail, over 100 attempts."""
     clock = ManualClock()
-    store = ChaosStore(MemoryBackend(clock=clock), failure_rate=0.3, seed=1)
+    store = ChaosStore(MemoryStoreBackend(clock=clock), failure_rate=0.3, seed=1)
     dice = random.Random(2)
     gateway: dict[str, int] = {}  # as a provider: by the key that it is given
 
@@ -58,7 +58,7 @@ def test_the_same_seed_fails_in_the_same_way() -> None:
 
 async def test_an_async_handler_meets_the_same_chaos() -> None:
     clock = ManualClock()
-    store = ChaosStore(MemoryBackend(clock=clock), failure_rate=0.3, seed=3)
+    store = ChaosStore(MemoryStoreBackend(clock=clock), failure_rate=0.3, seed=3)
     effects = []
 
     @eo.once(store, scope="async-chaos", key="number")

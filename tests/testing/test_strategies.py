@@ -12,7 +12,7 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.envelopes import CloudEvents
 from effectonce.testing import ManualClock
 from effectonce.testing import strategies as est
@@ -25,7 +25,7 @@ class Crash(BaseException):
 def effects(schedule: list[est.Delivery], guarded: bool) -> Counter[str]:
     """What a handler does with all of ``schedule``, by key."""
     clock = ManualClock()
-    store = eo.Store(MemoryBackend(clock=clock), sweep_every=None)
+    store = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     done: Counter[str] = Counter()
     fate = ""
 

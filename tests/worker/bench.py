@@ -12,9 +12,10 @@ import pytest
 from msgspec import structs
 
 import effectonce as eo
-from effectonce.backends.memory.broker import MemoryBackend as QueueBackend
-from effectonce.backends.memory.store import MemoryBackend as StoreBackend
+from effectonce.backends.memory.broker import MemoryBrokerBackend
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Clock, Delivery, Packet
+from effectonce.record import Batchable, Reply
 
 
 async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
@@ -96,13 +97,52 @@ def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watched, "receive", receive_backwards)
 
 
-class Backend(QueueBackend):
+class Backend(MemoryBrokerBackend):
     """The memory broker with watched consumers."""
 
     bench: Bench
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return Watched(self.bench, super().consumer(queue, group=group, prefetch=prefetch))
+
+
+class StoreBackend(MemoryStoreBackend):
+    """The memory store with async ports that can be made to fail."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
+        self.ports: list[FaultyPort] = []
+        #: Called before and after each operation. What it raises is the operation's reply.
+        self.before: Callable[[Batchable], None] = lambda op: None
+        self.after: Callable[[Batchable], None] = lambda op: None
+
+    def async_port(self) -> MemoryPort:
+        self.ports.append(FaultyPort(self))
+        return self.ports[-1]
+
+    def kill_ports(self) -> None:
+        """Let the ports that are open now hang for ever, as those of a process that was killed."""
+        for port in self.ports:
+            port.hangs = True
+
+
+class FaultyPort(MemoryPort):
+    hangs = False
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return [await self._run_one(op) for op in batch]
+
+    async def _run_one(self, op: Batchable) -> Reply:
+        backend: StoreBackend = self._backend  # type: ignore[assignment]
+        try:
+            backend.before(op)
+            (reply,) = await super().run((op,))
+            backend.after(op)
+        except eo.StoreUnavailable as error:
+            return error
+        return reply
 
 
 class Bench:
@@ -112,7 +152,8 @@ class Bench:
         self.backend = Backend(clock=clock, **options)
         self.backend.bench = self
         self.broker = eo.Broker(self.backend)
-        self.store = eo.Store(StoreBackend(clock=clock), sweep_every=None)
+        self.store_backend = StoreBackend(clock)
+        self.store = eo.Store(self.store_backend, sweep_every=None)
         self.events: list[eo.Event] = []
         self.store.add_hook(self.events.append)
         self.noted: list[tuple[str, str, float]] = []  # what, message id, delay

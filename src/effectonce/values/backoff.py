@@ -1,4 +1,5 @@
-"""Waiting for a server that is away: longer each time, at random, so that a fleet does not come back as one."""
+"""Pauses between tries of a server that does not answer: longer each time, and random, so that a fleet of workers
+does not return at one moment."""
 
 from __future__ import annotations
 
@@ -7,26 +8,28 @@ import random
 
 log = logging.getLogger("effectonce")
 
-FIRST = 0.1
-LAST = 15.0
+FIRST_PAUSE_S = 0.1
+MAX_PAUSE_S = 15.0
 
 
 class Backoff:
-    """The next pause while something fails, and the words about it: once when it begins, once when it is over."""
+    """The next pause while a server fails. It logs when the failure begins, when pauses reach their maximum, and when
+    the server answers again."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._failures = 0
+        self.failures = 0  # since it last worked
 
     def failed(self, error: BaseException) -> float:
-        """Seconds to wait before the next try."""
-        longest = min(LAST, FIRST * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        if self._failures == 1 or longest == LAST:
-            log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, LAST)
+        """Count a failure. Returns the seconds to wait before the next try."""
+        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))
+        self.failures += 1
+        if self.failures == 1 or longest == MAX_PAUSE_S:
+            log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, MAX_PAUSE_S)
         return longest * random.uniform(0.5, 1.0)
 
     def worked(self) -> None:
-        if self._failures:
-            log.warning("%s: it answers again, after %d tries", self._what, self._failures)
-            self._failures = 0
+        """Start again from the shortest pause."""
+        if self.failures:
+            log.warning("%s: it answers again, after %d tries", self._what, self.failures)
+            self.failures = 0

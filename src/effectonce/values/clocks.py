@@ -6,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """Wall-clock time at the start, carried on by the monotonic clock: it never jumps. For one process."""
+    """The wall clock read once, then advanced by the monotonic clock: it never jumps. For one process."""
 
     manual = False
     monotonic = staticmethod(time.monotonic)
@@ -19,7 +19,7 @@ class SystemClock:
 
 
 class MachineClock:
-    """The wall clock, which every process on this machine reads alike. It may be set: keep it disciplined."""
+    """The wall clock, which is the same for every process on this machine. It jumps when it is set: run NTP."""
 
     manual = False
     monotonic = staticmethod(time.monotonic)

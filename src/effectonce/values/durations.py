@@ -1,4 +1,4 @@
-"""Spans of time as people write them: ``"30s"``, ``"7d"``, a `timedelta`, or seconds."""
+"""Durations as users write them: ``"30s"``, ``"7d"``, a `timedelta`, or seconds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from effectonce.errors import InvalidOption
 
 Duration = str | timedelta | int | float
 
-_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)\s*", re.ASCII)
-_LONGEST = 100 * 365 * _UNITS["d"]
+_MICROS_PER_UNIT = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)\s*", re.ASCII)
+_CENTURY_US = 100 * 365 * _MICROS_PER_UNIT["d"]
 
 
 def micros(value: Duration, what: str = "duration") -> int:
@@ -19,15 +19,15 @@ def micros(value: Duration, what: str = "duration") -> int:
     if isinstance(value, timedelta):
         span = value // timedelta(microseconds=1)
     elif isinstance(value, str):
-        match = _FORM.fullmatch(value)
+        match = _PATTERN.fullmatch(value)
         if match is None:
             raise InvalidOption(f"{what}={value!r} is not a span of time; write it like '30s', '5m', '12h' or '7d'")
-        span = round(float(match[1]) * _UNITS[match[2]])
+        span = round(float(match[1]) * _MICROS_PER_UNIT[match[2]])
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        span = round(value * 1_000_000) if abs(value) < _LONGEST else _LONGEST
+        span = round(value * 1_000_000) if abs(value) < _CENTURY_US else _CENTURY_US
     else:
         raise InvalidOption(f"{what}={value!r} is not a span of time; give '30s', a timedelta or seconds")
-    if not 0 < span < _LONGEST:
+    if not 0 < span < _CENTURY_US:
         raise InvalidOption(f"{what}={value!r} must be more than zero and less than a century")
     return span
 
@@ -35,6 +35,6 @@ def micros(value: Duration, what: str = "duration") -> int:
 def readable(span: int) -> str:
     """Microseconds in the largest unit that keeps them readable: ``15d``, ``1.5h``, ``30s``."""
     for unit in ("d", "h", "m", "s", "ms"):
-        if span >= _UNITS[unit]:
-            return f"{span / _UNITS[unit]:.3g}{unit}"
+        if span >= _MICROS_PER_UNIT[unit]:
+            return f"{span / _MICROS_PER_UNIT[unit]:.3g}{unit}"
     return f"{span}us"

@@ -33,9 +33,9 @@ FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
 _V1: Final = b"\x01"
-_NOT_BINARY: Final = frozenset((dict, list, tuple, str, int))  # an `isinstance` that says no takes as long as the JSON
+_NOT_BINARY: Final = frozenset((dict, list, tuple, str, int))  # a failing `isinstance` takes as long as the JSON
 _RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
-_EMPTY: Final = hashlib.sha256()  # copied: OpenSSL takes longer to make one than to hash a small payload
+_EMPTY: Final = hashlib.sha256()  # copied: OpenSSL takes longer to create one than to hash a small payload
 
 
 def fingerprint(value: object) -> bytes:
@@ -75,7 +75,7 @@ def canonical(value: object) -> bytes:
     """The canonical JSON of ``value`` (the module's docstring has the rules).
 
     Raises `InvalidKey` for what has no faithful form: NaN, infinity, lone surrogates, names that are not
-    strings, cycles, integers over Python's 4,300 digits and types that nobody taught it.
+    strings, cycles, integers over Python's 4,300 digits, and unknown types.
     """
     try:
         text = _json(value)
@@ -98,7 +98,7 @@ def _with_settled_numbers(value: object) -> bytes:
 
 
 def _settle(node: Any) -> Any:
-    """``node`` with each float in its one spelling: `repr`'s, which the language pins, and not msgspec's."""
+    """``node`` with each float in one spelling: that of `repr`, which the language defines, not msgspec's."""
     kind = type(node)
     if kind is dict:
         return {name: _settle(member) for name, member in node.items()}
@@ -114,7 +114,7 @@ def _settle(node: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know by itself, in terms of what it knows."""
+    """A value of a type that msgspec does not know, as one of a type that it knows."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -132,30 +132,30 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no canonical form")
 
 
-_WITH_FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
+_FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
 
 
 def sets_sorted(value: Any, dumped: Any) -> Any:
-    """``dumped``, what an encoder has made of ``value``, but for the order of sets: pydantic, and msgspec unless told,
-    leave them in that of their hashes, which is another in each process."""
-    known = getattr(type(value), "model_fields", {})
-    if "root" in known:  # pydantic keeps this name for models that are one value
+    """``dumped``, an encoder's form of ``value``, with its sets sorted: pydantic, and msgspec by default, write a set
+    in the order of its hashes, which differs between processes."""
+    model_fields = getattr(type(value), "model_fields", {})
+    if "root" in model_fields:  # pydantic reserves this name for models of a single value
         return sets_sorted(value.root, dumped)
     if isinstance(dumped, dict):
-        if known or any(hasattr(type(value), each) for each in _WITH_FIELDS):
-            aliases = {field.serialization_alias: name for name, field in known.items()}
+        if model_fields or any(hasattr(type(value), marker) for marker in _FIELD_MARKERS):
+            aliases = {field.serialization_alias: name for name, field in model_fields.items()}
             if isinstance(value, msgspec.Struct):
                 aliases = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
-            named = {name: name if name in known else str(aliases.get(name, name)) for name in dumped}
-            inside = [getattr(value, name, None) for name in named.values()]
+            attributes = [name if name in model_fields else str(aliases.get(name, name)) for name in dumped]
+            members = [getattr(value, name, None) for name in attributes]
         elif isinstance(value, Mapping) and len(value) == len(dumped):
-            inside = list(value.values())  # by their places: names that were no text are text by now
+            members = list(value.values())  # by position: names that were not text are text by now
         else:
             return dumped
-        return {name: sets_sorted(*pair) for name, *pair in zip(dumped, inside, dumped.values(), strict=True)}
+        return {name: sets_sorted(*pair) for name, *pair in zip(dumped, members, dumped.values(), strict=True)}
     if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
-        members = [sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
-        return sorted(members, key=_json) if isinstance(value, Set) else members
+        items = [sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
+        return sorted(items, key=_json) if isinstance(value, Set) else items
     return dumped
 
 

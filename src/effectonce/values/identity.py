@@ -1,4 +1,4 @@
-"""The identity of an operation, scope and key, as it is written: the text that stores keep, and 32 bytes of it."""
+"""The identity of an operation, its scope and key, as stores write it: as text, and as a digest of 32 bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _text(value: object, limit: int) -> str:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and value is not True and value is not False:
-        if value.bit_length() > 4 * limit:  # and no decimal conversion to learn that
+        if value.bit_length() > 4 * limit:  # checked first: a decimal conversion would take quadratic time
             raise _too_long(f"an integer of {value.bit_length():,} bits", limit)
         return int.__repr__(value)
     if isinstance(value, UUID):
@@ -63,7 +63,7 @@ def _text(value: object, limit: int) -> str:
 def _checked(text: str, limit: int) -> str:
     if not text:
         raise MissingKey("the key is empty; the sender must give one (or: on_missing_key='run')")
-    if len(text) > limit:  # UTF-8 is never shorter, so a huge key is not encoded to learn that
+    if len(text) > limit:  # UTF-8 is never shorter, so a huge key need not be encoded
         raise _too_long(f"{len(text):,} characters, {show(text, 48)}", limit)
     if "\0" in text:
         raise InvalidKey(f"a key cannot contain NUL, PostgreSQL cannot store it: {show(text, 48)}")

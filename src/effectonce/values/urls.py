@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SECRET = ("password", "secret", "token", "private", "passwd", "key")
+_SECRET_WORDS = ("password", "secret", "token", "private", "passwd", "key")
 
 
 class Address:
-    """A parsed URL. ``take`` consumes its options; ``done`` refuses what nobody took.
+    """A parsed URL. `take` consumes its options; `done` refuses those that were not taken.
 
     Its ``repr`` and ``str`` leave out the password and every option that looks like one.
     """
@@ -30,7 +30,7 @@ class Address:
             self.port = parts.port
         except ValueError:
             parts = None
-        # A '/', '#' or '?' in a password ends the host part too early: what is left of it must not be printed.
+        # A '/', '#' or '?' in a password ends the host part too early: the rest of the password must not be printed.
         if parts is None or parts.fragment or (parts.netloc and "@" in parts.path + parts.query):
             raise InvalidOption(
                 "this URL cannot be parsed: check its host and port, and percent-encode what is special in "
@@ -47,9 +47,11 @@ class Address:
         self._taken: list[str] = []
 
     def _redacted(self) -> str:
-        user = f"{self.user}:***@" if self.password is not None else f"{self.user}@" if self.user else ""
+        user = f"{self.user}@" if self.user else ""
+        if self.password is not None:
+            user = f"{self.user}:***@"
         options = "&".join(
-            f"{name}={'***' if any(word in name.lower() for word in _SECRET) else value}"
+            f"{name}={'***' if any(word in name.lower() for word in _SECRET_WORDS) else value}"
             for name, value in self._options.items()
         )
         return f"{self.scheme}://{user}{self.netloc}{self.path}" + (f"?{options}" if options else "")
@@ -68,17 +70,17 @@ class Address:
 
     def seconds(self, name: str, default: float) -> float:
         """A duration option, in seconds."""
-        return self.take(name, lambda text: micros(float(text) if _number(text) else text, name) / 1e6, default)
+        return self.take(name, lambda text: micros(float(text) if _is_number(text) else text, name) / 1e6, default)
 
     def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
-        """What ``ca_file``, ``cert_file`` and ``key_file`` make, where ``secure``. Elsewhere they are refused: they
-        need ``how``."""
+        """The TLS context of the options ``ca_file``, ``cert_file`` and ``key_file``. None where the URL is not
+        ``secure``: then these options are refused, since they need ``how``."""
         ca_file, cert_file, key_file = (self.take(name, str, "") for name in ("ca_file", "cert_file", "key_file"))
         if not secure:
             if ca_file or cert_file or key_file:
                 raise InvalidOption(f"ca_file, cert_file and key_file need {how}; got {self}")
             return None
-        import ssl  # for those who connect by it
+        import ssl  # only where TLS is used: `import effectonce` stays quick
 
         try:
             context = ssl.create_default_context(cafile=ca_file or None)
@@ -89,7 +91,7 @@ class Address:
         return context
 
     def done(self) -> None:
-        """Refuse the options that nobody took, naming those that exist."""
+        """Refuse options that were not taken, naming those that exist."""
         if self._options:
             known = ", ".join(sorted(self._taken)) or "none"
             unknown = ", ".join(sorted(self._options))
@@ -109,7 +111,7 @@ def flag(text: str) -> bool:
     ]
 
 
-def _number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from effectonce.backends.memory.broker import MemoryBackend, MemoryConsumer, MemoryDeadLetters, MemoryPublisher
+from effectonce.backends.memory.broker import MemoryBrokerBackend, MemoryConsumer, MemoryDeadLetters, MemoryPublisher
 from effectonce.testing import ManualClock
 
 #: The mutants and, for each, the cases that must fail on it.
@@ -16,7 +16,7 @@ class Defect(Exception):
     """An error that a mutant raises where the memory broker raises none."""
 
 
-class Mutant(MemoryBackend):
+class Mutant(MemoryBrokerBackend):
     """A broker with a defect. Subclasses name what they break."""
 
     publisher_type: type[MemoryPublisher] = MemoryPublisher

@@ -11,13 +11,13 @@ import unittest
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.broker import MemoryBackend
+from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.contracts import Packet
 from effectonce.testing import ManualClock
 from effectonce.testing.suites import broker_cases, broker_suite
 from tests.backends.broker_mutants import MUTANTS, Defect, Mutant
 
-TestContract = broker_suite(lambda: MemoryBackend(clock=ManualClock()))
+TestContract = broker_suite(lambda: MemoryBrokerBackend(clock=ManualClock()))
 
 CASES = {str(case): case for case in broker_cases()}
 
@@ -34,7 +34,7 @@ CASES = {str(case): case for case in broker_cases()}
     ],
 )
 def test_time_goes_by_on_the_system_clock_too(name: str) -> None:
-    CASES[name].run(MemoryBackend(ack_window=0.4), quiet=0.05)
+    CASES[name].run(MemoryBrokerBackend(ack_window=0.4), quiet=0.05)
 
 
 # -- the suite itself
@@ -52,7 +52,7 @@ def test_every_case_that_needs_no_server_has_a_mutant_that_fails_it() -> None:
     applicable = set()
     for name, case in CASES.items():
         try:
-            case.run(MemoryBackend(clock=ManualClock()), timeout=2.0)
+            case.run(MemoryBrokerBackend(clock=ManualClock()), timeout=2.0)
         except unittest.SkipTest:
             continue
         applicable.add(name)
@@ -61,7 +61,7 @@ def test_every_case_that_needs_no_server_has_a_mutant_that_fails_it() -> None:
 
 def test_a_skipped_case_must_exist() -> None:
     with pytest.raises(ValueError, match="no_such_case"):
-        broker_suite(MemoryBackend, skip=("no_such_case",))
+        broker_suite(MemoryBrokerBackend, skip=("no_such_case",))
 
 
 def test_every_case_of_the_suite_has_its_sentence_as_name() -> None:
@@ -80,7 +80,7 @@ def test_the_suite_imports_no_pytest() -> None:
 
 async def test_it_stands_on_its_clock_exactly() -> None:
     clock = ManualClock()
-    backend = MemoryBackend(clock=clock, ack_window=30.0)
+    backend = MemoryBrokerBackend(clock=clock, ack_window=30.0)
     publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=10)
     await publisher.publish("q", [Packet(body=b"x")])
     assert [delivery.attempt for delivery in await consumer.receive(1, 0.0)] == [1]
@@ -98,7 +98,7 @@ async def test_it_stands_on_its_clock_exactly() -> None:
 
 async def test_a_clock_moved_by_hand_wakes_a_waiting_receive() -> None:
     clock = ManualClock()
-    backend = MemoryBackend(clock=clock)
+    backend = MemoryBrokerBackend(clock=clock)
     publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=10)
     await publisher.publish("q", [Packet(body=b"x")])
     await consumer.nack(await consumer.receive(1, 0.0), 60.0)
@@ -125,7 +125,7 @@ def test_another_thread_wakes_a_waiting_receive() -> None:
 
 async def test_settled_messages_leave_nothing_behind() -> None:
     """Memory stays flat: neither the queue nor its keys nor its heap of due times grow."""
-    backend = MemoryBackend()
+    backend = MemoryBrokerBackend()
     publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=100)
     for n in range(50):
         await publisher.publish(

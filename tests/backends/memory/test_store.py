@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from effectonce.backends.memory import store as memory
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InvalidOption
 from effectonce.record import Answer, Claim, Remember, Settlement
@@ -16,8 +16,8 @@ from effectonce.testing.clock import EPOCH, ManualClock
 from effectonce.testing.suites import store_cases, store_suite
 from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, NotifyingPort
 
-TestContract = store_suite(lambda: MemoryBackend(clock=ManualClock()))
-TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryBackend))
+TestContract = store_suite(lambda: MemoryStoreBackend(clock=ManualClock()))
+TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryStoreBackend))
 TestContractWithNotifications = store_suite()  # on the fixture below
 
 
@@ -44,7 +44,7 @@ def test_every_case_has_a_mutant_that_fails_it() -> None:
 
 def test_a_skipped_case_must_exist() -> None:
     with pytest.raises(ValueError, match="no_such_case"):
-        store_suite(MemoryBackend, skip=("no_such_case",))
+        store_suite(MemoryStoreBackend, skip=("no_such_case",))
 
 
 def test_every_case_of_the_suite_has_its_sentence_as_name() -> None:
@@ -86,7 +86,7 @@ def claim(port: MemoryPort, owner: bytes, key: str = "k") -> Answer:
 def test_a_claim_survives_that_its_scope_is_swept_away() -> None:
     """The sweeper deletes the last record of a scope, and with it the scope's dictionary (F26)."""
     clock = ManualClock()
-    port, sweeper = (MemoryPort(backend) for backend in [MemoryBackend(clock=clock)] * 2)
+    port, sweeper = (MemoryPort(backend) for backend in [MemoryStoreBackend(clock=clock)] * 2)
     old = claim(port, b"before", "old")
     assert ask(port, Settlement("s", "old", b"before", old.token, "done", 1)) is True
     clock.advance_micros(1)
@@ -100,7 +100,7 @@ def test_a_claim_survives_that_its_scope_is_swept_away() -> None:
 
 def test_a_claim_waits_for_the_lock() -> None:
     """F14"""
-    port = MemoryPort(MemoryBackend())
+    port = MemoryPort(MemoryStoreBackend())
     with port._backend.lock:
         thread = threading.Thread(target=claim, args=(port, b"mine"))
         thread.start()
@@ -119,7 +119,7 @@ def test_a_signal_whose_handler_runs_the_same_key_under_the_same_lock_is_not_ove
     monkeypatch: pytest.MonkeyPatch, op: Any, state: str
 ) -> None:
     """It claims and finishes a record on the thread that has just found it free, or absent (F01)."""
-    port = MemoryPort(MemoryBackend())
+    port = MemoryPort(MemoryStoreBackend())
     if state == "free":
         first = claim(port, b"first")
         assert ask(port, Settlement("s", "k", b"first", first.token, "free", 10**12)) is True
@@ -141,7 +141,7 @@ def test_a_signal_whose_handler_runs_the_same_key_under_the_same_lock_is_not_ove
 
 
 def test_a_doubt_that_is_completed_keeps_no_error() -> None:
-    port = MemoryPort(MemoryBackend())
+    port = MemoryPort(MemoryStoreBackend())
     token = claim(port, b"mine").token
     assert ask(port, Settlement("s", "k", b"mine", token, "in_doubt", 10**12, None, b"why")) is True
     assert ask(port, Settlement("s", "k", b"mine", token, "done", 10**12, b"1")) is True
@@ -152,7 +152,7 @@ def test_a_doubt_that_is_completed_keeps_no_error() -> None:
 
 def test_an_interruption_leaves_the_lock_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """F16"""
-    port = MemoryPort(MemoryBackend())
+    port = MemoryPort(MemoryStoreBackend())
 
     def interrupted() -> int:
         raise KeyboardInterrupt

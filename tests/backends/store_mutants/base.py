@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Capabilities, Port
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Batchable, Reply
@@ -41,13 +41,13 @@ class Mutant(MemoryPort):
         return run_sync(MemoryPort.run(self, [op]))[0]
 
 
-class MutantBackend(MemoryBackend):
+class MutantBackend(MemoryStoreBackend):
     """A memory store whose ports have the defect."""
 
     def __init__(self, port: type[Mutant], clock: Any) -> None:
         super().__init__(clock=clock)
         self.port = port
-        self.capabilities = port.capabilities or MemoryBackend.capabilities
+        self.capabilities = port.capabilities or MemoryStoreBackend.capabilities
 
     def schema_sql(self) -> str:
         schema: str = self.port.schema

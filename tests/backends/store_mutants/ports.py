@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.backends.memory.store import MemoryBackend
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.record import Batchable, Claim, Reply
 
 from .base import Defect, Mutant, caught_by
@@ -90,7 +90,7 @@ class NoSchema(Mutant):
 
 @caught_by("many_ports_may_be_open_at_once")
 class EightPortsAtMost(Mutant):
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: MemoryStoreBackend) -> None:
         super().__init__(backend)
         backend.__dict__["ports"] = backend.__dict__.get("ports", 0) + 1
         if backend.__dict__["ports"] > 8:
@@ -101,7 +101,7 @@ class EightPortsAtMost(Mutant):
 class KeepsAHalfReadConnection(Mutant):
     """The reply of the cancelled call is still on the wire, and answers the next."""
 
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: MemoryStoreBackend) -> None:
         super().__init__(backend)
         self.wire: list[Sequence[Reply]] = []
 
@@ -153,6 +153,6 @@ class BoundToItsThread(Mutant):
 
 @caught_by("all_ports_share_the_records")
 class EveryPortItsOwnRecords(Mutant):
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: MemoryStoreBackend) -> None:
         super().__init__(backend)
         self._scopes = {}

@@ -1,4 +1,4 @@
-"""Reading SQL files: the statements of one by their names, with the names of the tables filled in.
+"""Reading SQL files: the statements of a file by their names, with the names of the tables filled in.
 
 A file is named by its path inside the package, as in ``backends/postgres/records.sql``.
 """
@@ -16,7 +16,8 @@ _COMMENT = re.compile(r"(^|\s)--.*", re.MULTILINE)
 
 
 def table_prefix(text: str) -> str:
-    """``text``, which goes into statements as it is: so only a plain name is taken (F61)."""
+    """``text`` as a prefix of table names. It goes into statements unquoted, so only a plain name is taken (F61: a name
+    cannot inject SQL)."""
     if _PREFIX.fullmatch(text) is None:
         raise InvalidOption(f"a prefix is a letter or _ and then up to 40 letters, digits and _, not {show(text)!r}")
     return text
@@ -25,18 +26,18 @@ def table_prefix(text: str) -> str:
 def quoted(name: str, dialect: str, what: str = "table") -> str:
     """The name of a table (which may name its schema: ``shop.inbox``) or a column, as it stands in a statement.
 
-    Only plain names are taken (F61), and they are quoted: as they are written here, so they are in the database.
+    Only plain names are taken (F61: a name cannot inject SQL). They are quoted, so that the database keeps their case.
     """
     if type(name) is not str or _TABLE.fullmatch(name) is None:
         raise InvalidOption(
             f"a {what} is named by a letter or _ and then up to 62 letters, digits and _, not {show(name)!r}"
         )
-    mark = "`" if dialect == "mysql" else '"'
-    return ".".join(f"{mark}{part}{mark}" for part in name.split("."))
+    quote = "`" if dialect == "mysql" else '"'
+    return ".".join(f"{quote}{part}{quote}" for part in name.split("."))
 
 
 def script(file: str, **words: str) -> str:
-    """A whole file, for people to read: each ``{word}`` filled in, comments kept."""
+    """A whole file with its comments, each ``{word}`` filled in."""
     from importlib.resources import files  # when first needed: `import effectonce` stays quick
 
     return fill(files("effectonce").joinpath(file).read_text("utf-8"), **words)
@@ -45,16 +46,16 @@ def script(file: str, **words: str) -> str:
 def statements(file: str, **words: str) -> dict[str, str]:
     """The statements of a file, each from its ``-- name: x`` to the next, with the words filled in.
 
-    ``{x}`` of a name that is no word stands for that statement; what is left after that is for the caller.
+    ``{x}`` stands for the word x, or else for the statement x of the same file; other braces are left to the caller.
     """
     _, *parts = _NAME.split(script(file))
-    found = {name: bare(sql) for name, sql in zip(parts[::2], parts[1::2], strict=True)}
-    others = {name: sql for name, sql in found.items() if name not in words}
-    return {name: fill(fill(sql, **others), **words) for name, sql in found.items()}
+    by_name = {name: bare(sql) for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    fragments = {name: sql for name, sql in by_name.items() if name not in words}
+    return {name: fill(fill(sql, **fragments), **words) for name, sql in by_name.items()}
 
 
 def bare(sql: str) -> str:
-    """On one line, without comments and the last semicolon. No literal may hold `` --`` or two spaces."""
+    """``sql`` on one line, without comments and the last semicolon. No literal may hold `` --`` or two spaces."""
     return " ".join(_COMMENT.sub("", sql).split()).removesuffix(";")
 
 
@@ -66,15 +67,16 @@ def fill(sql: str, **words: str) -> str:
 
 # -- the tables that the caller's own transactions write to
 
-_FILES = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite"}
+_FOLDER_OF_DIALECT = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite"}
 
 
 def inbox_schema(dialect: str, table: str) -> str:
-    """The tables of an inbox as a script, every statement of which may be run again."""
-    return script(f"inbox/{_FILES[dialect]}_schema.sql", **inbox_words(dialect, table))
+    """The script that creates the tables of an inbox. Every statement may run twice."""
+    return script(f"inbox/{_FOLDER_OF_DIALECT[dialect]}_schema.sql", **inbox_words(dialect, table))
 
 
 def inbox_words(dialect: str, table: str) -> dict[str, str]:
+    """The words of the inbox's SQL files: its two tables and their indexes, quoted."""
     words = {}
     for word, name in (("inbox", table), ("attempts", f"{table}_attempts")):
         words[word] = quoted(name, dialect)
@@ -86,11 +88,12 @@ def inbox_words(dialect: str, table: str) -> dict[str, str]:
 
 
 def outbox_schema(dialect: str, table: str) -> str:
-    """The table of an outbox as a script, every statement of which may be run again."""
-    return script(f"backends/{_FILES[dialect]}/outbox_schema.sql", **outbox_words(dialect, table))
+    """The script that creates the table of an outbox. Every statement may run twice."""
+    return script(f"backends/{_FOLDER_OF_DIALECT[dialect]}/outbox_schema.sql", **outbox_words(dialect, table))
 
 
 def outbox_words(dialect: str, table: str) -> dict[str, str]:
+    """The words of the outbox's SQL files: its table and indexes, quoted."""
     plain = table.rpartition(".")[2]
     index, on = (table, plain) if dialect == "sqlite" else (plain, table)
     return {

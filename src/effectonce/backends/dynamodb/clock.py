@@ -1,4 +1,4 @@
-"""What time it is at a service that tells it only in the dates of its replies."""
+"""The time of a service that tells it only in the dates of its replies."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from effectonce.errors import StoreUnavailable
 
 
 def _since_boot() -> int:
-    """Microseconds on a clock that no one sets and that, where the system has one, runs on in suspend."""
-    return _read() // 1000
+    """Microseconds on a monotonic clock, which also counts the time in suspend where the system has such a clock."""
+    return _read_ns() // 1000
 
 
-_read: Callable[[], int] = (
+_read_ns: Callable[[], int] = (
     (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
 )
 
 
 class Time(NamedTuple):
-    """A reading of the service's clock: what is written is reckoned from ``now``, and what ends by ``past`` has
-    surely ended."""
+    """A reading of the service's clock: times to write are relative to ``now``; what ends by ``past`` has ended."""
 
     now: int
     past: int
 
 
 class ServerClock:
-    """The service's time, in microseconds, from the ``Date`` of its replies. This machine's wall clock has no say.
+    """The service's time, in microseconds, from the ``Date`` of its replies. This machine's wall clock is not used.
 
     DynamoDB lets no expression read its clock. But a reply that was dated D, to a call sent at s and received at
     r on our monotonic clock, proves that the service's clock is ahead of ours by between ``D - r`` and
@@ -50,8 +49,8 @@ class ServerClock:
     Reads and updates take no lock: an update lost to a race is one sample less.
     """
 
-    GRAIN = 1_000_000  # of an HTTP date
-    SLACK = 10_000  # how far apart the clocks of the service's own machines may be
+    GRAIN = 1_000_000  # microseconds: an HTTP date has whole seconds
+    SLACK = 10_000  # microseconds that the clocks of the service's own machines may be apart
     DRIFT = 5_000  # we and the service drift apart by at most 1/DRIFT (200 ppm)
 
     def __init__(self, local: Callable[[], int] = _since_boot) -> None:
@@ -70,12 +69,12 @@ class ServerClock:
                 return
             self._last = date, second
         low, high = second - received - self.SLACK, second + self.GRAIN - sent + self.SLACK
-        known = self._now_known(received)
-        if known is not None and known[0] <= high and low <= known[1]:
-            low, high = max(low, known[0]), min(high, known[1])
+        before = self._range_at(received)
+        if before is not None and before[0] <= high and low <= before[1]:
+            low, high = max(low, before[0]), min(high, before[1])
         self._range = low, high, received
 
-    def _now_known(self, at: int) -> tuple[int, int] | None:
+    def _range_at(self, at: int) -> tuple[int, int] | None:
         if self._range is None:
             return None
         low, high, since = self._range
@@ -98,8 +97,8 @@ class ServerClock:
 
     def uncertainty(self) -> int:
         """How wrong `now` can be."""
-        known = self._now_known(self.local())
-        return 1 << 62 if known is None else (known[1] - known[0] + 1) // 2
+        offsets = self._range_at(self.local())
+        return 1 << 62 if offsets is None else (offsets[1] - offsets[0] + 1) // 2
 
     def read(self) -> Time:
         now = self.now()

@@ -131,7 +131,7 @@ _rooms: dict[str, Room] = {}
 _rooms_lock = threading.Lock()
 
 
-class MemoryBackend:
+class MemoryBrokerBackend:
     """``memory://`` for one handle alone, ``memory://name`` for all handles of that name in this process.
 
     ``ack_window`` (30 s): how long an unsettled delivery stays with its consumer.
@@ -195,7 +195,7 @@ class MemoryBackend:
 class MemoryPublisher:
     """See `contracts.Publisher`."""
 
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: MemoryBrokerBackend) -> None:
         self._backend = backend
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
@@ -220,7 +220,7 @@ class MemoryPublisher:
 class MemoryConsumer:
     """See `contracts.Consumer`."""
 
-    def __init__(self, backend: MemoryBackend, queue: str, group: str, prefetch: int) -> None:
+    def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str, prefetch: int) -> None:
         self._backend = backend
         self._room = backend.room
         self._clock = backend.clock
@@ -332,7 +332,7 @@ class MemoryConsumer:
 class MemoryDeadLetters:
     """See `contracts.DeadLetters`. Ids grow, so the cursor is the last id of a page."""
 
-    def __init__(self, backend: MemoryBackend, queue: str, group: str) -> None:
+    def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str) -> None:
         self._backend = backend
         self._queue = queue
         self._group = group

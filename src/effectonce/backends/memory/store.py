@@ -74,7 +74,7 @@ class MemoryRow(StoredClaim, kw_only=True, gc=False):
         self.result = self.error = None
 
 
-class MemoryBackend:
+class MemoryStoreBackend:
     """Every port shares one dictionary and one lock, and never blocks on anything else."""
 
     capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, notes=True, ordered=True)
@@ -108,7 +108,7 @@ class MemoryBackend:
 class MemoryPort:
     """See `contracts.Port`. Every operation is applied under the backend's lock, at one time of its clock."""
 
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: MemoryStoreBackend) -> None:
         self._backend = backend
         self._scopes = backend.scopes
         self._apply: dict[type, Callable[[Any, int], Reply]] = {

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from effectonce.backends.memory.store import MemoryBackend, MemoryPort
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.record import Batchable, Reply
 
 
-class GroupedBackend(MemoryBackend):
+class GroupedBackend(MemoryStoreBackend):
     """Each round trip takes ``latency`` seconds; ``batches`` keeps what went out in each."""
 
     def __init__(self, latency: float = 0.001, batch: int = 128) -> None:
         super().__init__()
-        self.capabilities = msgspec.structs.replace(MemoryBackend.capabilities, lanes=3, batch=batch)
+        self.capabilities = msgspec.structs.replace(MemoryStoreBackend.capabilities, lanes=3, batch=batch)
         self.latency = latency
         self.batches: list[Sequence[Batchable]] = []
 
