@@ -272,7 +272,7 @@ class QueueConsumer:
         for last in (self.settler.send, self._consumer.flush, self._consumer.close):
             try:
                 await last()
-            except Exception as error:  # it ends in any case; what the broker was not told comes again
+            except Exception as error:  # it ends in any case; what was not settled is delivered again
                 log.warning("queue %s: %s; what was in flight comes again", self.queue, error)
 
 

@@ -221,7 +221,7 @@ class TransactionExecutor:
 
 
 class _NoStore(Events):
-    """What a `Run` asks its runtime for, where there is no store: nothing is leased, so no lease is lost."""
+    """The runtime of runs that have no store: it has a clock and hooks, and no lease that could be lost."""
 
     privacy = None
     monotonic = staticmethod(time.monotonic)
