@@ -82,7 +82,7 @@ TABLE = {
     "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
     "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
-    "__init__": ("public", ""),
+    "__init__": ("errors public", ""),
     # what stands around them
     "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* envelopes* {TOOLS}", "msgspec"),
     "http.*": (f"{SEAMS} core* {TOOLS}", "msgspec http_sf"),

@@ -39,7 +39,7 @@ def kind_of(scope: str) -> Kind:
     return "saga" if scope.startswith("saga/") else "guard"
 
 
-def intent_log(sources: Sources, record: Record) -> intent_logs.IntentLog | None:
+def intent_log(sources: Sources, record: Record) -> intent_logs.LoggedIntent | None:
     """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
     intents = sources.intents.get(record.scope)
     try:

@@ -11,7 +11,7 @@ from effectonce.dashboard.context import RequestContext, link
 from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, target_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
-from effectonce.intents.intents import UNFINISHED_HOLD_US
+from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
@@ -102,7 +102,7 @@ def _retention(scope: str, outcome: str) -> Duration:
     if kind_of(scope) == "guard":
         return DEFAULT_RETENTION
     if outcome == "retry":  # unfinished: its program needs it, however late it resumes
-        return UNFINISHED_HOLD_US / 1e6
+        return UNFINISHED_RETENTION_US / 1e6
     return INTENT_RETENTION
 
 

@@ -1,4 +1,4 @@
-"""Publishing and receiving, broken."""
+"""Publishes and receives that lose, double or change messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from effectonce.backends.memory.broker import MemoryConsumer, MemoryPublisher
 from effectonce.contracts import Delivery, Packet
 
-from .base import Defect, Mutant, fails
+from .base import Defect, Mutant, caught_by
 
 
 class Changing(MemoryPublisher):
@@ -23,7 +23,7 @@ class Changing(MemoryPublisher):
         return await super().publish(queue, [self.change(packet) for packet in packets])
 
 
-@fails("what_is_confirmed_is_delivered", "a_full_batch_is_confirmed_and_delivered_once")
+@caught_by("what_is_confirmed_is_delivered", "a_full_batch_is_confirmed_and_delivered_once")
 class ConfirmsWhatItLoses(MemoryPublisher):
     """F45."""
 
@@ -32,14 +32,14 @@ class ConfirmsWhatItLoses(MemoryPublisher):
         return [None] * len(packets)
 
 
-@fails("what_is_confirmed_is_delivered")
+@caught_by("what_is_confirmed_is_delivered")
 class SendsTwice(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         await super().publish(queue, packets)
         return await super().publish(queue, packets)
 
 
-@fails("nothing_published_is_fine")
+@caught_by("publishing_nothing_is_fine")
 class NeedsSomethingToPublish(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not packets:
@@ -47,25 +47,25 @@ class NeedsSomethingToPublish(MemoryPublisher):
         return await super().publish(queue, packets)
 
 
-@fails("bodies_come_back_byte_for_byte")
+@caught_by("bodies_come_back_byte_for_byte")
 class TakesBodiesForText(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, body=packet.body.decode("utf-8", "replace").encode())
 
 
-@fails("bodies_come_back_byte_for_byte")
+@caught_by("bodies_come_back_byte_for_byte")
 class EndsAtTheFirstZero(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, body=packet.body.partition(b"\0")[0])
 
 
-@fails("headers_come_back_as_they_were")
+@caught_by("headers_come_back_as_they_were")
 class LowersHeaderNames(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, headers={name.lower(): value for name, value in packet.headers.items()})
 
 
-@fails("headers_come_back_as_they_were")
+@caught_by("headers_come_back_as_they_were")
 class DropsEmptyHeaders(Changing):
     """As BabelQueue's transports do."""
 
@@ -73,15 +73,15 @@ class DropsEmptyHeaders(Changing):
         return replace(packet, headers={name: value for name, value in packet.headers.items() if value})
 
 
-@fails("id_and_ordering_key_travel_with_the_packet")
+@caught_by("id_and_ordering_key_travel_with_the_packet")
 class ForgetsTheId(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, id="")
 
 
-@fails("queues_are_separate")
+@caught_by("queues_are_separate")
 class OneQueueForAll(Mutant):
-    class publishing(MemoryPublisher):
+    class publisher_type(MemoryPublisher):
         async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
             return await super().publish("one", packets)
 
@@ -92,7 +92,7 @@ class OneQueueForAll(Mutant):
         await super().declare("one", group=group)
 
 
-@fails("what_nobody_declared_is_kept_or_refused")
+@caught_by("a_message_to_an_undeclared_queue_is_kept_or_refused")
 class DropsWhatNobodyReadsYet(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         answers = await super().publish(queue, packets)
@@ -100,38 +100,38 @@ class DropsWhatNobodyReadsYet(MemoryPublisher):
         return answers
 
 
-@fails("receive_comes_back_empty_after_its_wait")
+@caught_by("receive_comes_back_empty_after_its_wait")
 class WaitsForEver(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         return await super().receive(limit, wait) or (await asyncio.sleep(2), ())[1]
 
 
-@fails("receive_wakes_when_something_comes")
+@caught_by("receive_wakes_when_a_message_comes")
 class LooksOnlyAtTheEnd(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         await asyncio.sleep(wait)
         return await super().receive(limit, 0.0)
 
 
-@fails("receive_gives_at_most_its_limit")
+@caught_by("receive_gives_at_most_its_limit")
 class IgnoresTheLimit(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         return await super().receive(limit + 5, wait)
 
 
-@fails("prefetch_bounds_what_is_unsettled")
+@caught_by("prefetch_bounds_the_unsettled_deliveries")
 class IgnoresThePrefetch(MemoryConsumer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args[:-1], 1000)
 
 
-@fails("prefetch_bounds_what_is_unsettled")
+@caught_by("prefetch_bounds_the_unsettled_deliveries")
 class NeverHasRoomAgain(MemoryConsumer):
     def _settled(self, deliveries: Sequence[Delivery], answers: Sequence[bool]) -> Sequence[bool]:
         return answers
 
 
-@fails("several_consumers_share_the_messages", "what_a_dead_consumer_left_comes_to_another")
+@caught_by("several_consumers_share_the_messages", "deliveries_of_a_dead_consumer_come_to_another")
 class GivesTheSameToAll(Mutant):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         name = f"{group}-{os.urandom(4).hex()}"
@@ -139,19 +139,19 @@ class GivesTheSameToAll(Mutant):
         return super().consumer(queue, group=name, prefetch=prefetch)
 
 
-@fails("a_cancelled_receive_loses_nothing")
+@caught_by("a_cancelled_receive_loses_nothing")
 class LosesWhatACancelledReceiveTook(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
-        found = await super().receive(limit, wait)
+        deliveries = await super().receive(limit, wait)
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            await self.ack(found)
+            await self.ack(deliveries)
             raise
-        return found
+        return deliveries
 
 
-@fails("another_group_sees_everything_too", "what_one_group_nacks_comes_to_it_alone")
+@caught_by("another_group_gets_every_message_too", "a_nack_of_one_group_does_not_deliver_to_another")
 class OneGroup(Mutant):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return super().consumer(queue, group="one", prefetch=prefetch)
@@ -160,7 +160,7 @@ class OneGroup(Mutant):
         await super().declare(queue, group="one")
 
 
-@fails("what_one_group_nacks_comes_to_it_alone")
+@caught_by("a_nack_of_one_group_does_not_deliver_to_another")
 class NacksForAllGroups(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         answers = await self.ack(deliveries)
@@ -168,26 +168,26 @@ class NacksForAllGroups(MemoryConsumer):
         return answers
 
 
-@fails("declare_may_run_twice_and_at_once")
+@caught_by("declare_may_run_twice_and_at_once")
 class DeclaringEmpties(Mutant):
     async def declare(self, queue: str, *, group: str) -> None:
         self.room.queues.pop(queue, None)
         await super().declare(queue, group=group)
 
 
-@fails("a_declared_queue_passes_its_check")
-class ChecksNothingWell(Mutant):
+@caught_by("a_declared_queue_passes_its_check")
+class NeverPassesItsCheck(Mutant):
     async def check(self, queue: str, *, group: str) -> None:
         raise Defect
 
 
-@fails("a_backend_says_where_it_is")
-class SaysNothing(Mutant):
+@caught_by("a_backend_says_where_it_is")
+class HidesItsAddress(Mutant):
     def __repr__(self) -> str:
         return object.__repr__(self)
 
 
-@fails("what_is_closed_leaves_nothing_open")
+@caught_by("a_closed_backend_leaves_nothing_open")
 class LeavesFilesOpen(MemoryPublisher):
     def __init__(self, backend: Any) -> None:
         super().__init__(backend)

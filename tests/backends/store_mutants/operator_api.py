@@ -8,20 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import (
-    Claim,
-    Operation,
-    Page,
-    Query,
-    Record,
-    Stats,
-    Swept,
-)
+from effectonce.record import Claim, Operation, Page, Query, Record, Stats, Swept
 
-from .base import Defect, Mutant, fails
+from .base import Defect, Mutant, caught_by
 
 
-@fails("sweep_deletes_no_live_record")
+@caught_by("sweep_deletes_no_live_record")
 class SweepDeletesLapsed(Mutant):
     """F26."""
 
@@ -33,7 +25,7 @@ class SweepDeletesLapsed(Mutant):
         return await super().sweep(limit)
 
 
-@fails("sweep_deletes_no_live_record")
+@caught_by("sweep_deletes_no_live_record")
 class SweepDeletesClaims(Mutant):
     """F26."""
 
@@ -44,20 +36,20 @@ class SweepDeletesClaims(Mutant):
         return await super().sweep(limit)
 
 
-@fails("sweep_deletes_what_has_expired", "sweep_is_bounded_by_its_limit")
+@caught_by("sweep_deletes_what_has_expired", "sweep_is_bounded_by_its_limit")
 class SweepHidesButKeeps(Mutant):
     async def sweep(self, limit: int) -> Swept:
         swept = await super().sweep(limit)
         return Swept(0, swept.lapsed, swept.more)
 
 
-@fails("sweep_is_bounded_by_its_limit")
+@caught_by("sweep_is_bounded_by_its_limit")
 class SweepIsUnbounded(Mutant):
     async def sweep(self, limit: int) -> Swept:
         return await super().sweep(1 << 40)
 
 
-@fails("sweep_moves_lapsed_doubts")
+@caught_by("sweep_moves_lapsed_doubts")
 class SweepOnlyDeletes(Mutant):
     """F07: a record that no recovery path reaches."""
 
@@ -69,7 +61,7 @@ class SweepOnlyDeletes(Mutant):
         return Swept(swept.deleted, 0, swept.more)
 
 
-@fails("concurrent_sweeps_share_the_work")
+@caught_by("concurrent_sweeps_share_the_work")
 class OneSweeperAtATime(Mutant):
     async def sweep(self, limit: int) -> Swept:
         lock = self._backend.__dict__.setdefault("sweeping", threading.Lock())
@@ -81,7 +73,7 @@ class OneSweeperAtATime(Mutant):
         return swept
 
 
-@fails("sweep_records_its_time")
+@caught_by("sweep_records_its_time")
 class SweepIsSilent(Mutant):
     """F37."""
 
@@ -91,7 +83,7 @@ class SweepIsSilent(Mutant):
         return swept
 
 
-@fails("list_pages_reach_all_and_none_twice")
+@caught_by("list_pages_reach_all_and_none_twice")
 class PagesOverlap(Mutant):
     async def list(self, query: Query) -> Page:
         page = await super().list(query)
@@ -100,32 +92,32 @@ class PagesOverlap(Mutant):
         return page
 
 
-@fails("list_pages_reach_all_and_none_twice")
+@caught_by("list_pages_reach_all_and_none_twice")
 class PagesEndEarly(Mutant):
     async def list(self, query: Query) -> Page:
         return Page((await super().list(query)).records, None)
 
 
-@fails("a_list_may_begin_after_any_place")
+@caught_by("a_list_may_begin_after_any_place")
 class ListBeginsAtTheBeginning(Mutant):
     async def list(self, query: Query) -> Page:
         return await super().list(replace(query, after=None))
 
 
-@fails("list_filters_by_scope", "list_filters_by_state")
+@caught_by("list_filters_by_scope", "list_filters_by_state")
 class ListIgnoresItsFilters(Mutant):
     async def list(self, query: Query) -> Page:
         return await super().list(Query(limit=query.limit, cursor=query.cursor))
 
 
-@fails("list_shows_records_as_get_does")
+@caught_by("list_shows_records_as_get_does")
 class ListHidesTheResult(Mutant):
     async def list(self, query: Query) -> Page:
         page = await super().list(query)
         return Page([replace(record, result=None) for record in page.records], page.cursor)
 
 
-@fails("list_leaves_out_what_has_expired", "an_expired_done_record_counts_as_absent", "forget_of_nothing_is_false")
+@caught_by("list_leaves_out_what_has_expired", "an_expired_record_counts_as_absent", "forget_of_nothing_is_false")
 class ReadersSeeTheExpired(Mutant):
     def _revive(self) -> None:
         for scope, rows in self._backend.scopes.items():
@@ -145,7 +137,7 @@ class ReadersSeeTheExpired(Mutant):
         return await super().forget(scope, key, retention)
 
 
-@fails("get_shows_a_lapse_as_it_is_stored", "a_look_at_a_lapse_into_doubt_tells_it_without_moving_it")
+@caught_by("get_shows_a_lapse_as_it_is_stored", "a_look_at_a_lapse_into_doubt_answers_in_doubt_without_moving_it")
 class GetInterpretsALapse(Mutant):
     async def get(self, scope: str, key: str) -> Record | None:
         record = await super().get(scope, key)
@@ -154,29 +146,29 @@ class GetInterpretsALapse(Mutant):
         return record
 
 
-@fails("created_at_stays_and_changed_at_moves")
+@caught_by("created_at_stays_and_changed_at_moves")
 class CreatedMoves(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if (row := self.row(op)) is not None:
             row.created_at = now
         return reply
 
 
-@fails("get_of_an_unknown_key_is_none")
+@caught_by("get_of_an_unknown_key_is_none")
 class GetInventsARecord(Mutant):
     async def get(self, scope: str, key: str) -> Record | None:
         await self.run([Claim(scope, key, bytes(16), 1, 1)])
         return await super().get(scope, key)
 
 
-@fails("stats_count_every_state")
+@caught_by("stats_count_every_state")
 class StatsCountNothing(Mutant):
     async def stats(self) -> Stats:
         return replace(await super().stats(), counts={})
 
 
-@fails("stats_do_not_count_what_has_expired")
+@caught_by("stats_do_not_count_what_has_expired")
 class StatsCountEverythingEver(Mutant):
     async def stats(self) -> Stats:
         ever = self._backend.__dict__.setdefault("ever", {})

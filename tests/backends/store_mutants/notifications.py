@@ -1,4 +1,4 @@
-"""Notifications: one store that has them, and three that break them."""
+"""Notifications: one store that has them, and others that break them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from effectonce.contracts import Capabilities
-from effectonce.record import (
-    Claim,
-    Settlement,
-)
+from effectonce.record import Claim, Settlement
 
-from .base import Mutant, fails
+from .base import Mutant, caught_by
 
 
-class Notifying(Mutant):
-    """No mutant: the memory store with notifications, on which the cases about `changes` pass."""
+class NotifyingPort(Mutant):
+    """Not a mutant: the memory store with notifications, on which the cases about `changes` pass."""
 
     capabilities = Capabilities(name="notifying", lanes=1, notifies=True)
 
@@ -27,7 +24,7 @@ class Notifying(Mutant):
         return self._backend.__dict__.setdefault("settled", [])
 
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Claim) and op.waiting and reply.kind == "in_progress":
             self.flagged().add((op.scope, op.key))
         if isinstance(op, Settlement) and reply is True and (op.scope, op.key) in self.flagged():
@@ -36,13 +33,13 @@ class Notifying(Mutant):
         return reply
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        found = list(self.settled())
+        changed = list(self.settled())
         self.settled().clear()
-        return found
+        return changed
 
 
-@fails("changes_report_the_settlement_of_a_flagged_record")
-class NotifiesOfEverything(Notifying):
+@caught_by("changes_report_the_settlement_of_a_flagged_record")
+class NotifiesOfEverything(NotifyingPort):
     """On every completion it cost 33-45 %."""
 
     def apply(self, op: Any, now: int) -> Any:
@@ -52,15 +49,15 @@ class NotifiesOfEverything(Notifying):
         return reply
 
 
-@fails("changes_report_the_settlement_of_a_flagged_record")
-class NotifiesOfNothing(Notifying):
+@caught_by("changes_report_the_settlement_of_a_flagged_record")
+class NotifiesOfNothing(NotifyingPort):
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         time.sleep(timeout)  # noqa: ASYNC251
         return ()
 
 
-@fails("changes_come_back_at_their_timeout")
-class ChangesIgnoreTheTimeout(Notifying):
+@caught_by("changes_come_back_at_their_timeout")
+class ChangesIgnoreTheTimeout(NotifyingPort):
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         time.sleep(2.2)  # noqa: ASYNC251
         return ()
