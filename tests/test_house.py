@@ -321,6 +321,20 @@ def test_the_page_about_the_layout_names_all_that_is_there() -> None:
     assert sorted(there - set(re.findall(r"\w+", page))) == []
 
 
+def test_the_walks_name_files_and_functions_that_are_there() -> None:
+    page = (ROOT.parents[1] / "docs/internals/life-of-a-message.md").read_text()
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|", page, re.MULTILINE)
+    assert len(rows) > 30
+    for row in rows:
+        names = [name for name in re.findall(r"`([^`]+)`", row) if name != "connect="]
+        files = [name for name in names if name.endswith((".py", "/"))]
+        paths = [path for name in files for path in ROOT.glob(name)]
+        assert [name for name in files if not any(ROOT.glob(name))] == []
+        source = "".join(path.read_text() for path in paths if path.is_file())
+        for name in set(names) - set(files):
+            assert re.search(rf"\b(?:def|class) {name.rpartition('.')[2]}\b", source), f"{name} is not in {files}"
+
+
 # -- what is public
 
 
