@@ -13,7 +13,7 @@ from effectonce.broker import connect_broker
 from effectonce.errors import ConfigurationError, MissingDriver, show
 from effectonce.intents.intents import Intents
 from effectonce.sagas.saga import Saga
-from effectonce.store import Store, connect, require_there
+from effectonce.store import Store, connect, require_existing
 from effectonce.telemetry.audit_log import Audit
 
 from . import options
@@ -101,7 +101,7 @@ def _open(url: str | None) -> Store | None:
     if url is None:
         return None
     store = connect(url, sweep_every=None)
-    require_there(store.runtime.backend, options.MIGRATE_HINT)
+    require_existing(store.runtime.backend, options.MIGRATE_HINT)
     return store
 
 

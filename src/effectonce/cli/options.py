@@ -10,7 +10,7 @@ import typer
 from msgspec import json
 
 from effectonce.errors import ConfigurationError, show
-from effectonce.store import Store, connect, require_there
+from effectonce.store import Store, connect, require_existing
 
 from . import settings
 
@@ -94,7 +94,7 @@ def open_store(*urls: str | None, new: bool = False) -> Iterator[Store]:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
     with connect(settings.url("store", *given), sweep_every=None) as store:
         if not new:
-            require_there(store.runtime.backend, MIGRATE_HINT)
+            require_existing(store.runtime.backend, MIGRATE_HINT)
         yield store
 
 

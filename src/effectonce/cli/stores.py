@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.store import Store, require_there
+from effectonce.store import Store, require_existing
 
 from . import options
 from .output import report
@@ -57,7 +57,7 @@ def check(url: options.Url = None, store_url: options.StoreUrl = None, as_json: 
 
 
 def _check(store: Store) -> None:
-    require_there(store.runtime.backend, options.MIGRATE_HINT)
+    require_existing(store.runtime.backend, options.MIGRATE_HINT)
     store.check()
 
 

@@ -36,7 +36,7 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import Recording
 from effectonce.http.routes import Route, RouteTable, make_route_plan
@@ -128,7 +128,8 @@ class Idempotency:
     ) -> None:
         settings.setdefault("methods", METHODS)
         self.plan = make_route_plan(Route(**settings), service)
-        self.exchanges = DjangoExchanges(store, principal, choice("errors", errors, "raise", "respond"), service, docs)
+        raises = read_choice("errors", errors, "raise", "respond")
+        self.exchanges = DjangoExchanges(store, principal, raises, service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""

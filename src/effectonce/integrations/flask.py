@@ -22,7 +22,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol, wsgi
 from effectonce.http.exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
 from effectonce.http.routes import Route, RoutePlan, make_route_plan
@@ -53,7 +53,7 @@ def idempotent(
     settings.setdefault("methods", METHODS)
     guard, guarded = HttpGuard(store, service, docs), make_route_plan(Route(**settings), service)
     get_principal = make_principal_getter(principal)
-    raises = choice("errors", errors, "raise", "respond")
+    raises = read_choice("errors", errors, "raise", "respond")
 
     def refuse(error: EffectOnceError) -> Response:
         if raises:
