@@ -187,7 +187,7 @@ class Sources:
         """Return the record of a key, as the key is stored."""
         return self.store.get(scope, key)
 
-    def intent_log(self, record: Record) -> intent_logs.IntentLog | None:
+    def intent_log(self, record: Record) -> intent_logs.LoggedIntent | None:
         """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
         return _read_log(record, self.intents, intent_logs.decode_log)
 
@@ -197,7 +197,7 @@ class Sources:
 
     def timeline(self, record: Record) -> list[Moment]:
         """Return the moments of a record, oldest first."""
-        log: intent_logs.IntentLog | saga_logs.SagaLog | None = None
+        log: intent_logs.LoggedIntent | saga_logs.SagaLog | None = None
         if kind_of(record.scope) == "intent":
             log = self.intent_log(record)
         elif kind_of(record.scope) == "saga":

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from effectonce.intents.log import IntentLog
+from effectonce.intents.log import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED, AuditEntry
@@ -35,7 +35,7 @@ def kind_of(scope: str) -> Kind:
 
 
 def record_timeline(
-    record: Record, log: IntentLog | SagaLog | None = None, actions: Iterable[AuditEntry] = (), place: str = ""
+    record: Record, log: LoggedIntent | SagaLog | None = None, actions: Iterable[AuditEntry] = (), place: str = ""
 ) -> list[Moment]:
     """Return the moments of a record, oldest first. A record keeps its last claim only; its attempts count them all.
 
@@ -43,7 +43,7 @@ def record_timeline(
     record, since the audit log of several may be one file.
     """
     moments = [Moment(record.created_at, "first seen", detail="the record was made"), *_claim(record)]
-    if isinstance(log, IntentLog):
+    if isinstance(log, LoggedIntent):
         moments += _sends(record, log)
     elif log is not None:
         moments += _steps(log)
@@ -90,7 +90,7 @@ def _state(record: Record) -> Iterable[Moment]:
         yield Moment(record.changed_at, what, detail=detail, tone=record.state)
 
 
-def _sends(record: Record, log: IntentLog) -> Iterable[Moment]:
+def _sends(record: Record, log: LoggedIntent) -> Iterable[Moment]:
     if log.first_sent_at:
         times = "once" if log.send_count == 1 else f"{log.send_count} times since"
         provider = record.scope.split("/")[-2] if record.scope.count("/") >= 3 else "the provider"

@@ -12,7 +12,7 @@ from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
-from effectonce.intents.intents import UNFINISHED_HOLD_US
+from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
@@ -92,7 +92,7 @@ def _retention(scope: str, outcome: str) -> Duration:
     if kind_of(scope) == "guard":
         return DEFAULT_RETENTION
     if outcome == "retry":  # unfinished: its program needs it, however late it resumes
-        return UNFINISHED_HOLD_US / 1e6
+        return UNFINISHED_RETENTION_US / 1e6
     return INTENT_RETENTION
 
 
