@@ -105,14 +105,17 @@ TABLE = {
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
+    # how people see records, in the command line and on the pages
+    "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
     # pages for the engineer on call
-    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry*", "msgspec starlette jinja2"),
+    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec yaml"),
     "cli.terminal": (f"{VALUES}", "msgspec rich"),
     "demo*": (f"{SEAMS} core* {TOOLS} cli.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* dashboard* demo* effectonce_lint* cli.terminal __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* cli.terminal "
+        "__init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
     "__main__": ("cli*", ""),
@@ -312,7 +315,7 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"core.registry", "sessions.adapters", "__init__"}
+    assert callers == {"core.registry", "sessions.adapters", "cli.app", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:
