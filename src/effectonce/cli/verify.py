@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from effectonce.core.registry import named
+from effectonce.core.registry import load_object
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.introspection import is_async, name_of
@@ -87,7 +87,7 @@ def _print_report(report: Report) -> None:
 
 
 def _load_function(name: str) -> Any:
-    function = named(name, "shop.tasks:charge")
+    function = load_object(name, "shop.tasks:charge")
     if not callable(function):
         raise ConfigurationError(f"{show(name)!r} is a {type(function).__name__}, which cannot be called")
     return function
