@@ -31,6 +31,7 @@ SEAMS = f"{VALUES} contracts*"
 TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
 SQL_FILES = "backends.common.sql_files"
 COMMON = f"backends.common* {SQL_FILES}"
+AWS_SDK = "backends.common.aws_sdk"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
@@ -47,6 +48,7 @@ TABLE = {
     "core*": (f"{SEAMS}", "msgspec cryptography"),
     # what backends share
     "backends.common.sql_files": (f"{VALUES}", ""),
+    "backends.common.aws_sdk": (f"{VALUES}", "msgspec botocore"),
     "backends.common*": (f"{SEAMS}", "msgspec"),
     # the backends: one technology each, with its one driver, none beside another
     "backends": ("", ""),
@@ -55,11 +57,11 @@ TABLE = {
     "backends.redis*": (f"{SEAMS} {COMMON}", "msgspec redis hiredis"),
     "backends.postgres*": (f"{SEAMS} {COMMON}", "msgspec psycopg psycopg_pool"),
     "backends.mysql*": (f"{SEAMS} {COMMON}", "msgspec pymysql aiomysql"),
-    "backends.dynamodb*": (f"{SEAMS} {COMMON}", "msgspec boto3 botocore aiobotocore"),
+    "backends.dynamodb*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec boto3 botocore aiobotocore"),
     "backends.rabbitmq*": (f"{SEAMS} {COMMON}", "msgspec pamqp"),
     "backends.kafka*": (f"{SEAMS} {COMMON}", "msgspec confluent_kafka"),
     "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
-    "backends.sqs*": (f"{SEAMS} {COMMON}", "msgspec botocore aiobotocore"),
+    "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver
     "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
@@ -80,7 +82,7 @@ TABLE = {
     "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
     "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
-    "__init__": ("public", ""),
+    "__init__": ("errors public", ""),
     # what stands around them
     "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* envelopes* {TOOLS}", "msgspec"),
     "http.*": (f"{SEAMS} core* {TOOLS}", "msgspec http_sf"),
@@ -273,7 +275,7 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
     for part, (ours, others) in TABLE.items():
         layer, _, name = part.rstrip("*").partition(".")
         if layer == "backends" and name:
-            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split()}, part
+            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split(), AWS_SDK}, part
             for driver in set(others.split()) - {"msgspec", "botocore", "aiobotocore"}:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 

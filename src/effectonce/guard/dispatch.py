@@ -57,7 +57,6 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
     if not isinstance(handler, Guarded):
         raise ConfigurationError(f"dispatcher takes a function under @once, not {handler!r}")
     policy = retry if retry is not None else Retry(None)
-    options = handler._plan.settings
     call: Any = handler.call  # of either colour
     read = model_reader(handler)
 
@@ -69,7 +68,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
             error,
             retry=policy,
             attempt=first.attempt if isinstance(first, Message) else 1,
-            final=options["doubt_on_error"] or isinstance(error, options["permanent"]),
+            final=handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent),
         )
 
     def dispatch(*args: Any, **kwargs: Any) -> Verdict:

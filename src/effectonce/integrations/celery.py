@@ -49,7 +49,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
         options = app.conf.broker_transport_options or {}
         visibility_s = options.get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_S.get(transport))
-        lease = function._plan.settings["lease"]
+        lease = function.policy.lease
         if visibility_s is not None and lease >= visibility_s * 1_000_000:
             raise ConfigurationError(
                 f"{cls.name} has a lease of {readable(lease)}, and the broker delivers a task again after "

@@ -35,7 +35,7 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import KEY_VARIABLE, Recording
 from effectonce.http.routes import Route, RouteTable, make_view_plan
@@ -118,7 +118,8 @@ class Idempotency:
         **settings: Any,
     ) -> None:
         self.plan = make_view_plan(service, settings)
-        self.guard = DjangoGuard(store, principal, choice("errors", errors, "raise", "respond"), service, docs)
+        raises = read_choice("errors", errors, "raise", "respond")
+        self.guard = DjangoGuard(store, principal, raises, service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""

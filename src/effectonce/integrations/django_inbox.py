@@ -24,7 +24,7 @@ from django.http.response import HttpResponse, HttpResponseBase  # type: ignore[
 
 from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
 from effectonce.http.routes import TRANSIENT_STATUSES, RoutePlan, make_view_plan
@@ -66,7 +66,7 @@ def transactional(
     }
     plan = make_view_plan(inbox.scope, settings)
     get_principal = make_principal_getter(principal)
-    raises = choice("errors", errors, "raise", "respond")
+    raises = read_choice("errors", errors, "raise", "respond")
     protocol.require_parser()
 
     def decorate(view: V) -> V:

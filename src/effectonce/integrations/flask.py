@@ -21,7 +21,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol, wsgi
 from effectonce.http.exchange import (
     KEY_VARIABLE,
@@ -57,7 +57,7 @@ def idempotent(
     """
     guard, plan = HttpGuard(store, service, docs), make_view_plan(service, settings)
     get_principal = make_principal_getter(principal)
-    raises = choice("errors", errors, "raise", "respond")
+    raises = read_choice("errors", errors, "raise", "respond")
 
     def refuse(error: EffectOnceError) -> Response:
         if raises:

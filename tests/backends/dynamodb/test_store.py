@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from effectonce.backends.dynamodb.client import parse_target, translate
 from effectonce.backends.dynamodb.clock import ServerClock
-from effectonce.backends.dynamodb.connection import DynamoDBTarget, translate
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import ConnectionLost, Port
 from effectonce.core.run_sync import run_sync
@@ -49,7 +49,7 @@ from effectonce.record import (
     Swept,
 )
 from effectonce.testing.clock import ManualClock
-from effectonce.testing.suites import Case, store_cases, store_suite
+from effectonce.testing.suites import StoreCase, store_cases, store_suite
 from effectonce.values.urls import Address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -129,14 +129,14 @@ TestContract = pytest.mark.quick_once(store_suite())
         for case in store_cases()
         if str(case)
         in {
-            "a_stale_release_leaves_the_successors_done_alone",
+            "a_stale_settlement_leaves_the_successors_alone",
             "resolve_takes_a_claim_that_lapsed_into_doubt",
             "claims_settlements_renewals_and_sweeps_run_together",
         }
     ],
     ids=str,
 )
-def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
+def test_in_estimated_time(case: StoreCase, dynamodb_url: str) -> None:
     """Some of the contract again, on the time that users have. Both colours wait at once, on a table each."""
 
     def run(colour: Any) -> None:
@@ -463,7 +463,7 @@ def test_a_count_that_stopped_before_the_end_is_called_approximate(
         assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
     stats = run_sync(port.stats())
     assert (stats.counts["done"], stats.approximate) == (4, ())
-    monkeypatch.setattr("effectonce.backends.dynamodb.port.MAX_COUNT_REQUESTS", 1)
+    monkeypatch.setattr("effectonce.backends.dynamodb.index.MAX_COUNT_REQUESTS", 1)
     stats = run_sync(port.stats())
     assert 0 < stats.counts["done"] < 4
     assert stats.approximate == ("done",)
@@ -692,7 +692,7 @@ def refusal(code: str, message: str = "", status: int = 400) -> Exception:
     ids=lambda value: None if isinstance(value, str | type) else value.response["Error"]["Code"],
 )
 def test_refusals_become_our_errors(error: Exception, ours: type[Exception], says: str) -> None:
-    translated = translate(error, DynamoDBTarget(table="orders", region="eu-west-1"))
+    translated = translate(error, parse_target(Address("dynamodb://orders?region=eu-west-1")))
     assert type(translated) is ours
     assert says in str(translated)
     assert "dynamodb://orders" in str(translated)
@@ -858,7 +858,7 @@ def test_an_address_keeps_the_case_of_its_table_and_shows_no_more_than_it_should
 
 
 def test_without_the_sdk_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effectonce.backends.dynamodb.connection.find_spec", lambda name: None)
+    monkeypatch.setattr("effectonce.backends.common.drivers.find_spec", lambda name: None)
     with pytest.raises(MissingDriver, match=r"effectonce\[dynamodb\]"):
         DynamoDBBackend(Address("dynamodb://orders"))
 

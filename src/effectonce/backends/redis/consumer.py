@@ -182,6 +182,12 @@ class RedisConsumer:
         self._acks += [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
         return released
 
+    def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
+        """See `contracts.AckBuffer`."""
+        for delivery in deliveries:
+            if self._unsettled.release(delivery.handle):
+                self._acks.append(delivery.handle)
+
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self._settle("nack", str(round(delay * 1000)), deliveries)
 

@@ -28,7 +28,7 @@ from effectonce.errors import (
     Retryable,
     show,
 )
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http.protocol import UNSAFE_METHODS
 from effectonce.values.durations import Duration, micros
 from effectonce.values.retry_after import parse_retry_after
@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         micros(self.max_wait, "max_wait")
-        choice("errors", self.errors, "return", "raise")
+        read_choice("errors", self.errors, "return", "raise")
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
 
