@@ -2,6 +2,7 @@
 #   make test PYTHON=python3.13     another interpreter, in an environment of its own
 #   make test ARGS="-k redis -x"    arguments for pytest (bench: for the benchmark, demo: for the demo)
 #   make prove LONG=1 ARGS="--json proof.json --seed 7"
+#   make mutants N=30 SEED=7 ARGS="--rooms inbox relay --json mutants.json"
 
 PYTHON ?= python3
 ARGS ?=
@@ -21,7 +22,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml lint/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all prove check format bench docs servers constraints clean
+.PHONY: help demo test test-all prove mutants check format bench docs servers constraints clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +38,9 @@ test-all: $(VENV)/.dev ## The rest: soaks, the whole explorer, every store and d
 
 prove: $(VENV)/.dev ## Kill it for ten minutes and count (LONG=1: an hour; SECONDS=60: a minute)
 	$(BIN)/python -m tests.proof.prove --seconds $(or $(SECONDS),$(if $(LONG),3600,600)) $(ARGS)
+
+mutants: $(VENV)/.dev ## Do the tests near the code notice N=200 random changes of it (SEED=7: the same ones again)
+	$(BIN)/python -m tests.proof.sampled_mutants -n $(or $(N),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting and types
 	$(BIN)/ruff check .

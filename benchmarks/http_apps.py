@@ -32,7 +32,7 @@ def bare(url: str) -> App:
 
 
 def ours(url: str) -> App:
-    return IdempotencyMiddleware(handler, eo.connect(url), scope=lambda scope: "alice")
+    return IdempotencyMiddleware(handler, eo.connect(url), principal=lambda scope: "alice")
 
 
 def idemkit(url: str) -> App:

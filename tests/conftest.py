@@ -11,6 +11,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -101,24 +102,32 @@ def skip_or_fail(reason: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def shared_server(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """``shared_server("redis")``: the URL of the one that all test processes use."""
-    config = request.config
+    address = registry_address(request.config)
+    return request.config.stash[REGISTRY].url if address is None else partial(shared.ask, address)
+
+
+def registry_address(config: pytest.Config) -> str | None:
+    """Where the process listens that has the servers; None where that is this one.
+
+    It is the controlling process of pytest-xdist, or whoever started this run with servers of its own (see
+    `tests.proof.sampled_mutants`).
+    """
     if hasattr(config, "workerinput"):
-        return partial(shared.ask, config.workerinput["servers"])
-    return config.stash[REGISTRY].url
+        return str(config.workerinput["servers"])
+    return os.environ.get("EFFECTONCE_TEST_SERVERS")
 
 
 @pytest.fixture
 def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
     """For tests whose programs use the same names in a shared server: none of them runs beside another."""
-    if not hasattr(request.config, "workerinput"):
-        yield
-        return
-    with shared.one_at_a_time(request.config.workerinput["servers"]):
+    address = registry_address(request.config)
+    with shared.one_at_a_time(address) if address is not None else nullcontext():
         yield
 
 
 SharedServer = Callable[[str], str]
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # gw0, gw1, ...: the name of this test process, if it is one of several
+#: gw0, gw1, ...: the name of this test process, if it is one of several that share servers.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER") or os.environ.get("EFFECTONCE_TEST_PROCESS")
 
 
 @pytest.fixture(scope="session")
@@ -149,6 +158,7 @@ def postgres_url(shared_server: SharedServer) -> str:
         if WORKER is None:
             return url
         with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE IF EXISTS {WORKER} WITH (FORCE)".encode())  # an earlier run's
             admin.execute(f"CREATE DATABASE {WORKER}".encode())
         return _at_database(url, WORKER)
 
@@ -186,6 +196,7 @@ def mariadb_url(shared_server: SharedServer) -> str:
         if WORKER is None:
             return url
         with pymysql.connect(host="127.0.0.1", port=urlsplit(url).port or 3306, user="root") as admin:
+            admin.cursor().execute(f"DROP DATABASE IF EXISTS {WORKER}")  # an earlier run's
             admin.cursor().execute(f"CREATE DATABASE {WORKER}")
         return _at_database(url, WORKER)
 

@@ -31,6 +31,7 @@ SEAMS = f"{VALUES} contracts*"
 TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
 SQL_FILES = "backends.common.sql_files"
 COMMON = f"backends.common* {SQL_FILES}"
+AWS_SDK = "backends.common.aws_sdk"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
 #: A part is one module, or all that a pattern matches. sqlite3 counts as a driver.
@@ -47,6 +48,7 @@ TABLE = {
     "core*": (f"{SEAMS}", "msgspec cryptography"),
     # what backends share
     "backends.common.sql_files": (f"{VALUES}", ""),
+    "backends.common.aws_sdk": (f"{VALUES}", "msgspec botocore"),
     "backends.common*": (f"{SEAMS}", "msgspec"),
     # the backends: one technology each, with its one driver, none beside another
     "backends": ("", ""),
@@ -55,18 +57,18 @@ TABLE = {
     "backends.redis*": (f"{SEAMS} {COMMON}", "msgspec redis hiredis"),
     "backends.postgres*": (f"{SEAMS} {COMMON}", "msgspec psycopg psycopg_pool"),
     "backends.mysql*": (f"{SEAMS} {COMMON}", "msgspec pymysql aiomysql"),
-    "backends.dynamodb*": (f"{SEAMS} {COMMON}", "msgspec boto3 botocore aiobotocore"),
+    "backends.dynamodb*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec boto3 botocore aiobotocore"),
     "backends.rabbitmq*": (f"{SEAMS} {COMMON}", "msgspec pamqp"),
     "backends.kafka*": (f"{SEAMS} {COMMON}", "msgspec confluent_kafka"),
     "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
-    "backends.sqs*": (f"{SEAMS} {COMMON}", "msgspec botocore aiobotocore"),
+    "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver
     "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
     # messages as bytes
     "envelopes*": (f"{SEAMS} core*", "msgspec"),
     # outside APIs, as data
-    "providers*": ("errors", "msgspec"),
+    "providers*": ("errors values*", "msgspec"),
     # the handles that users hold
     "store": (f"{SEAMS} core*", ""),
     "broker": (f"{SEAMS} core* envelopes*", ""),
@@ -76,7 +78,7 @@ TABLE = {
     "outbox*": (f"{SEAMS} core* {SQL_FILES} sessions*", "msgspec"),
     "relay*": (f"{SEAMS} core* envelopes* store broker outbox*", "msgspec"),
     "sagas*": (f"{SEAMS} core* providers* store guard*", "msgspec"),
-    "intents*": (f"{SEAMS} core* sessions* providers* store guard* sagas*", "msgspec"),
+    "intents*": (f"{SEAMS} core* sessions* providers* store guard*", "msgspec"),
     "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
     "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
@@ -273,7 +275,7 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
     for part, (ours, others) in TABLE.items():
         layer, _, name = part.rstrip("*").partition(".")
         if layer == "backends" and name:
-            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split()}, part
+            assert set(ours.split()) <= {*SEAMS.split(), *COMMON.split(), AWS_SDK}, part
             for driver in set(others.split()) - {"msgspec", "botocore", "aiobotocore"}:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
@@ -302,7 +304,7 @@ def test_the_exceptions_are_still_needed() -> None:
 
 
 def test_only_the_loader_loads_modules_by_name() -> None:
-    """What `import_module` loads is not seen above. The package loads its own modules, when they are asked for."""
+    """What `import_module` loads is not seen above. Each loads modules of its own package, when they are asked for."""
     callers = {
         module
         for module, tree in modules().items()
@@ -310,7 +312,7 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"core.registry", "__init__"}
+    assert callers == {"core.registry", "sessions.adapters", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:
@@ -359,7 +361,8 @@ def test_importing_effectonce_imports_no_driver() -> None:
     assert not {name for name in loaded if name.startswith(("effectonce.backends.", "effectonce.sessions."))} - {
         "effectonce.backends.common",
         "effectonce.backends.common.sql_files",
-        *(f"effectonce.sessions.{module}" for module in ("base", "sql_errors")),  # which know drivers by name only
+        # They know drivers by name only.
+        *(f"effectonce.sessions.{module}" for module in ("adapters", "base", "sql_errors")),
     }
     slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
     assert loaded.isdisjoint(slow)

@@ -42,7 +42,7 @@ settings.configure(
     MIDDLEWARE=[f"{__name__}.authentication", "effectonce.integrations.django.IdempotencyMiddleware"],
     EFFECTONCE={
         "STORE": STORE,
-        "SCOPE": lambda request: request.user,
+        "PRINCIPAL": lambda request: request.user,
         "SERVICE": "shop",
         "DEFAULT": None,
         "ROUTES": {"/charges": Route(required=True, retention="30d", lease="2s")},
@@ -76,7 +76,7 @@ def bank(user: str, payment: dict) -> None:
 inbox = eo.Inbox(scope="orders", retention="30d")
 
 
-@transactional(inbox, scope=lambda request: request.user, required=True)
+@transactional(inbox, principal=lambda request: request.user, required=True)
 def order(request: HttpRequest) -> HttpResponse:
     order = json.loads(request.body)
     with connection.cursor() as cursor:

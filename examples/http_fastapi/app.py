@@ -33,7 +33,7 @@ async def current_user(authorization: Annotated[str, Header()] = "") -> str:
 
 
 @app.post(
-    "/charges", status_code=201, **idempotency.route(scope=current_user, required=True, retention="30d", lease="2s")
+    "/charges", status_code=201, **idempotency.route(principal=current_user, required=True, retention="30d", lease="2s")
 )
 async def charge(payment: Payment, user: Annotated[str, Depends(current_user)]) -> Receipt:
     await bank(user, payment)

@@ -21,7 +21,7 @@ def authenticate() -> None:
 
 
 @app.post("/charges")
-@idempotent(store, scope=lambda: g.user, required=True, retention="30d", lease="2s", service="shop")
+@idempotent(store, principal=lambda: g.user, required=True, retention="30d", lease="2s", service="shop")
 def charge() -> tuple[dict[str, Any], int]:
     payment = request.get_json()
     bank(g.user, payment)

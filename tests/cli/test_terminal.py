@@ -189,7 +189,7 @@ def dead_letters(tmp_path: Path) -> Iterator[eo.DeadLetterQueue]:
                 await consumer.dead_letter(delivery, {CAUSE: cause})
             await consumer.close()
 
-        broker._run(bury)
+        broker.run_blocking(bury)
         yield eo.DeadLetterQueue(broker, "orders", group="billing")
 
 

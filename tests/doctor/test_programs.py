@@ -184,7 +184,7 @@ def bury(broker: eo.Broker, cause: Cause) -> None:
             await consumer.close()
 
     broker.publish("orders", eo.Message(type="order.paid", data=1))
-    broker._run(dead)
+    broker.run_blocking(dead)
 
 
 # -- a broker, and providers

@@ -111,7 +111,7 @@ class Asgi(Stack):
     name = "asgi"
 
     def guard(self, store: eo.Store, default: Route | None = Route(), **options: Any) -> None:  # noqa: B008
-        options.setdefault("scope", lambda scope: header(scope, "x-user"))
+        options.setdefault("principal", lambda scope: header(scope, "x-user"))
         self.app = self.outside(
             asgi.IdempotencyMiddleware(self.inside(self.application), store, default=default, **options)
         )
@@ -182,7 +182,7 @@ class Wsgi(Stack):
     name = "wsgi"
 
     def guard(self, store: eo.Store, default: Route | None = Route(), **options: Any) -> None:  # noqa: B008
-        options.setdefault("scope", lambda environ: environ.get("HTTP_X_USER"))
+        options.setdefault("principal", lambda environ: environ.get("HTTP_X_USER"))
         self.app = self.outside(
             wsgi.IdempotencyMiddleware(self.inside(self.application), store, default=default, **options)
         )

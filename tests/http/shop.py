@@ -29,4 +29,4 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await guarded(scope, receive, send)
 
 
-guarded = IdempotencyMiddleware(shop, eo.connect(os.environ["EFFECTONCE_STORE"]), scope=eo.GLOBAL)
+guarded = IdempotencyMiddleware(shop, eo.connect(os.environ["EFFECTONCE_STORE"]), principal=eo.GLOBAL)

@@ -69,7 +69,7 @@ async def plain(scope: Any, receive: Any, send: Any) -> None:
 
 
 def guarded(app: App, store: eo.Store, default: Route | None = None) -> IdempotencyMiddleware:
-    return IdempotencyMiddleware(app, store, scope=eo.GLOBAL, default=default or Route())
+    return IdempotencyMiddleware(app, store, principal=eo.GLOBAL, default=default or Route())
 
 
 # -- disconnects
@@ -406,7 +406,7 @@ async def test_an_async_scope_function_is_awaited(store: eo.Store) -> None:
         await asyncio.sleep(0)
         return "alice"
 
-    middleware = IdempotencyMiddleware(plain, store, scope=user)
+    middleware = IdempotencyMiddleware(plain, store, principal=user)
     assert [(await Client(middleware).exchange()).replayed for _ in range(2)] == [False, True]
 
 
@@ -415,15 +415,15 @@ async def test_what_the_scope_function_raises_is_the_applications_to_answer(stor
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        await Client(IdempotencyMiddleware(plain, store, scope=user)).exchange()
+        await Client(IdempotencyMiddleware(plain, store, principal=user)).exchange()
 
 
 async def test_a_scope_function_that_names_nobody_is_a_bug_that_is_logged(
     store: eo.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    middleware = IdempotencyMiddleware(plain, store, scope=lambda scope: 1.5)  # type: ignore[arg-type,return-value]
+    middleware = IdempotencyMiddleware(plain, store, principal=lambda scope: 1.5)  # type: ignore[arg-type,return-value]
     assert (await Client(middleware).exchange()).status == 503
-    assert "scope= gave a float" in caplog.text
+    assert "principal= gave a float" in caplog.text
 
 
 async def test_an_application_that_calls_itself_with_its_own_key_does_not_wait_for_itself(store: eo.Store) -> None:

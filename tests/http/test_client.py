@@ -18,9 +18,10 @@ import requests
 
 import effectonce as eo
 from effectonce.http import problem
-from effectonce.http.client import Settings, calls, step
+from effectonce.http.client import Settings, step
 from effectonce.http.client.for_httpx import AsyncIdempotentTransport, IdempotentTransport
 from effectonce.http.client.for_requests import IdempotentAdapter
+from effectonce.values.retry_after import parse_retry_after
 
 Told = tuple[int, dict[str, str], bytes] | None  # None: the connection is cut
 
@@ -88,7 +89,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(self: Any, seconds: float) -> None:
         pauses.append(seconds)
 
-    for port in ("for_httpx._Port", "for_httpx._AsyncPort", "for_requests._Port"):
+    for port in ("for_httpx._HttpxPort", "for_httpx._AsyncHttpxPort", "for_requests._RequestsPort"):
         monkeypatch.setattr(f"effectonce.http.client.{port}.sleep", sleep)
     return pauses
 
@@ -202,10 +203,14 @@ def test_retries_are_bounded_and_the_last_failure_is_the_callers(client: Client,
 
 def test_retry_after_is_honoured_in_both_forms(client: Client, api: Api, slept: list[float]) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=9), usegmt=True)
-    api.told = [(503, {"Retry-After": "7"}, b""), (409, {"Retry-After": later}, b"")]
+    api.told = [
+        (503, {"Retry-After": "7"}, b""),
+        (503, {"Retry-After": "1.5"}, b""),
+        (409, {"Retry-After": later}, b""),
+    ]
     assert client.call(api.url)[0] == 200
-    assert slept[0] == 7
-    assert 6 < slept[1] <= 9
+    assert slept[:2] == [7, 1.5]
+    assert 6 < slept[2] <= 9
 
 
 @pytest.mark.parametrize("far", ["3600", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
@@ -217,7 +222,7 @@ def test_a_retry_after_beyond_the_bound_is_not_waited_for(
     assert slept == []
 
 
-@pytest.mark.parametrize("nonsense", ["soon", "-1", "1.5", "", "Wed, 99 Foo 2026"])
+@pytest.mark.parametrize("nonsense", ["soon", "-1", "1.", "", "Wed, 99 Foo 2026"])
 def test_a_retry_after_that_cannot_be_read_is_none(client: Client, api: Api, slept: list[float], nonsense: str) -> None:
     api.told = [(503, {"Retry-After": nonsense}, b"")]
     assert client.call(api.url)[0] == 200
@@ -421,7 +426,7 @@ def test_the_client_and_the_middleware_understand_each_other(store: eo.Store) ->
         start_response("201 Created", [])
         return [b"receipt"]
 
-    guarded = IdempotencyMiddleware(app, store, scope=eo.GLOBAL)
+    guarded = IdempotencyMiddleware(app, store, principal=eo.GLOBAL)
     inner, lost = httpx.WSGITransport(guarded), iter([True, True, False])
 
     class Losing(httpx.BaseTransport):
@@ -443,8 +448,8 @@ def test_a_wrong_setting_is_told_at_once(wrong: dict[str, Any]) -> None:
 
 
 def test_no_retry_after_is_so_far_away_that_it_cannot_be_added_to_a_time() -> None:
-    assert {calls.seconds("9" * 400), calls.seconds("Fri, 31 Dec 9999 23:59:59 GMT")} == {365 * 86_400}
+    assert {parse_retry_after("9" * 400), parse_retry_after("Fri, 31 Dec 9999 23:59:59 GMT")} == {365 * 86_400}
 
 
 def test_a_date_without_a_zone_is_utc() -> None:
-    assert calls.seconds("Sun, 06 Nov 1994 08:49:37 -0000") == 0
+    assert parse_retry_after("Sun, 06 Nov 1994 08:49:37 -0000") == 0

@@ -185,7 +185,7 @@ class Shop:
 
 @pytest.fixture
 def shop(stack: str, store: eo.Store) -> Shop:
-    return Shop(stack, STORE=store, SCOPE="effectonce.integrations.django.user_id")
+    return Shop(stack, STORE=store, PRINCIPAL="effectonce.integrations.django.user_id")
 
 
 def test_a_retry_gets_the_first_response(shop: Shop) -> None:
@@ -207,7 +207,7 @@ def test_each_user_has_its_own_keys_and_nobody_has_none(shop: Shop, events: list
 
 
 def test_refusals_are_problems(stack: str, store: eo.Store) -> None:
-    shop = Shop(stack, STORE=store, SCOPE=user_id, DEFAULT=Route(required=True, max_body=20))
+    shop = Shop(stack, STORE=store, PRINCIPAL=user_id, DEFAULT=Route(required=True, max_body=20))
     shop.post()
     answers = [shop.post(body=b'{"amount": 8}'), shop.post(idempotency_key='"'), shop.post(idempotency_key=None)]
     answers.append(shop.post(body=b'{"amount": 70000000}'))
@@ -246,7 +246,7 @@ def test_forms_and_files(shop: Shop) -> None:
 
 def test_five_at_once_are_one(stack: str) -> None:
     """F15; django-idempotency-key let go of its lock before the view ran: five requests, five executions."""
-    shop = Shop(stack, STORE=eo.connect("memory://"), SCOPE=user_id)
+    shop = Shop(stack, STORE=eo.connect("memory://"), PRINCIPAL=user_id)
     replies: list[Reply] = []
     threads = [threading.Thread(target=lambda: replies.append(shop.send("/slow"))) for _ in range(5)]
     with shop.settings:
@@ -265,14 +265,14 @@ def test_five_at_once_are_one(stack: str) -> None:
 def test_a_response_that_could_not_be_recorded_is_not_sent(stack: str, clock: ManualClock) -> None:
     """Line 20."""
     backend = FaultyBackend(clock)
-    shop = Shop(stack, STORE=eo.Store(backend, sweep_every=None), SCOPE=user_id)
+    shop = Shop(stack, STORE=eo.Store(backend, sweep_every=None), PRINCIPAL=user_id)
     backend.before = lambda op: down(op) if getattr(op, "state", "") == "done" else None
     refused = shop.post()
     assert (refused.status, refused.code, refused["retry-after"]) == (503, "store-unavailable", "1")
 
 
 def test_a_stream_whose_client_leaves_is_done_to_its_end(store: eo.Store) -> None:
-    shop = Shop("sync", STORE=store, SCOPE=user_id)
+    shop = Shop("sync", STORE=store, PRINCIPAL=user_id)
     django = shop.handler
 
     def leaving(environ: Any, start_response: Any) -> list[bytes]:
@@ -287,7 +287,9 @@ def test_a_stream_whose_client_leaves_is_done_to_its_end(store: eo.Store) -> Non
     assert shop.post("/stream").body == b"0\n1\n2\n"
 
 
-@pytest.mark.parametrize("wrong", [None, {}, {"STORE": "memory://"}, {"STORE": "memory://", "SCOPE": "*", "scope": 1}])
+@pytest.mark.parametrize(
+    "wrong", [None, {}, {"STORE": "memory://"}, {"STORE": "memory://", "PRINCIPAL": "*", "principal": 1}]
+)
 def test_a_wrong_setting_is_told_at_once(wrong: Any) -> None:
     with override_settings(EFFECTONCE=wrong), pytest.raises(eo.ConfigurationError, match="EFFECTONCE"):
         IdempotencyMiddleware(lambda request: HttpResponse())
@@ -295,7 +297,7 @@ def test_a_wrong_setting_is_told_at_once(wrong: Any) -> None:
 
 def test_the_store_may_be_a_url_or_a_path() -> None:
     for given in ("memory://", f"{__name__}.a_store"):
-        with override_settings(EFFECTONCE={"STORE": given, "SCOPE": "*"}):
+        with override_settings(EFFECTONCE={"STORE": given, "PRINCIPAL": "*"}):
             IdempotencyMiddleware(lambda request: HttpResponse())
 
 
@@ -309,8 +311,8 @@ class OneView:
     """URLs of views that carry the guard themselves."""
 
     def __init__(self, store: eo.Store) -> None:
-        idempotent = Idempotency(store, scope=user_id, required=True)
-        raising = Idempotency(store, scope=user_id, errors="raise")
+        idempotent = Idempotency(store, principal=user_id, required=True)
+        raising = Idempotency(store, principal=user_id, errors="raise")
 
         @idempotent
         def view(request: HttpRequest) -> HttpResponse:
@@ -381,18 +383,18 @@ class AtomicViews:
                 cursor.execute("INSERT INTO orders VALUES (1)")
             return "placed"
 
-        @Idempotency(store, scope=user_id)
+        @Idempotency(store, principal=user_id)
         def decorated(request: HttpRequest) -> HttpResponse:
             return HttpResponse(insert())
 
         @transaction.non_atomic_requests(using=alias)
-        @Idempotency(store, scope=user_id)
+        @Idempotency(store, principal=user_id)
         def without(request: HttpRequest) -> HttpResponse:
             runs.append(str(connections[alias].in_atomic_block))
             return HttpResponse("none")
 
         class Orders(IdempotentView, APIView):
-            idempotency = Idempotency(store, scope=lambda request: "alice")
+            idempotency = Idempotency(store, principal=lambda request: "alice")
             authentication_classes = ()
 
             def post(self, request: Any) -> Any:
@@ -452,7 +454,7 @@ class RestViews:
                 return "X-Limited-There" not in request.headers
 
         class Charges(IdempotentView, APIView):
-            idempotency = Idempotency(store, scope=lambda request: request.user.pk, max_body=100)
+            idempotency = Idempotency(store, principal=lambda request: request.user.pk, max_body=100)
             authentication_classes = (Token,)
             throttle_classes = (Limit,)
 

@@ -169,7 +169,7 @@ async def test_20_a_client_that_leaves_does_not_stop_the_view_its_retry_will_ask
     store: eo.Store, view: str
 ) -> None:
     """A sync view goes on in its thread whatever happens: released, its retry ran beside it."""
-    shop = Shop("async", __name__, STORE=store, SCOPE=user_id, DEFAULT=RELEASE)
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id, DEFAULT=RELEASE)
     await leaves(shop, view)
     with shop.settings:
         again = await client(shop, view).exchange()
@@ -178,7 +178,7 @@ async def test_20_a_client_that_leaves_does_not_stop_the_view_its_retry_will_ask
 
 async def test_20_a_client_that_leaves_while_it_is_sent_to_leaves_nothing_waiting_for_it(store: eo.Store) -> None:
     """Not the last of the chunks either, of which one is ready and one comes."""
-    shop = Shop("async", __name__, STORE=store, SCOPE=user_id)
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id)
     slow = client(shop, "ready")
 
     async def send(message: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ async def test_20_a_client_that_leaves_while_it_is_sent_to_leaves_nothing_waitin
 async def test_14_a_stream_too_long_to_keep_ends_with_its_client(
     store: eo.Store, view: str, on_error: Any, state: str
 ) -> None:
-    shop = Shop("async", __name__, STORE=store, SCOPE=user_id, DEFAULT=Route(max_response=1000, on_error=on_error))
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id, DEFAULT=Route(max_response=1000, on_error=on_error))
     await leaves(shop, view)
     await asyncio.wait_for(ended.wait(), 30)
     assert [record.state for record in store.list().records] == [state]
@@ -209,7 +209,7 @@ async def test_14_a_stream_too_long_to_keep_ends_with_its_client(
 
 async def test_f16_a_server_that_stops_ends_the_view_and_settles_it(store: eo.Store) -> None:
     """Whoever cancels a second time means it."""
-    shop = Shop("async", __name__, STORE=store, SCOPE=user_id)
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id)
     before = asyncio.all_tasks()
     with shop.settings:
         asked = client(shop, "awaits").begin()
@@ -226,7 +226,7 @@ async def test_f07_a_stream_that_nobody_will_ever_read_is_renewed_no_longer(
     store: eo.Store, clock: ManualClock
 ) -> None:
     """Django drops what a sync view returns to a client that has left; its claim was renewed for an hour."""
-    view = Idempotency(store, scope=eo.GLOBAL, lease="30s")(sync_stream)
+    view = Idempotency(store, principal=eo.GLOBAL, lease="30s")(sync_stream)
     urls = type("Urls", (), {"urlpatterns": [path("sync_stream", view)]})
     shop = Shop("async", urls, middleware=False)
     await leaves(shop, "sync_stream")
@@ -238,7 +238,7 @@ async def test_f07_a_stream_that_nobody_will_ever_read_is_renewed_no_longer(
 
 
 async def test_what_a_view_sets_for_its_context_is_seen_outside_of_the_guard(store: eo.Store) -> None:
-    shop = Shop("async", __name__, STORE=store, SCOPE=user_id)
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id)
     shop.settings.options["MIDDLEWARE"].insert(0, f"{__name__}.Hears")
     with shop.settings:
         shop.handler = ASGIHandler()

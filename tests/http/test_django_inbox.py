@@ -47,7 +47,7 @@ class Shop:
     def __init__(self, alias: str, **options: Any) -> None:
         self.alias = alias
         self.calls = 0
-        options.setdefault("scope", lambda request: request.headers.get("X-User"))
+        options.setdefault("principal", lambda request: request.headers.get("X-User"))
 
         @transactional(INBOX, using=alias, **options)
         def view(request: HttpRequest) -> HttpResponse:

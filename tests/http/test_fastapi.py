@@ -85,7 +85,7 @@ def key(name: str = "k", user: str | None = "alice") -> dict[str, str]:
 def charges(app: FastAPI, idempotency: Idempotency) -> list[str]:
     made: list[str] = []
 
-    @app.post("/charges", status_code=201, **idempotency.route(scope=current_user))
+    @app.post("/charges", status_code=201, **idempotency.route(principal=current_user))
     async def charge(payment: Payment, user: User, response: Response) -> Receipt:
         if payment.amount > 1000:
             raise HTTPException(402, "not that much")
@@ -130,7 +130,7 @@ async def test_a_refusal_of_the_endpoints_own_is_replayed(app: FastAPI, charges:
 async def test_requests_without_a_key_pass_unless_one_is_required(
     app: FastAPI, idempotency: Idempotency, charges: list[str]
 ) -> None:
-    @app.post("/refunds", **idempotency.route(scope=eo.GLOBAL, required=True))
+    @app.post("/refunds", **idempotency.route(principal=eo.GLOBAL, required=True))
     async def refund() -> str:
         return "refunded"
 
@@ -147,7 +147,7 @@ async def test_what_changes_nothing_passes_also_on_a_guarded_route(app: FastAPI,
     """Line 5: one route for two methods is guarded for the one that changes something."""
     runs: list[str] = []
 
-    @app.api_route("/basket", methods=["GET", "POST"], **idempotency.route(scope=current_user, required=True))
+    @app.api_route("/basket", methods=["GET", "POST"], **idempotency.route(principal=current_user, required=True))
     async def basket(request: Request) -> int:
         runs.append(request.method)
         return len(runs)
@@ -161,7 +161,7 @@ async def test_what_changes_nothing_passes_also_on_a_guarded_route(app: FastAPI,
 async def test_wrong_keys_other_payloads_and_large_bodies_are_problems(
     app: FastAPI, idempotency: Idempotency, charges: list[str]
 ) -> None:
-    @app.post("/small", **idempotency.route(scope=eo.GLOBAL, max_body=20))
+    @app.post("/small", **idempotency.route(principal=eo.GLOBAL, max_body=20))
     async def small(payment: Payment) -> None: ...
 
     async with client(app) as http:
@@ -184,7 +184,7 @@ async def test_wrong_keys_other_payloads_and_large_bodies_are_problems(
 async def test_beside_the_first_a_request_is_told_to_come_back(app: FastAPI, idempotency: Idempotency) -> None:
     begun, over = asyncio.Event(), asyncio.Event()
 
-    @app.post("/slow", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/slow", **idempotency.route(principal=eo.GLOBAL))
     async def slow() -> str:
         begun.set()
         await over.wait()
@@ -211,7 +211,7 @@ async def test_the_typed_errors_reach_the_applications_own_handlers(app: FastAPI
 
 
 async def test_what_the_endpoint_raises_is_in_doubt(app: FastAPI, idempotency: Idempotency, store: eo.Store) -> None:
-    @app.post("/broken", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/broken", **idempotency.route(principal=eo.GLOBAL))
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -226,17 +226,17 @@ async def test_forms_uploads_unread_bodies_and_streams(app: FastAPI, idempotency
     """However the endpoint reads its body, it is hashed, and the endpoint gets all of it."""
     runs: list[str] = []
 
-    @app.post("/form", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/form", **idempotency.route(principal=eo.GLOBAL))
     async def form(amount: Annotated[int, Form()], slip: Annotated[UploadFile, File()]) -> int:
         runs.append("form")
         return len(await slip.read()) + amount
 
-    @app.post("/raw", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/raw", **idempotency.route(principal=eo.GLOBAL))
     async def raw(request: Request) -> int:
         runs.append("raw")
         return sum([len(chunk) async for chunk in request.stream()])
 
-    @app.post("/unread", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/unread", **idempotency.route(principal=eo.GLOBAL))
     async def unread() -> StreamingResponse:
         runs.append("unread")
 
@@ -271,11 +271,11 @@ async def test_a_client_that_leaves_in_its_body_has_claimed_nothing_and_is_no_50
 ) -> None:
     """Whoever reads the body, FastAPI or the guard: nothing is raised that a server would log as a failure."""
 
-    @app.post("/read", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/read", **idempotency.route(principal=eo.GLOBAL))
     async def read(amount: Annotated[int, Body()]) -> int:
         raise AssertionError("it ran")
 
-    @app.post("/unread", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/unread", **idempotency.route(principal=eo.GLOBAL))
     async def unread() -> int:
         raise AssertionError("it ran")
 
@@ -299,7 +299,7 @@ async def test_a_client_that_leaves_in_its_body_has_claimed_nothing_and_is_no_50
 async def test_sync_endpoints_and_background_tasks(app: FastAPI, idempotency: Idempotency) -> None:
     mails: list[str] = []
 
-    @app.post("/order", **idempotency.route(scope=eo.GLOBAL))
+    @app.post("/order", **idempotency.route(principal=eo.GLOBAL))
     def order(tasks: BackgroundTasks) -> str:
         tasks.add_task(mails.append, eo.current().provider_key("mail"))
         return "ordered"
@@ -311,12 +311,12 @@ async def test_sync_endpoints_and_background_tasks(app: FastAPI, idempotency: Id
 
 async def test_the_schema_documents_the_header_and_the_problems(app: FastAPI, idempotency: Idempotency) -> None:
     @app.post(
-        "/charges", **idempotency.route(scope=current_user, required=True, responses={404: {"description": "no"}})
+        "/charges", **idempotency.route(principal=current_user, required=True, responses={404: {"description": "no"}})
     )
     async def charge(payment: Payment) -> Receipt:
         raise NotImplementedError
 
-    @app.post("/optional", **idempotency.route(scope=eo.GLOBAL, max_key=64))
+    @app.post("/optional", **idempotency.route(principal=eo.GLOBAL, max_key=64))
     async def optional() -> None: ...
 
     async with client(app) as http:
@@ -336,7 +336,7 @@ async def test_without_its_middleware_a_key_is_refused_and_not_ignored(store: eo
     mounted, served = FastAPI(), FastAPI()
     other = Idempotency(FastAPI(), store)
 
-    @mounted.post("/charges", **other.route(scope=eo.GLOBAL))
+    @mounted.post("/charges", **other.route(principal=eo.GLOBAL))
     async def charge() -> None:
         raise AssertionError("it ran")
 
@@ -352,7 +352,7 @@ async def test_an_application_that_is_mounted_has_a_guard_of_its_own(app: FastAP
     mounted, runs = FastAPI(), []
     guard = Idempotency(app if of == "the outer one" else mounted, store)
 
-    @mounted.post("/charges", **guard.route(scope=current_user))
+    @mounted.post("/charges", **guard.route(principal=current_user))
     async def charge() -> int:
         runs.append(1)
         return len(runs)
@@ -370,7 +370,7 @@ async def test_an_application_that_is_mounted_has_a_guard_of_its_own(app: FastAP
 
 
 async def test_a_route_that_is_guarded_twice_is_a_bug_that_is_told(app: FastAPI, idempotency: Idempotency) -> None:
-    once, twice = idempotency.route(scope=eo.GLOBAL), idempotency.route(scope=eo.GLOBAL)
+    once, twice = idempotency.route(principal=eo.GLOBAL), idempotency.route(principal=eo.GLOBAL)
 
     @app.post("/charges", dependencies=[*once["dependencies"], *twice["dependencies"]])
     async def charge() -> None:
@@ -431,7 +431,7 @@ async def test_starlette_with_authentication_outside(store: eo.Store) -> None:
         routes=[StarletteRoute("/charges", charge, methods=["POST"])],
         middleware=[
             Middleware(AuthenticationMiddleware, backend=Header_()),
-            Middleware(IdempotencyMiddleware, store=store, scope=user),
+            Middleware(IdempotencyMiddleware, store=store, principal=user),
         ],
     )
     async with client(app) as http:
@@ -448,7 +448,7 @@ async def test_starlette_one_route_alone(store: eo.Store) -> None:
         runs.append(1)
         return PlainTextResponse("receipt")
 
-    guarded = [Middleware(IdempotencyMiddleware, store=store, scope=eo.GLOBAL, default=Route(required=True))]
+    guarded = [Middleware(IdempotencyMiddleware, store=store, principal=eo.GLOBAL, default=Route(required=True))]
     app = Starlette(
         routes=[
             StarletteRoute("/charges", charge, methods=["POST"], middleware=guarded),
@@ -480,7 +480,7 @@ async def test_starlettes_middleware_that_runs_the_application_in_another_task(s
     async def passing(request: Any, call_next: Any) -> Any:
         return await call_next(request)
 
-    ours = Middleware(IdempotencyMiddleware, store=store, scope=eo.GLOBAL)
+    ours = Middleware(IdempotencyMiddleware, store=store, principal=eo.GLOBAL)
     theirs = Middleware(BaseHTTPMiddleware, dispatch=passing)
     app = Starlette(
         routes=[StarletteRoute("/charges", charge, methods=["POST"])],
@@ -506,7 +506,9 @@ async def test_litestar(store: eo.Store) -> None:
     async def broken() -> None:
         raise ZeroDivisionError
 
-    app = Litestar([charge, broken], middleware=[DefineMiddleware(IdempotencyMiddleware, store=store, scope=eo.GLOBAL)])
+    app = Litestar(
+        [charge, broken], middleware=[DefineMiddleware(IdempotencyMiddleware, store=store, principal=eo.GLOBAL)]
+    )
     async with client(app) as http:
         answers = [await http.post("/charges", json={"amount": 7}, headers=key()) for _ in range(2)]
         assert [(answer.status_code, answer.json()) for answer in answers] == [(201, {"number": 1})] * 2

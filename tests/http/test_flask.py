@@ -60,7 +60,7 @@ def charges(app: Flask, store: eo.Store) -> list[Any]:
     made: list[Any] = []
 
     @app.post("/charges")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def charge() -> Any:
         made.append((g.user, request.get_json(), eo.current().attempt))
         response = app.make_response(({"number": len(made)}, 201))
@@ -93,7 +93,7 @@ def test_each_caller_has_its_own_keys_and_authentication_comes_first(
 
 def test_refusals_are_problems(app: Flask, store: eo.Store, charges: list[Any]) -> None:
     @app.post("/small")
-    @idempotent(store, scope=user, required=True, max_body=5)
+    @idempotent(store, principal=user, required=True, max_body=5)
     def small() -> str:
         return "ok"
 
@@ -113,7 +113,7 @@ def test_the_errors_can_be_raised_for_the_applications_own_handlers(app: Flask, 
         return f"ours: {error.code}", 418
 
     @app.post("/typed")
-    @idempotent(store, scope=user, errors="raise")
+    @idempotent(store, principal=user, errors="raise")
     def typed() -> str:
         return "ok"
 
@@ -133,7 +133,7 @@ def test_what_the_view_aborts_with_or_an_error_handler_answers_is_its_response(a
         return "declined", 402
 
     @app.post("/pay/<how>")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def pay(how: str) -> str:
         runs.append(how)
         if how == "abort":
@@ -161,7 +161,7 @@ def test_forms_and_files_also_where_somebody_has_read_them_before(app: Flask, st
         return str(len(request.files["slip"].read()))
 
     for path in ("/form", "/peeked"):
-        app.post(path, endpoint=path)(idempotent(store, scope=user)(upload))
+        app.post(path, endpoint=path)(idempotent(store, principal=user)(upload))
     body = (
         b'--b\r\nContent-Disposition: form-data; name="amount"\r\n\r\n7\r\n--b\r\nContent-Disposition: form-data; '
         b'name="slip"; filename="s"\r\n\r\n' + b"x" * 1000 + b"\r\n--b--\r\n"
@@ -179,7 +179,7 @@ def test_a_chunked_body_over_the_cap_is_refused_and_never_cut(app: Flask, store:
     bodies: list[bytes] = []
 
     @app.post("/notes")
-    @idempotent(store, scope=user, max_body=8)
+    @idempotent(store, principal=user, max_body=8)
     def note() -> str:
         bodies.append(request.get_data())
         return "noted"
@@ -196,7 +196,7 @@ def test_streams_files_and_async_views(app: Flask, store: eo.Store) -> None:
     runs: list[str] = []
 
     @app.post("/stream")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def stream() -> Response:
         runs.append("stream")
 
@@ -207,13 +207,13 @@ def test_streams_files_and_async_views(app: Flask, store: eo.Store) -> None:
         return Response(lines())
 
     @app.post("/file")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def file() -> Response:
         runs.append("file")
         return send_file(io.BytesIO(b"\x00pdf"), mimetype="application/pdf")
 
     @app.post("/async")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     async def asynchronous() -> str:
         runs.append(f"async {eo.current().attempt}")
         return "awaited"
@@ -231,7 +231,7 @@ def test_a_response_that_could_not_be_recorded_is_not_sent(app: Flask, clock: Ma
     store = eo.Store(backend, sweep_every=None)
 
     @app.post("/charges")
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def charge() -> str:
         return "receipt"
 
@@ -244,7 +244,7 @@ def test_other_methods_and_requests_without_a_key_pass(app: Flask, store: eo.Sto
     runs: list[str] = []
 
     @app.route("/either", methods=["GET", "POST"])
-    @idempotent(store, scope=user)
+    @idempotent(store, principal=user)
     def either() -> str:
         runs.append(request.method)
         return "ok"
@@ -262,7 +262,7 @@ def test_five_at_once_are_one(app: Flask) -> None:
     everyone = threading.Barrier(5)
 
     @app.post("/charges")
-    @idempotent(store, scope=user, wait="30s")
+    @idempotent(store, principal=user, wait="30s")
     def charge() -> str:
         runs.append(1)
         return "receipt"
@@ -291,7 +291,10 @@ def test_the_wsgi_middleware_guards_a_whole_application(store: eo.Store) -> None
         return {"number": len(runs)}, 201
 
     app.wsgi_app = IdempotencyMiddleware(  # type: ignore[method-assign]
-        app.wsgi_app, store, scope=lambda environ: environ.get("HTTP_X_USER"), routes={"/charges": Route(required=True)}
+        app.wsgi_app,
+        store,
+        principal=lambda environ: environ.get("HTTP_X_USER"),
+        routes={"/charges": Route(required=True)},
     )
     first, again = send(app, json={"amount": 7}), send(app, json={"amount": 7})
     assert (first.data, replayed(again), again.data) == (b'{"number":1}\n', True, first.data)

@@ -166,7 +166,7 @@ def test_an_application_and_a_client_that_break_the_rules(sent: list[Any], recei
         for message in sent:
             await send(dict(message))
 
-    middleware = IdempotencyMiddleware(app, store, scope=eo.GLOBAL)
+    middleware = IdempotencyMiddleware(app, store, principal=eo.GLOBAL)
     scope = {
         "type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"k")],
     }  # fmt: skip
@@ -197,6 +197,6 @@ def test_the_oracle_sees_a_leak(clock: ManualClock) -> None:
     """The check itself: without a principal in the lookup, the traffic above would be caught."""
     stack = Asgi()
     stack.handler = lambda call: Answer(200, f"<{call.headers['x-user']}>".encode())
-    stack.guard(eo.Store(MemoryStoreBackend(clock=clock)), scope=eo.GLOBAL)
+    stack.guard(eo.Store(MemoryStoreBackend(clock=clock)), principal=eo.GLOBAL)
     replies: list[Reply] = [stack.request("k", ("X-User", user)) for user in ("alice", "bob")]
     assert b"<alice>" in replies[1].body

@@ -135,7 +135,7 @@ async def test_05_websockets_and_lifespan_pass_through(store: eo.Store, kind: st
         seen.extend(about)
 
     scope, receive, send = {"type": kind, "headers": [(b"idempotency-key", b"k")]}, object(), object()
-    await asgi.IdempotencyMiddleware(app, store, scope=eo.GLOBAL)(scope, receive, send)  # type: ignore[arg-type]
+    await asgi.IdempotencyMiddleware(app, store, principal=eo.GLOBAL)(scope, receive, send)  # type: ignore[arg-type]
     assert [id(each) for each in seen] == [id(scope), id(receive), id(send)]
 
 
@@ -171,16 +171,16 @@ def test_06_no_two_requests_share_a_record_by_the_way_they_are_joined(
 
 
 @pytest.mark.parametrize("middleware", [asgi.IdempotencyMiddleware, wsgi.IdempotencyMiddleware])
-def test_06_the_scope_function_is_mandatory_or_the_word_global(middleware: Any, store: eo.Store) -> None:
-    with pytest.raises(TypeError, match="scope"):
+def test_06_the_principal_is_mandatory_or_the_word_global(middleware: Any, store: eo.Store) -> None:
+    with pytest.raises(TypeError, match="principal"):
         middleware(lambda: None, store)
     for wrong in (None, "alice", "", 7):
         with pytest.raises(eo.ConfigurationError, match="GLOBAL"):
-            middleware(lambda: None, store, scope=wrong)
+            middleware(lambda: None, store, principal=wrong)
 
 
 def test_06_global_is_one_namespace_for_all_callers(stack: Stack, store: eo.Store) -> None:
-    stack.guard(store, scope=eo.GLOBAL)
+    stack.guard(store, principal=eo.GLOBAL)
     assert [stack.request("k", user).replayed for user in (ALICE, BOB)] == [False, True]
 
 
@@ -194,7 +194,7 @@ def test_06_neither_the_token_nor_the_address_is_part_of_the_identity(stack: Sta
 
 @pytest.mark.parametrize("nobody", [None, "", (), ("acme", None), "a\0b"])
 def test_06_a_request_of_nobody_is_refused(stack: Stack, store: eo.Store, nobody: Any) -> None:
-    stack.guard(store, scope=lambda request: nobody)
+    stack.guard(store, principal=lambda request: nobody)
     refused = stack.request()
     assert (refused.status, refused.code, stack.calls) == (401, "missing-principal", [])
 
@@ -202,7 +202,7 @@ def test_06_a_request_of_nobody_is_refused(stack: Stack, store: eo.Store, nobody
 def test_06_a_principal_may_be_a_number_or_a_tuple(stack: Stack, store: eo.Store) -> None:
     principals: list[Any] = [7, 8, ("acme", 7), ("acme", 8)]
     for principal in principals * 2:
-        stack.guard(store, scope=lambda request, principal=principal: principal)
+        stack.guard(store, principal=lambda request, principal=principal: principal)
         stack.request()
     assert len(stack.calls) == 4
 

@@ -177,7 +177,7 @@ async def behind(request: pytest.FixtureRequest, unique_name: str) -> AsyncItera
 class Shop:
     def __init__(self, store: eo.Store, default: Route | None = None) -> None:
         self.runs = 0
-        self.middleware = IdempotencyMiddleware(self.app, store, scope=eo.GLOBAL, default=default or Route())
+        self.middleware = IdempotencyMiddleware(self.app, store, principal=eo.GLOBAL, default=default or Route())
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         self.runs += 1

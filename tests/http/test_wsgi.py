@@ -26,7 +26,7 @@ def environ(body: bytes = b"{}", **more: Any) -> dict[str, Any]:
 
 
 def guarded(app: Any, store: eo.Store, default: Route | None = None) -> IdempotencyMiddleware:
-    return IdempotencyMiddleware(app, store, scope=eo.GLOBAL, default=default or Route())
+    return IdempotencyMiddleware(app, store, principal=eo.GLOBAL, default=default or Route())
 
 
 def state(store: eo.Store) -> list[str]:

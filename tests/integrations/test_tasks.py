@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from taskiq import InMemoryBroker
 
 import effectonce as eo
+from effectonce.core.delivery_outcome import Reject, decide_delivery
 from effectonce.integrations import dramatiq as ours_dramatiq
 from effectonce.integrations.celery import OnceTask
 from effectonce.integrations.taskiq import IdempotencyMiddleware
@@ -284,8 +285,42 @@ def test_what_no_retry_can_mend_is_dead_at_once(
     join(stub, worker, charge)
     assert charges == ["p1"]
     assert [message.args for message in stub.dead_letters] == [("p1",)]
-    assert "scope default:charge: a message is given up: " in caplog.text
+    assert "scope default:charge: a message was rejected: " in caplog.text
     assert "in doubt" in caplog.text
+
+
+def test_dramatiq_retries_no_error_that_is_rejected_elsewhere() -> None:
+    """One error means the same to every consumer: what `decide_delivery` rejects, dramatiq dead-letters at once."""
+
+    def subclasses(kind: type[eo.EffectOnceError]) -> Iterator[type[eo.EffectOnceError]]:
+        yield kind
+        for inner in kind.__subclasses__():
+            yield from subclasses(inner)
+
+    for kind in subclasses(eo.EffectOnceError):
+        if kind is not eo.EffectOnceError and kind.__module__ == "effectonce.errors":
+            try:
+                rejected = isinstance(decide_delivery(kind("it failed")), Reject)
+            except eo.ConfigurationError:
+                rejected = False
+            assert issubclass(kind, ours_dramatiq.REJECTED) == rejected, kind
+
+
+def test_a_record_that_cannot_be_read_is_dead_at_once(
+    stub: StubBroker, worker: dramatiq.Worker, store: eo.Store, charges: list[str]
+) -> None:
+    """Another attempt would read the same bytes; as a dead letter, with its bytes, it waits for who can mend it."""
+    stub.add_middleware(ours_dramatiq.Idempotency(store))
+
+    @dramatiq.actor(broker=stub, once="payment_id", max_retries=5, min_backoff=1, max_backoff=1)
+    def charge(payment_id: str) -> None:
+        charges.append(payment_id)
+        raise eo.CorruptRecord("the stored result is of a newer release")
+
+    charge.send("p1")
+    join(stub, worker, charge)
+    assert charges == ["p1"]
+    assert [message.args for message in stub.dead_letters] == [("p1",)]
 
 
 def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
@@ -301,7 +336,7 @@ def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
         with pytest.raises(ours_dramatiq.Later):
             charge.fn("p1")
     assert charges == []
-    assert "scope default:charge: a message is put off: cannot connect to" in caplog.text
+    assert "scope default:charge: a message was put off: cannot connect to" in caplog.text
 
 
 def test_f06_a_message_beside_the_first_comes_back(
@@ -337,7 +372,7 @@ def test_f06_a_message_beside_the_first_comes_back(
     over.set()
     join(stub, worker, charge)
     assert (charges, list(stub.dead_letters)) == (["p1"], [])
-    assert "a message is" not in caplog.text, "that is as it should be"
+    assert "a message was" not in caplog.text, "that is as it should be"
 
 
 @dataclass

@@ -133,7 +133,9 @@ def test_rule_4_on_a_resend_only_what_comes_from_behind_the_keys_is_final(status
 
 def test_when_to_come_again_is_what_the_provider_says() -> None:
     assert classify(find("stripe"), answered(429, retry_after="17")).retry_after == 17.0
-    assert classify(find("stripe"), answered(429, retry_after="Fri, 31 Dec 1999 23:59:59 GMT")).retry_after == 60.0
+    assert classify(find("stripe"), answered(429, retry_after="Fri, 31 Dec 1999 23:59:59 GMT")).retry_after == 0.0
+    assert classify(find("stripe"), answered(429, retry_after="Fri, 31 Dec 9999 23:59:59 GMT")).retry_after == 3600.0
+    assert classify(find("stripe"), answered(429, retry_after="soon")).retry_after == 60.0
 
 
 @pytest.mark.parametrize(

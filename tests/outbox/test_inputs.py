@@ -30,7 +30,7 @@ def message(**fields: Any) -> eo.Message[Any]:
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "ä", "a\n", "x" * 201, None, 7])
 def test_only_names_that_every_broker_takes_are_queues(name: Any) -> None:
-    with pytest.raises(eo.InvalidOption, match="no name for a queue"):
+    with pytest.raises(eo.InvalidOption, match="is not a name for a queue"):
         Outbox(to=name)
 
 

@@ -27,12 +27,16 @@ async def user(scope: asgi.Scope) -> str:
     return "alice"
 
 
-app = Starlette(middleware=[Middleware(asgi.IdempotencyMiddleware, store=store, scope=user)])
-app.add_middleware(asgi.IdempotencyMiddleware, store, scope=lambda scope: scope["user"].id, default=Route(wait="5s"))
-asgi.IdempotencyMiddleware(app, store, scope=eo.GLOBAL, routes={"/orders/{id}": Route(required=True), "/files/*": None})
-asgi.IdempotencyMiddleware(app, store, scope=eo.GLOBAL, routes=lambda method, path: None)
+app = Starlette(middleware=[Middleware(asgi.IdempotencyMiddleware, store=store, principal=user)])
+app.add_middleware(
+    asgi.IdempotencyMiddleware, store, principal=lambda scope: scope["user"].id, default=Route(wait="5s")
+)
+asgi.IdempotencyMiddleware(
+    app, store, principal=eo.GLOBAL, routes={"/orders/{id}": Route(required=True), "/files/*": None}
+)
+asgi.IdempotencyMiddleware(app, store, principal=eo.GLOBAL, routes=lambda method, path: None)
 asgi.IdempotencyMiddleware(app, store)  # type: ignore[call-arg]
-asgi.IdempotencyMiddleware(app, store, scope=7)  # type: ignore[arg-type]
+asgi.IdempotencyMiddleware(app, store, principal=7)  # type: ignore[arg-type]
 Route(on_error="retry")  # type: ignore[arg-type]
 Route(on_lapse="resume", on_error="replay", retention="30d", keep_headers=("X-Cost",))
 
@@ -41,9 +45,9 @@ def plain(environ: wsgi.Environ, start_response: wsgi.StartResponse) -> list[byt
     return []
 
 
-guarded = wsgi.IdempotencyMiddleware(plain, store, scope=lambda environ: ("acme", 7))
-wsgi.IdempotencyMiddleware(guarded, store, scope=eo.GLOBAL)
-wsgi.IdempotencyMiddleware(plain, store, scope=user)  # type: ignore[arg-type]
+guarded = wsgi.IdempotencyMiddleware(plain, store, principal=lambda environ: ("acme", 7))
+wsgi.IdempotencyMiddleware(guarded, store, principal=eo.GLOBAL)
+wsgi.IdempotencyMiddleware(plain, store, principal=user)  # type: ignore[arg-type]
 
 assert_type(record_key(("acme", 7), "POST", "/charges", "k"), str)
 assert_type(problem(eo.InDoubt("who knows")), Response)
@@ -53,7 +57,7 @@ store.resolve("http", record_key("alice", "POST", "/charges", "k"), "done", resu
 # -- frameworks
 
 
-@idempotent(store, scope=lambda: "alice", required=True)
+@idempotent(store, principal=lambda: "alice", required=True)
 def charge(order: str, amount: int = 1) -> dict[str, Any]:
     return {}
 
@@ -65,7 +69,7 @@ api = FastAPI()
 guard = Idempotency(api, store)
 
 
-@api.post("/charges", **guard.route(scope=lambda: "alice", retention="30d"))
+@api.post("/charges", **guard.route(principal=lambda: "alice", retention="30d"))
 async def acharge(amount: int) -> int:
     return amount
 

@@ -85,7 +85,7 @@ def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:
         def generates(message: eo.Message[Any]) -> Any:
             yield
 
-    with pytest.raises(eo.InvalidOption, match="no name for a queue"):
+    with pytest.raises(eo.InvalidOption, match="not a name for a queue"):
         worker.handler("orders; drop")(lambda message: None)
     with pytest.raises(eo.ConfigurationError, match="concurrency"):
         worker.handler("orders", concurrency=0)(lambda message: None)

@@ -14,7 +14,7 @@ from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, MissingDriver, show
 from effectonce.intents.intents import Intents
 from effectonce.sagas.saga import Saga
-from effectonce.store import Store, connect, require_there
+from effectonce.store import Store, connect, require_existing
 from effectonce.telemetry.audit_log import Audit
 
 from .options import MIGRATE_HINT, AuditFile, BrokerUrl, Json, StoreUrl, report
@@ -114,7 +114,7 @@ def _open(url: str | None) -> Store | None:
     if url is None:
         return None
     store = connect(url, sweep_every=None)
-    require_there(store.runtime.backend, MIGRATE_HINT)
+    require_existing(store.runtime.backend, MIGRATE_HINT)
     return store
 
 

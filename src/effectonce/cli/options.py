@@ -19,7 +19,7 @@ from msgspec import json
 
 from effectonce.errors import ConfigurationError, InvalidOption, show
 from effectonce.record import Record, State
-from effectonce.store import Store, connect, require_there
+from effectonce.store import Store, connect, require_existing
 from effectonce.telemetry.audit_log import Audit
 from effectonce.values.durations import readable
 
@@ -86,7 +86,7 @@ def open_store(*urls: str | None, new: bool = False) -> Iterator[Store]:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
     with connect(settings.url("store", *given), sweep_every=None) as store:
         if not new:
-            require_there(store.runtime.backend, MIGRATE_HINT)
+            require_existing(store.runtime.backend, MIGRATE_HINT)
         yield store
 
 

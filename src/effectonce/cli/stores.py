@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.store import Store, require_there
+from effectonce.store import Store, require_existing
 
 from .options import MIGRATE_HINT, DryRun, Json, StoreUrl, Url, open_store, report
 from .terminal import error_line, redact, show_progress
@@ -45,7 +45,7 @@ def check(url: Url = None, store_url: StoreUrl = None, as_json: Json = False) ->
     with open_store(url, store_url, new=True) as store:
         shown = repr(store.runtime.backend)
         try:
-            require_there(store.runtime.backend, MIGRATE_HINT)
+            require_existing(store.runtime.backend, MIGRATE_HINT)
             store.check()
         except EffectOnceError as error:
             if as_json:
@@ -59,7 +59,7 @@ def check(url: Url = None, store_url: StoreUrl = None, as_json: Json = False) ->
 def _migration_reason(store: Store) -> str | None:
     """Return why the schema cannot be used; None where it can."""
     try:
-        require_there(store.runtime.backend, MIGRATE_HINT)
+        require_existing(store.runtime.backend, MIGRATE_HINT)
         store.check()
     except ConfigurationError as error:
         return str(error) if error.code.startswith("schema") else None

@@ -10,6 +10,7 @@ A **broker** opens publishers and consumers; a **session** is a connection that 
 here.
 """
 
+from .brokers import AckBuffer as AckBuffer
 from .brokers import BrokerBackend as BrokerBackend
 from .brokers import BrokerCapabilities as BrokerCapabilities
 from .brokers import Consumer as Consumer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -136,6 +136,15 @@ class Consumer(Protocol):
     async def close(self) -> None:
         """Flush, and give back what is unsettled: it is delivered again, at once where the broker can. A broker that
         cannot be reached is no error here: it delivers again what it has heard nothing of."""
+        ...
+
+
+@runtime_checkable
+class AckBuffer(Protocol):
+    """An optional power of a `Consumer`: acks that wait, at no cost, until the next `receive` or `flush` sends them."""
+
+    def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
+        """As `Consumer.ack`; what is no longer this consumer's is left out."""
         ...
 
 

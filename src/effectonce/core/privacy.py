@@ -1,4 +1,4 @@
-"""Keys and results that nobody can read in the store: keyed hashing, and encryption bound to the identity.
+"""Keys and results that cannot be read in the store: keyed hashing, and encryption bound to the identity.
 
 With ``connect(url, private=SECRET)`` the store sees HMAC-SHA-256 of each key, and results and errors sealed with
 AES-256-GCM. The seal is bound to scope, key and generation: a row copied onto another does not open. Scopes

@@ -1,8 +1,12 @@
-"""`block`: the guard for a piece of code that is no function of its own."""
+"""`block`: the guard for a piece of code that is not a function of its own. `once` runs its function in a `Block`, too.
+
+The work stands between entering and leaving, never inside a coroutine of ours: a handler's ``StopIteration`` would
+become a ``RuntimeError`` there.
+"""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
@@ -12,32 +16,38 @@ from effectonce.core.guarded_call.finish import abort, finish
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
-from effectonce.errors import ConfigurationError, ResultNotStored, SyncAsyncMismatch
+from effectonce.errors import ConfigurationError, ResultNotStored
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
+from .introspection import refuse_in_event_loop
 from .options import check_scope, policy_options
 
 
 class Block:
-    """What `block(...)` returns. ``first``: run the work now and set ``result``; else ``result`` is the stored one."""
+    """What `block(...)` returns, for ``with`` and ``async with``. Entering it claims the key.
 
-    def __init__(self, store: Store, policy: Policy, key: str, prints: bytes) -> None:
-        self._store = store
-        self._policy = policy
-        self._key = key
-        self._prints = prints
+    Where ``first`` is true, do the work and set ``result``; otherwise ``result`` is the stored one. Leaving the block
+    records the success, or releases the claim after an error.
+    """
+
+    def __init__(self, prepare_run: Callable[[], Run], loop_error: str = "") -> None:
+        """``loop_error``: why ``with`` would block a running event loop and is refused there; empty: it is allowed."""
+        self._prepare_run = prepare_run
+        self._loop_error = loop_error
         self._run: Run | None = None
-        self._missing: ResultNotStored | None = None
+        self._client: StoreClient
+        self._missing_result: ResultNotStored | None = None
         self._result: Any = None
         self.first = False
 
     @property
     def result(self) -> Any:
-        if self._missing is not None:
-            raise self._missing
+        """The result of the work. Raises `ResultNotStored` where the work is done, but its result was not stored."""
+        if self._missing_result is not None:
+            raise self._missing_result
         return self._result
 
     @result.setter
@@ -53,67 +63,56 @@ class Block:
             raise ConfigurationError("this block has not been entered; use `with` or `async with`")
         return self._run
 
-    def _prepare(self) -> Run:
-        if self._run is not None:
-            raise ConfigurationError("a block is entered once; make a new one for each call")
-        self._run = run = prepare(self._store.runtime, self._policy, self._key, self._prints)
-        return run
-
-    def _start(self, run: Run) -> Block:
-        self.first = not run.replayed
-        if self.first:
-            run.enter()
-        else:
-            self._result = run.value
-        return self
-
     def __enter__(self) -> Block:
-        if asyncio._get_running_loop() is not None:
-            raise SyncAsyncMismatch("`with block(...)` would block the running event loop; use `async with`")
-        run = self._prepare()
-        try:
-            run_sync(begin(run, run.runtime.sync_client()))
-        except ResultNotStored as error:
-            self._missing = error
-        except BaseException:
-            run.end()
-            raise
-        return self._start(run)
+        if self._loop_error:
+            refuse_in_event_loop(self._loop_error)
+        run = self._open()
+        return run_sync(self._begin(run, run.runtime.sync_client()))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self.first:
-            run = self.run
-            try:
-                run_sync(self._settle(run, run.runtime.sync_client(), error))
-            finally:
-                run.end()
+        run_sync(self._end(error))
 
     async def __aenter__(self) -> Block:
-        run = self._prepare()
-        try:
-            await begin(run, run.runtime.async_client())
-        except ResultNotStored as error:
-            self._missing = error
-        except BaseException:
-            run.end()
-            raise
-        return self._start(run)
+        run = self._open()
+        return await self._begin(run, run.runtime.async_client())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self.first:
-            run = self.run
-            try:
-                await self._settle(run, run.runtime.async_client(), error)
-            finally:
-                run.end()
+        await self._end(error)
 
-    async def _settle(self, run: Run, client: StoreClient, error: BaseException | None) -> None:
-        if error is None:
-            await finish(run, client, self._result)
-        else:
-            await abort(run, client, error)
+    def _open(self) -> Run:
+        if self._run is not None:
+            raise ConfigurationError("a block is entered once; make a new one for each call")
+        self._run = run = self._prepare_run()
+        return run
+
+    async def _begin(self, run: Run, client: StoreClient) -> Block:
+        self._client = client
+        try:
+            if run.protected:
+                await begin(run, client)
+            if run.replayed:
+                self._result = run.value
+            else:
+                self.first = True
+                run.enter()
+        except ResultNotStored as error:
+            self._missing_result = error
+        except BaseException as error:  # `__exit__` is not called then; an interruption may come after the claim
+            await self._end(error)
+            raise
+        return self
+
+    async def _end(self, error: BaseException | None) -> None:
+        run = self.run
+        try:
+            if self.first and error is None:
+                await finish(run, self._client, self._result)
+            elif self.first and error is not None:
+                await abort(run, self._client, error)
+        finally:
+            run.end()
 
 
 def block(
@@ -136,7 +135,7 @@ def block(
 ) -> Block:
     """`once` for a piece of code: ``with block(store, scope="mailer", key="email:42") as b: if b.first: …``.
 
-    ``key`` is the value itself. ``payload``, where given, must be the same under one key, else `PayloadMismatch`.
+    ``key`` is the value itself. ``payload``, if you give it, must be the same under one key, else `PayloadMismatch`.
     The promise, the errors and the other options are those of `once`.
     """
     check_scope(scope)
@@ -153,4 +152,9 @@ def block(
         permanent=permanent,
     )
     policy = Policy(scope=scope, codec=Codec(returns, store.max_result), **options)
-    return Block(store, policy, encode_key(key), b"" if payload is ... else fingerprints(payload))
+    stored_key = encode_key(key)
+    prints = b"" if payload is ... else fingerprints(payload)
+    return Block(
+        lambda: prepare(store.runtime, policy, stored_key, prints),
+        "`with block(...)` would block the running event loop; use `async with`",
+    )

@@ -21,11 +21,13 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
-from msgspec import Struct
-
 from effectonce.core.argument_models import model_reader
+from effectonce.core.delivery_outcome import Ack as Ack
+from effectonce.core.delivery_outcome import DeliveryOutcome, decide_delivery
+from effectonce.core.delivery_outcome import Redeliver as Redeliver
+from effectonce.core.delivery_outcome import Reject as Reject
 from effectonce.core.retry import Retry
-from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
+from effectonce.errors import ConfigurationError
 from effectonce.message import Message
 
 from .once import Guarded
@@ -34,27 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Ack(Struct, frozen=True):
-    """It is done, now or before: ack it. ``value`` is what the handler gave; None where that was not kept."""
-
-    value: Any = None
-    replayed: bool = False
-
-
-class Redeliver(Struct, frozen=True):
-    """Not done: deliver it again, not before ``after`` seconds."""
-
-    after: float
-    error: Exception
-
-
-class Reject(Struct, frozen=True):
-    """Delivering it again will not help: keep it where a person looks, and take it from the queue after that."""
-
-    error: Exception
-
-
-Verdict = Ack | Redeliver | Reject
+Verdict = DeliveryOutcome
 
 
 @overload
@@ -75,26 +57,19 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
     if not isinstance(handler, Guarded):
         raise ConfigurationError(f"dispatcher takes a function under @once, not {handler!r}")
     policy = retry if retry is not None else Retry(None)
-    options = handler._plan.settings
     call: Any = handler.call  # of either colour
     read = model_reader(handler)
 
     def verdict(error: Exception, args: tuple[Any, ...]) -> Verdict:
         if isinstance(error, ConfigurationError):
             raise error
-        if isinstance(error, ResultNotStored):
-            return Ack(replayed=True)
-        if isinstance(error, LeaseLost):  # another delivery took over: the next one will find out how it ended
-            return Redeliver(1.0, error)
-        if isinstance(error, EffectOnceError) and not isinstance(error, Retryable):
-            return Reject(error)
-        if not isinstance(error, EffectOnceError) and (
-            options["doubt_on_error"] or isinstance(error, options["permanent"])
-        ):
-            return Reject(error)  # as its record says from now on
         first = args[0] if args else None
-        after = policy.after(error, first.attempt if isinstance(first, Message) else 1)
-        return Reject(error) if after is None else Redeliver(after, error)
+        return decide_delivery(
+            error,
+            retry=policy,
+            attempt=first.attempt if isinstance(first, Message) else 1,
+            final=handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent),
+        )
 
     def dispatch(*args: Any, **kwargs: Any) -> Verdict:
         try:

@@ -1,7 +1,8 @@
-"""What is known about a handler before it is called: may it be guarded, under which scope, key and result type."""
+"""What a function tells about itself before it is called: whether it can be guarded, its name, scope, key and types."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import sys
@@ -22,7 +23,7 @@ NO_CLASSMETHOD = (
 
 
 def refuse_unguardable(function: Any) -> None:
-    """`ConfigurationError` for what has no single end, no parameters, or no class of its own to belong to."""
+    """Raise `ConfigurationError` for a generator, a class method, or anything else whose end or key is not defined."""
     name = name_of(function)
     if isinstance(function, classmethod):
         raise ConfigurationError(NO_CLASSMETHOD.format(name))
@@ -31,7 +32,7 @@ def refuse_unguardable(function: Any) -> None:
     if isinstance(function, type) or not callable(function):
         raise ConfigurationError(f"@once guards functions and methods, not {name}")
     called = type(function).__call__
-    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, called)):
+    if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in (function, called)):
         raise ConfigurationError(
             f"{name} is a generator: it has no single end at which it is done; collect its items in a plain function"
         )
@@ -43,12 +44,12 @@ def refuse_unguardable(function: Any) -> None:
         raise ConfigurationError(NO_CLASSMETHOD.format(name))
 
 
-#: Results of a plain `def` that have not happened yet, beside awaitables.
+#: Results of a plain `def` whose work has not happened yet, beside awaitables.
 LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
 def refuse_lazy(function: Any, value: Any) -> None:
-    """`SyncAsyncMismatch` where a plain `def` returned something that still has to be awaited or run through."""
+    """Raise `SyncAsyncMismatch` where a plain `def` returned something that still has to be awaited or iterated."""
     if type(value) not in LAZY and not hasattr(value, "__await__"):
         return
     if inspect.iscoroutine(value):
@@ -60,17 +61,29 @@ def refuse_lazy(function: Any, value: Any) -> None:
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it gives something to await; of objects, their ``__call__``."""
+    """Whether calling ``function``, or an object with ``__call__``, returns something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def refuse_in_event_loop(reason: str) -> None:
+    """Raise `SyncAsyncMismatch` with ``reason`` where an event loop is running, which the caller would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SyncAsyncMismatch(reason)
+
+
 def name_of(function: Any) -> str:
-    """What to call it in a message."""
+    """Return the name of ``function`` for messages."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
 def default_scope(function: Any) -> str:
-    """``module:qualname``; a script is warned, and what has no name of its own is refused."""
+    """Return ``module:qualname``. Warns in a script, whose module has no name of its own.
+
+    Raises `ConfigurationError` for a function without a name.
+    """
     qualname = getattr(function, "__qualname__", None)
     if qualname is None or "<lambda>" in qualname:
         raise ConfigurationError(
@@ -91,49 +104,51 @@ def default_scope(function: Any) -> str:
 
 
 def return_type(function: Any, returns: Any) -> Any:
-    """The type of its results: ``returns``, else the annotation; ``Any`` means JSON values. May raise NameError."""
+    """Return the type of its results: ``returns``, else the annotation. ``Any`` means any JSON value.
+
+    Raises NameError where the annotation names something that is not defined.
+    """
     if returns is not ...:
         return returns
     inner = inspect.unwrap(function)
-    # Only what it returns: other annotations may name what exists for type checkers only.
-    told = {"return": getattr(inner, "__annotations__", {}).get("return", Any)}
-    hint = typing.get_type_hints(types.SimpleNamespace(__annotations__=told), getattr(inner, "__globals__", {}))[
-        "return"
-    ]
+    # Only this annotation is evaluated: others may name types that exist for type checkers only.
+    annotations = {"return": getattr(inner, "__annotations__", {}).get("return", Any)}
+    owner = types.SimpleNamespace(__annotations__=annotations)
+    hint = typing.get_type_hints(owner, getattr(inner, "__globals__", {}))["return"]
     if hint in (object, typing.NoReturn, typing.Never) or isinstance(hint, TypeVar):
         return Any
     return hint
 
 
 def _first_parameter(function: Any) -> tuple[int, str]:
-    """Position and name of the first argument that is not ``self``."""
+    """Return position and name of the first parameter that is not ``self``."""
     parameters = list(inspect.signature(function).parameters)
-    at = 1 if parameters[:1] == ["self"] else 0
-    if len(parameters) <= at:
+    position = 1 if parameters[:1] == ["self"] else 0
+    if len(parameters) <= position:
         raise ConfigurationError(
             f"{name_of(function)} takes no argument that could carry a key; pass key= with a path or a callable"
         )
-    return at, parameters[at]
+    return position, parameters[position]
 
 
 def _may_be_message(function: Any, name: str) -> bool:
-    """Whether the annotation of a parameter leaves room for a `Message`; unevaluated ones are read as text."""
+    """Whether the annotation of a parameter allows a `Message`; an unevaluated one is read as text."""
     annotation = inspect.signature(function).parameters[name].annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", None) or str(annotation)
     return annotation is inspect.Parameter.empty or re.search(r"\b(Message|Any|object)\b", text) is not None
 
 
 def message_key(function: Any) -> Extract:
-    """How to get the key where ``key=`` is absent: from the `Message` that is the first argument."""
-    at, name = _first_parameter(function)
+    """Return a function that reads the key of the `Message` in the first argument: for a handler without ``key=``."""
+    position, name = _first_parameter(function)
     if not _may_be_message(function, name):
         raise ConfigurationError(
             f"{name_of(function)} needs key=: its first argument {name!r} is no Message, so nothing says which calls "
             f"are the same operation; for example key={name!r}"
         )
 
-    def key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
-        message = args[at] if len(args) > at else kwargs.get(name)
+    def read_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        message = args[position] if len(args) > position else kwargs.get(name)
         if isinstance(message, Message):
             return message.key
         raise ConfigurationError(
@@ -141,25 +156,26 @@ def message_key(function: Any) -> Extract:
             f"pass key= to @once, for example key={name!r}"
         )
 
-    return key
+    return read_key
 
 
 def fingerprint_of(spec: Any, function: Any) -> Extract | None:
-    """How to fingerprint a call: as ``fingerprint=`` says, else the data of a `Message`; None: not at all."""
+    """Return a function that computes the fingerprint of a call: of the parts that ``fingerprint=`` names, else of the
+    data of a `Message`. None: calls have no fingerprint."""
     if spec is False:
         return None
     if spec is not None:
         extract = extractor(spec, function, name="fingerprint")
         return lambda args, kwargs: fingerprints(extract(args, kwargs))
     try:
-        at, name = _first_parameter(function)
+        position, name = _first_parameter(function)
     except ConfigurationError:
         return None
     if not _may_be_message(function, name):
         return None
 
-    def data(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        message = args[at] if len(args) > at else kwargs.get(name)
+    def fingerprint_data(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        message = args[position] if len(args) > position else kwargs.get(name)
         return fingerprints(message.data) if isinstance(message, Message) else b""
 
-    return data
+    return fingerprint_data

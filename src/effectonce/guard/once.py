@@ -1,8 +1,7 @@
-"""`once`: run a function once for each key, whoever delivers it how often."""
+"""`once`: run a function once for each key, however often it is called with it."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import sys
@@ -11,18 +10,17 @@ from types import FunctionType, MethodType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare, run_unprotected
-from effectonce.core.guarded_call.finish import abort, finish
+from effectonce.core.guarded_call.begin import prepare, run_unprotected
 from effectonce.core.guarded_call.run import Policy, Run, running
-from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreRuntime
-from effectonce.errors import ConfigurationError, MissingKey, SyncAsyncMismatch
+from effectonce.errors import ConfigurationError, MissingKey
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration
 
+from .block import Block
 from .introspection import (
     NO_CLASSMETHOD,
     default_scope,
@@ -34,7 +32,7 @@ from .introspection import (
     refuse_unguardable,
     return_type,
 )
-from .options import check_scope, choice, policy_options
+from .options import check_scope, policy_options, read_choice
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -45,11 +43,11 @@ S = TypeVar("S")
 T_co = TypeVar("T_co", covariant=True)
 
 GLOBAL: Final = "*"
-"""The scope for all: one namespace for every consumer, so that a message handled by one is done for each."""
+"""One namespace for every consumer: a message that one of them has handled is done for all."""
 
 
 class Outcome(Struct, Generic[T_co], frozen=True):
-    """What a call came to. ``replayed``: it did not run, ``value`` is what the first run gave."""
+    """The outcome of one call. ``replayed``: it did not run, and ``value`` is the result of the first run."""
 
     value: T_co
     replayed: bool
@@ -59,22 +57,23 @@ class Outcome(Struct, Generic[T_co], frozen=True):
 
 
 class _Plan(Struct, kw_only=True):
-    """All that is known about a guarded function before it is called."""
+    """Everything that is known about a guarded function before it is called."""
 
     function: Callable[..., Any]
     store: Store
-    policy: Policy | None
-    settings: dict[str, Any]
+    policy: Policy
     returns: Any
     extract: Extract
     fingerprint: Extract | None
     run_without_key: bool
-    default_scope: bool
+    has_default_scope: bool
+    codec_is_final: bool = False  # the policy has the codec of the result's type, and not one for any JSON
     defined_in: type | None = None
     bound_signature: inspect.Signature | None = None
 
-    def build_policy(self) -> Policy:
-        """The policy, whose result type may name things defined after the handler: so built on first use."""
+    def resolve_codec(self) -> None:
+        """Give the policy the codec of the result's type. Raises `ConfigurationError` where that type is not defined
+        yet: an annotation may name a class that stands behind the function, so the first call tries again."""
         try:
             codec = Codec(return_type(self.function, self.returns), self.store.max_result)
         except NameError as error:
@@ -82,12 +81,14 @@ class _Plan(Struct, kw_only=True):
                 f"the return annotation of {name_of(self.function)} names something that is not there at run time "
                 f"({error}); pass returns= to @once"
             ) from error
-        self.policy = Policy(codec=codec, **self.settings)
-        return self.policy
+        self.policy = replace(self.policy, codec=codec)
+        self.codec_is_final = True
 
-    def prepare_run(self, runtime: StoreRuntime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """The run of one call, to be begun; without a key, where that is allowed, it goes ahead unprotected."""
-        policy = self.policy or self.build_policy()
+    def prepare_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Prepare the run of one call, unclaimed. A call without a key, where that is allowed, is unprotected."""
+        if not self.codec_is_final:
+            self.resolve_codec()
+        runtime, policy = self.store.runtime, self.policy
         try:
             key = encode_key(self.extract(args, kwargs))
         except MissingKey as error:
@@ -111,7 +112,7 @@ class _Plan(Struct, kw_only=True):
 class Guarded(Generic[P, R_co]):
     """A function under `once`: called as before, it runs once for each key and replays its result after that.
 
-    `call` gives the `Outcome` instead of the bare value. To frameworks it looks like the function it wraps.
+    `call` returns an `Outcome` instead of the bare value. To frameworks it looks like the function that it wraps.
     """
 
     __name__: str
@@ -122,34 +123,36 @@ class Guarded(Generic[P, R_co]):
         function = plan.function
         functools.update_wrapper(self, function)
         self._plan = plan
-        self._receiver: tuple[Any, ...] = ()  # of a bound method: the object
-        # What `inspect` and `typing` read off a function: without it `iscoroutinefunction` would lie.
+        self._receiver: tuple[Any, ...] = ()  # the object of a bound method
+        # `inspect` and `typing` read these of a function: without them `iscoroutinefunction` would lie.
         for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
 
-    def _bound(self, receiver: Any) -> Guarded[..., Any]:
-        """The same function as a method of ``receiver``: one argument less."""
+    def _bind(self, receiver: Any) -> Guarded[..., Any]:
+        """Return the same function as a method of ``receiver``, with one parameter less."""
         plan = self._plan
         if plan.bound_signature is None:
             signature = inspect.signature(plan.function)
             plan.bound_signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         bound: Guarded[..., Any] = object.__new__(type(self))
         bound._plan, bound._receiver = plan, (receiver,)
-        names = bound.__dict__
-        names.update(self.__dict__)
-        names.pop("__wrapped__", None)
-        names.update(__self__=receiver, __func__=self, __signature__=plan.bound_signature)
+        attributes = bound.__dict__
+        attributes.update(self.__dict__)
+        attributes.pop("__wrapped__", None)
+        attributes.update(__self__=receiver, __func__=self, __signature__=plan.bound_signature)
         return bound
 
-    def _looks_like(self) -> type:
-        # Celery reads the parameters of what is a function to `isinstance`, and takes any other object for one whose
-        # `__call__` has them: `task.delay(payment_id=…)` would then miss its "self".
-        return type(self) if not hasattr(self, "__code__") else MethodType if self._receiver else FunctionType
+    def _apparent_class(self) -> type:
+        # Celery reads the parameters of anything that `isinstance` calls a function. Of every other object it reads
+        # those of `__call__`: `task.delay(payment_id=…)` would then miss its "self".
+        if not hasattr(self, "__code__"):
+            return type(self)
+        return MethodType if self._receiver else FunctionType
 
-    __class__: Any = property(_looks_like)
+    __class__: Any = property(_apparent_class)
 
-    # As bound methods are: made on every access, and equal all the same.
+    # A bound method is made on every access, and all of them are equal.
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Guarded) and self._identity() == other._identity())
 
@@ -161,9 +164,19 @@ class Guarded(Generic[P, R_co]):
 
     @property
     def scope(self) -> str:
-        """The scope that the keys of this function live in."""
-        scope: str = self._plan.settings["scope"]
-        return scope
+        """The scope of this function's keys."""
+        return self._plan.policy.scope
+
+    @property
+    def store(self) -> Store:
+        """The store that keeps this function's records."""
+        return self._plan.store
+
+    @property
+    def policy(self) -> Policy:
+        """The settings of this guard. Before the first call its codec may be one for any JSON value: a return
+        annotation may name a class that is not defined yet."""
+        return self._plan.policy
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         raise NotImplementedError
@@ -175,11 +188,23 @@ class Guarded(Generic[P, R_co]):
     @overload
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """As calling it, but gives an `Outcome` (to be awaited where the function is ``async def``)."""
+        """Call the function and return an `Outcome`; await it where the function is ``async def``."""
         return self._call_for_outcome(args, kwargs)
 
     def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def _make_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
+        """Make the block that one call runs in."""
+        plan = self._plan
+        args = (*self._receiver, *args)
+        loop_error = ""
+        if plan.policy.wait is not None:
+            loop_error = (
+                f"{name_of(plan.function)} has wait= and was called inside a running event loop, which it would "
+                "block; make it `async def`, or call it in a thread (asyncio.to_thread)"
+            )
+        return Block(lambda: plan.prepare_run(args, kwargs), loop_error)
 
     @overload
     def __get__(self, obj: None, owner: type | None = None) -> Guarded[P, R_co]: ...
@@ -191,12 +216,12 @@ class Guarded(Generic[P, R_co]):
         plan = self._plan
         if isinstance(obj, type):
             raise ConfigurationError(NO_CLASSMETHOD.format(plan.function.__qualname__))
-        if plan.default_scope and plan.defined_in is not None and type(obj) is not plan.defined_in:
+        if plan.has_default_scope and plan.defined_in is not None and type(obj) is not plan.defined_in:
             raise ConfigurationError(
                 f"{plan.function.__qualname__} is inherited by {type(obj).__qualname__}, and both classes would share "
                 "its scope; pass scope= to @once, or define the method in each class"
             )
-        return self._bound(obj)
+        return self._bind(obj)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._plan.defined_in = owner
@@ -210,130 +235,94 @@ class Guarded(Generic[P, R_co]):
         return f"<once {self._plan.function!r}>"
 
 
-class _Sync(Guarded[P, R]):
+class _SyncGuarded(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run_guarded(args, kwargs)[1]
+        return self._run_in_block(args, kwargs).result
 
     def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
-        return _outcome(*self._run_guarded(args, kwargs))
+        return _outcome_of(self._run_in_block(args, kwargs))
 
-    def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
-        plan = self._plan
-        args = (*self._receiver, *args)
-        runtime = plan.store.runtime
-        client = runtime.sync_client()
-        run = plan.prepare_run(runtime, args, kwargs)
-        try:
-            if run.protected:
-                run_sync(begin(run, client))
-                if run.replayed:
-                    return run, run.value
-            try:
-                run.enter()
-                value = plan.function(*args, **kwargs)
-                refuse_lazy(plan.function, value)
-            except BaseException as error:
-                run_sync(abort(run, client, error))
-                raise
-            run_sync(finish(run, client, value))
-            return run, value
-        finally:
-            run.end()
+    def _run_in_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
+        with self._make_block(args, kwargs) as block:
+            if block.first:
+                value = self._plan.function(*self._receiver, *args, **kwargs)
+                refuse_lazy(self._plan.function, value)
+                block.result = value
+        return block
 
 
-class _Waiting(_Sync[P, R]):
-    """A sync function with ``wait=``, which must not be called where that would block an event loop."""
-
-    def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
-        if asyncio._get_running_loop() is not None:
-            raise SyncAsyncMismatch(
-                f"{name_of(self._plan.function)} has wait= and was called inside a running event loop, which it would "
-                "block; make it `async def`, or call it in a thread (asyncio.to_thread)"
-            )
-        return super()._run_guarded(args, kwargs)
-
-
-class _Async(Guarded[P, Any]):
+class _AsyncGuarded(Guarded[P, Any]):
     def __init__(self, plan: _Plan) -> None:
         super().__init__(plan)
         if hasattr(self, "__code__"):
-            return  # which says so; a mark would go on into every `functools.wraps` of it, sync ones too
+            return  # it shows that the function is async; a mark would be copied by every `functools.wraps` of it
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
-        else:  # of a partial or an object; 3.11 knows no mark, but believes whatever has the names of a function
+        else:  # of a partial or an object; 3.11 knows no mark, but believes anything that has a function's attributes
             self.__name__, self.__defaults__, self.__kwdefaults__ = name_of(plan.function), None, None
-            self.__code__ = _Async.__call__.__code__
+            self.__code__ = _AsyncGuarded.__call__.__code__
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (await self._run_guarded(args, kwargs))[1]
+        return (await self._run_in_block(args, kwargs)).result
 
     async def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
-        return _outcome(*await self._run_guarded(args, kwargs))
+        return _outcome_of(await self._run_in_block(args, kwargs))
 
-    async def _run_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, Any]:
-        plan = self._plan
-        args = (*self._receiver, *args)
-        runtime = plan.store.runtime
-        client = runtime.async_client()
-        run = plan.prepare_run(runtime, args, kwargs)
-        try:
-            if run.protected:
-                await begin(run, client)
-                if run.replayed:
-                    return run, run.value
-            try:
-                run.enter()
-                value = await plan.function(*args, **kwargs)
-            except BaseException as error:
-                await abort(run, client, error)
-                raise
-            await finish(run, client, value)
-            return run, value
-        finally:
-            run.end()
+    async def _run_in_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
+        async with self._make_block(args, kwargs) as block:
+            if block.first:
+                block.result = await self._plan.function(*self._receiver, *args, **kwargs)
+        return block
 
 
-def _outcome(run: Run, value: Any) -> Outcome[Any]:
-    return Outcome(value, run.replayed, run.key, run.scope, run.attempt)
+def _outcome_of(block: Block) -> Outcome[Any]:
+    run = block.run
+    return Outcome(block.result, run.replayed, run.key, run.scope, run.attempt)
 
 
 class Once:
     """What `once(...)` returns: a decorator that keeps the function's signature, sync or async."""
 
-    def __init__(self, store: Store, scope: str | None, key: KeySpec | None, fingerprint: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        store: Store,
+        scope: str | None,
+        key: KeySpec | None,
+        fingerprint: Any,
+        returns: Any,
+        run_without_key: bool,
+        options: dict[str, Any],
+    ) -> None:
         self._store = store
         self._scope = scope
         self._key = key
         self._fingerprint = fingerprint
+        self._returns = returns
+        self._run_without_key = run_without_key
         self._options = options
 
     def __call__(self, function: Callable[P, R]) -> Guarded[P, R]:
         refuse_unguardable(function)
+        store = self._store
         scope = self._scope if self._scope is not None else default_scope(function)
-        options = dict(self._options)
-        returns = options.pop("returns")
-        run_without_key = options.pop("run_without_key")
         plan = _Plan(
             function=function,
-            store=self._store,
-            policy=None,
-            settings={"scope": scope, **options},
-            returns=returns,
+            store=store,
+            policy=Policy(scope=scope, codec=Codec(Any, store.max_result), **self._options),
+            returns=self._returns,
             extract=message_key(function) if self._key is None else extractor(self._key, function),
             fingerprint=fingerprint_of(self._fingerprint, function),
-            run_without_key=run_without_key,
-            default_scope=self._scope is None,
+            run_without_key=self._run_without_key,
+            has_default_scope=self._scope is None,
         )
         try:
-            plan.build_policy()
+            plan.resolve_codec()
         except ConfigurationError as error:
             if not isinstance(error.__cause__, NameError):  # what it names may be defined further down
                 raise
         if scope != GLOBAL:
-            self._store.take_scope(scope, function)
-        if is_async(function):
-            return _Async(plan)
-        return (_Sync if plan.settings["wait"] is None else _Waiting)(plan)
+            store.take_scope(scope, function)
+        return _AsyncGuarded(plan) if is_async(function) else _SyncGuarded(plan)
 
 
 def once(
@@ -365,35 +354,30 @@ def once(
       argument is a `Message`, whose key it is.
     - ``scope``: the namespace of the keys; default ``module:qualname`` of the function.
     - ``lease``: how long a claim holds; a heartbeat renews it while the handler runs, at most for ``max_run``.
-    - ``wait``: how long a concurrent duplicate waits for the first one's result before `InProgress`; default: not.
+    - ``wait``: how long a concurrent duplicate waits for the first one's result before it raises `InProgress`; by
+      default it does not wait.
     - ``max_attempts``: how often it may start before it is failed for good (`AttemptsExhausted`).
     - ``on_error``, ``on_lapse``: whether an attempt that raised, or whose process died, may simply run again, or is
       in doubt and waits for an operator.
     - ``permanent``: errors that are stored and raised again for duplicates.
-    - ``fingerprint``: what of the call must be the same under one key (same forms as ``key``), else
-      `PayloadMismatch`; on by itself for ``Message.data``, False turns that off.
+    - ``fingerprint``: the part of the call that must be the same under one key (same forms as ``key``), else
+      `PayloadMismatch`; default: the data of a `Message`; False turns that off.
     - ``on_missing_key="run"``, ``on_store_error="run"``: run unprotected, with an event each time, instead of raising.
-    - ``returns``: the type of the stored result, where the annotation does not say.
+    - ``returns``: the type of the stored result, where it is not the one of the annotation.
     """
     if scope is not None:
         check_scope(scope)
-    return Once(
-        store,
-        scope,
-        key,
-        fingerprint,
-        returns=returns,
-        run_without_key=choice("on_missing_key", on_missing_key, "run", "raise"),
-        **policy_options(
-            mode=mode,
-            lease=lease,
-            retention=retention,
-            wait=wait,
-            max_attempts=max_attempts,
-            max_run=max_run,
-            on_error=on_error,
-            on_lapse=on_lapse,
-            on_store_error=on_store_error,
-            permanent=permanent,
-        ),
+    options = policy_options(
+        mode=mode,
+        lease=lease,
+        retention=retention,
+        wait=wait,
+        max_attempts=max_attempts,
+        max_run=max_run,
+        on_error=on_error,
+        on_lapse=on_lapse,
+        on_store_error=on_store_error,
+        permanent=permanent,
     )
+    run_without_key = read_choice("on_missing_key", on_missing_key, "run", "raise")
+    return Once(store, scope, key, fingerprint, returns, run_without_key, options)

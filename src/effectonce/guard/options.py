@@ -1,4 +1,4 @@
-"""The options of `once` and `block`, checked and made into a `Policy`."""
+"""The options of `once` and `block`: they are checked and become a `Policy`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 from effectonce.errors import ConfigurationError, show
 from effectonce.values.durations import Duration, micros, readable
 
-MAX_SCOPE: Final = 255  # bytes
-MIN_LEASE: Final = 10_000  # microseconds
+MAX_SCOPE_BYTES: Final = 255
+MIN_LEASE_US: Final = 10_000  # a shorter one could not be renewed in time
 
 
 def policy_options(
@@ -24,18 +24,20 @@ def policy_options(
     max_attempts: int | None = None,
     permanent: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
-    """The options of `once` and `block` as fields of a `Policy`, checked."""
+    """Check the options of `once` and `block`, and return them as fields of a `Policy`."""
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
         raise ConfigurationError(f"max_attempts={max_attempts} is not a number of attempts; give 1 or more, or None")
-    if micros(lease, "lease") < MIN_LEASE:
-        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {readable(MIN_LEASE)}")
+    if micros(lease, "lease") < MIN_LEASE_US:
+        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {readable(MIN_LEASE_US)}")
     if not isinstance(permanent, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in permanent
     ):
         raise ConfigurationError("permanent= takes a tuple of exception classes, like permanent=(CardDeclined,)")
-    seen = choice("mode", mode, "seen", "lease")
-    doubt = choice("on_error", on_error, "doubt", "release"), choice("on_lapse", on_lapse, "doubt", "rerun")
-    if seen and (any(doubt) or wait is not None or max_attempts is not None or permanent):
+    seen = read_choice("mode", mode, "seen", "lease")
+    doubt_on_error = read_choice("on_error", on_error, "doubt", "release")
+    doubt_on_lapse = read_choice("on_lapse", on_lapse, "doubt", "rerun")
+    needs_claim = doubt_on_error or doubt_on_lapse or wait is not None or max_attempts is not None or permanent
+    if seen and needs_claim:
         raise ConfigurationError(
             "mode='seen' claims nothing, so wait=, max_attempts=, permanent=, on_error='doubt' and on_lapse='doubt' "
             "have no meaning there; use mode='lease'"
@@ -47,27 +49,28 @@ def policy_options(
         "wait": None if wait is None else micros(wait, "wait") / 1e6,
         "max_attempts": max_attempts or 0,
         "max_run": micros(max_run, "max_run") / 1e6,
-        "doubt_on_error": doubt[0],
-        "doubt_on_lapse": doubt[1],
-        "run_on_store_error": choice("on_store_error", on_store_error, "run", "raise"),
+        "doubt_on_error": doubt_on_error,
+        "doubt_on_lapse": doubt_on_lapse,
+        "run_on_store_error": read_choice("on_store_error", on_store_error, "run", "raise"),
         "permanent": permanent,
     }
 
 
-def choice(name: str, value: str, yes: str, no: str) -> bool:
-    """Whether an option that has two values has the unusual one."""
+def read_choice(name: str, value: str, yes: str, no: str) -> bool:
+    """Return whether an option with two values is ``yes``. Raises `ConfigurationError` if it is neither."""
     if value not in (yes, no):
         raise ConfigurationError(f"{name}={value!r} is neither {no!r} nor {yes!r}")
     return value == yes
 
 
 def check_scope(scope: str) -> None:
-    """A scope is a short name: text, not empty, without NUL."""
+    """Raise `ConfigurationError` for a scope that is not a short text: empty, too long, or with a NUL."""
     try:
-        fits = 0 < len(scope.encode()) <= MAX_SCOPE and "\0" not in scope
+        fits = 0 < len(scope.encode()) <= MAX_SCOPE_BYTES and "\0" not in scope
     except (AttributeError, UnicodeEncodeError):
         fits = False
     if not fits:
         raise ConfigurationError(
-            f"scope={show(scope)!r} must be a text of 1 to {MAX_SCOPE} bytes; GLOBAL is the word for one scope for all"
+            f"scope={show(scope)!r} must be a text of 1 to {MAX_SCOPE_BYTES} bytes; for one scope that all share, pass "
+            "GLOBAL"
         )

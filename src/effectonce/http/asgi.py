@@ -1,9 +1,9 @@
 """The ASGI middleware: FastAPI, Starlette, Litestar, Quart, Django's async stack, any ASGI 3 application.
 
-    app.add_middleware(IdempotencyMiddleware, store=store, scope=lambda request: request["user"].username)
+    app.add_middleware(IdempotencyMiddleware, store=store, principal=lambda request: request["user"].username)
 
 Authentication and rate limiting stand *outside* of it, so that the keys of a caller are looked up for that caller only.
-Compression may stand on either client: outside, replays are compressed like the first response; inside, it sees no
+Compression may stand on either side: outside, replays are compressed like the first response; inside, it sees no
 ``Accept-Encoding`` in requests with a key, so that what is stored can be replayed to whoever retries.
 """
 
@@ -20,9 +20,9 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.store import Store
 
 from . import protocol
-from .exchange import Guard, Incomplete, Principal, Recording, claim, key_in, principals
+from .exchange import HttpGuard, Incomplete, Principal, Recording, claim, make_principal_getter, read_key
 from .protocol import DRAFT, Response
-from .routes import Plan, Route, Routes, Table
+from .routes import Route, RoutePlan, Routes, RouteTable
 
 # Every framework has its own types for these mappings, and none accepts another's.
 Scope = Any
@@ -42,7 +42,7 @@ BYPASSES = frozenset(("http.response.pathsend", "http.response.zerocopysend", "h
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry.
 
-    ``scope`` is given the ASGI scope and tells whose request it is: a user or tenant id, sync or async; or `GLOBAL`.
+    ``principal`` takes the ASGI scope and names the caller: a user or tenant id, sync or async; or it is `GLOBAL`.
     Settings for all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give
     each application that shares a store its own. ``docs`` is the page that problems link to.
     """
@@ -52,16 +52,16 @@ class IdempotencyMiddleware:
         app: App,
         store: Store,
         *,
-        scope: Callable[[Scope], Principal | Awaitable[Principal]] | str,
+        principal: Callable[[Scope], Principal | Awaitable[Principal]] | str,
         default: Route | None = Route(),  # noqa: B008 - frozen
         routes: Routes | None = None,
         service: str = "http",
         docs: str = DRAFT,
     ) -> None:
         self._app = app
-        self._guard = Guard(store, service, docs)
-        self._principal = principals(scope)
-        table = Table(default, routes, service)
+        self._guard = HttpGuard(store, service, docs)
+        self._principal = make_principal_getter(principal)
+        table = RouteTable(default, routes, service)
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ class IdempotencyMiddleware:
                     return
         await self._app(scope, receive, send)
 
-    async def _guarded(self, plan: Plan, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _guarded(self, plan: RoutePlan, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._guard, scope, receive, send)
         try:
             exchange.read_key(plan)
@@ -100,7 +100,7 @@ class Exchange:
     """One request with a key: its body, hashed as it is read, and once it is claimed its response, recorded as it is
     sent."""
 
-    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, guard: HttpGuard, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.method: str = scope["method"].upper()  # as applications read it, whatever the server passes on
         self.recording: Recording | None = None
@@ -116,12 +116,12 @@ class Exchange:
 
     # -- the claim
 
-    def read_key(self, plan: Plan) -> None:
+    def read_key(self, plan: RoutePlan) -> None:
         """Read the header; what is wrong with it is told before anything else is asked."""
         values = [value for name, value in self.scope["headers"] if name == KEY]
-        self._key = key_in(plan, values) or ""
+        self._key = read_key(plan, values) or ""
 
-    async def claim(self, plan: Plan, principal: Principal) -> Response | None:
+    async def claim(self, plan: RoutePlan, principal: Principal) -> Response | None:
         """Read the body up to the cap, then claim. A response is to be sent instead of running the application.
 
         Raises what `exchange.claim` raises, `PayloadTooLarge`, and `Disconnected`.

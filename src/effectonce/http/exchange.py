@@ -29,24 +29,24 @@ from effectonce.store import Store
 
 from . import protocol
 from .protocol import DRAFT, Headers, Response
-from .routes import Plan
+from .routes import RoutePlan
 
 Principal = Key | None
 
 
-def principals(scope: Callable[..., Any] | str) -> Callable[..., Any]:
-    """The function that tells whose request it is, from the option ``scope=``."""
-    if callable(scope):
-        return scope
-    if scope == GLOBAL:
+def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the function that names the caller of a request, from the option ``principal=``."""
+    if callable(principal):
+        return principal
+    if principal == GLOBAL:
         return lambda *_: GLOBAL
     raise ConfigurationError(
-        "scope= takes a function that tells whose request it is (the user or tenant id that it was authenticated for, "
-        "never the token or the address), or GLOBAL where all callers share their keys"
+        "principal= takes a function that names the caller of a request (the user or tenant id that it was "
+        "authenticated for, never the token or the address), or GLOBAL where all callers share their keys"
     )
 
 
-class Guard:
+class HttpGuard:
     """What one middleware or decorator knows: its store, the scope of its records, the page its problems link to."""
 
     def __init__(self, store: Store, service: str, docs: str) -> None:
@@ -62,8 +62,8 @@ class Guard:
     def runtime(self) -> StoreRuntime:
         return self.store.runtime
 
-    def prepare(self, plan: Plan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
-        """The run of a request, not begun. `MissingPrincipal` where nobody knows whose it is."""
+    def prepare(self, plan: RoutePlan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
+        """Prepare the run of a request, unclaimed. Raises `MissingPrincipal` where its caller is not known."""
         stored = protocol.record_key(principal_key(principal), method, path, key)
         return prepare(self.runtime, plan.policy, stored, prints)
 
@@ -71,8 +71,8 @@ class Guard:
         return refusal(error, method, path, self.docs)
 
 
-def key_in(plan: Plan, values: Sequence[bytes]) -> str | None:
-    """The key in the header's field lines; None where there is none and none is required."""
+def read_key(plan: RoutePlan, values: Sequence[bytes]) -> str | None:
+    """Read the key from the header's field lines. None: there is none, and none is required."""
     if values:
         return protocol.parse_key(values, plan.max_key)
     if plan.required:
@@ -81,13 +81,15 @@ def key_in(plan: Plan, values: Sequence[bytes]) -> str | None:
 
 
 def principal_key(principal: Principal) -> str:
-    """The caller as part of a key."""
+    """Encode the caller as part of a key."""
     try:
         return encode_key(principal)
     except (MissingKey, InvalidKey) as error:
         if principal is not None and not isinstance(principal, str | int | tuple):
-            raise ConfigurationError(f"scope= gave a {type(principal).__name__}, which names no caller") from error
-        raise MissingPrincipal(f"scope= did not name the caller: {error}") from error
+            raise ConfigurationError(
+                f"principal= gave a {type(principal).__name__}, which does not name a caller"
+            ) from error
+        raise MissingPrincipal(f"principal= did not name the caller: {error}") from error
 
 
 def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
@@ -134,7 +136,7 @@ class Recording:
         "status",
     )
 
-    def __init__(self, plan: Plan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
+    def __init__(self, plan: RoutePlan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
         self.plan = plan
         self.run = run
         self.client = client

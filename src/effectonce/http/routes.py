@@ -64,7 +64,7 @@ Routes = Mapping[str, Route | None] | Callable[[str, str], Route | None]
 not guarded."""
 
 
-class Plan(Struct, frozen=True, kw_only=True, eq=False):
+class RoutePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A `Route`, checked and ready to be used."""
 
     policy: Policy
@@ -78,7 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
     max_response: int
 
 
-def plan(route: Route, service: str) -> Plan:
+def make_route_plan(route: Route, service: str) -> RoutePlan:
     """``route`` as it is used, its records under the scope ``service``."""
     methods = frozenset(_named("methods", route.methods))
     if methods & SAFE:
@@ -112,7 +112,7 @@ def plan(route: Route, service: str) -> Plan:
         on_lapse="doubt" if route.on_lapse == "doubt" else "rerun",
         on_store_error=route.on_store_error,
     )
-    return Plan(
+    return RoutePlan(
         policy=Policy(scope=service, codec=ResponseCodec(route.max_response), **options),
         required=route.required,
         methods=methods,
@@ -131,20 +131,20 @@ def _named(option: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-class Table:
+class RouteTable:
     """Which plan holds for a request; every plan is made when the table is."""
 
     def __init__(self, default: Route | None, routes: Routes | None, service: str) -> None:
-        self._default = None if default is None else plan(default, service)
+        self._default = None if default is None else make_route_plan(default, service)
         self._asked: Callable[[str, str], Route | None] | None = None
-        self._patterns: list[tuple[re.Pattern[str], Plan | None]] = []
+        self._patterns: list[tuple[re.Pattern[str], RoutePlan | None]] = []
         known = [] if self._default is None else [self._default]
         #: The methods that any route guards, or None where only asking tells.
         self.methods: frozenset[str] | None = None
         self.requires = True
         if routes is None or isinstance(routes, Mapping):
             for pattern, route in (routes or {}).items():
-                made = None if route is None else plan(route, service)
+                made = None if route is None else make_route_plan(route, service)
                 self._patterns.append((_compiled(pattern), made))
                 known += [made] if made is not None else []
             self.methods = frozenset().union(*(each.methods for each in known))
@@ -153,9 +153,9 @@ class Table:
             self._asked = routes
         else:
             raise ConfigurationError("routes= takes a mapping of patterns to Route, or a callable of method and path")
-        self._planned = lru_cache(256)(lambda route: plan(route, service))
+        self._planned = lru_cache(256)(lambda route: make_route_plan(route, service))
 
-    def find(self, method: str, path: str) -> Plan | None:
+    def find(self, method: str, path: str) -> RoutePlan | None:
         """The plan for a request; None where it is not guarded."""
         found = self._default
         if self._asked is not None:

@@ -15,7 +15,7 @@ from .exchange import Incomplete, Recording
 CUT_OFF = "the client left in the middle of a response too long to keep"
 
 
-class Head(Protocol):
+class ResponseHead(Protocol):
     """Status and headers that have not left yet."""
 
     def send(self) -> None:
@@ -27,7 +27,7 @@ class Head(Protocol):
         ...
 
 
-class Watched:
+class WatchedBody:
     """The chunks of a response, passed on as they come; what a client could take for the end waits for the record.
 
     Closed early, by a server whose client is gone, it takes the rest from the application all the same: the work whose
@@ -39,7 +39,7 @@ class Watched:
         recording: Recording,
         chunks: Iterable[bytes],
         closing: Callable[[], object] | None,
-        head: Head | None = None,
+        head: ResponseHead | None = None,
     ) -> None:
         self._recording = recording
         self._chunks = iter(chunks)
@@ -47,7 +47,7 @@ class Watched:
         self._head = head
         self._held: list[bytes] = []
 
-    def __iter__(self) -> Watched:
+    def __iter__(self) -> WatchedBody:
         return self
 
     def __next__(self) -> bytes:
@@ -108,9 +108,9 @@ class Watched:
 _going_on: set[asyncio.Task[None]] = set()
 
 
-class AsyncWatched:
-    """`Watched`, of an async stream. A task of its own takes the chunks from the application: whoever passes them on is
-    cancelled when the client leaves, and the work is done to its end all the same."""
+class AsyncWatchedBody:
+    """`WatchedBody` for an async stream. Its own task takes the chunks from the application: the task that sends them
+    is cancelled when the client leaves, and the work still comes to its end."""
 
     def __init__(self, recording: Recording, chunks: AsyncIterator[bytes]) -> None:
         self._recording = recording

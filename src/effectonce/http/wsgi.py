@@ -1,6 +1,6 @@
 """The WSGI middleware: Flask, Pyramid, Bottle, any WSGI application, under threads.
 
-    app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, store, scope=lambda environ: environ["REMOTE_USER"])
+    app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, store, principal=lambda environ: environ["REMOTE_USER"])
 
 Authentication stands *outside* of it, so that the keys of a caller are looked up for that caller only. Where it is part
 of the application (Flask's, Django's), use the decorator or the middleware in `effectonce.integrations` instead.
@@ -20,10 +20,10 @@ from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.store import Store
 
 from . import protocol
-from .exchange import Guard, Principal, Recording, claim, key_in, principals
+from .exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
 from .protocol import DRAFT, Headers, Response
-from .routes import Plan, Route, Routes, Table
-from .streams import Watched
+from .routes import Route, RoutePlan, Routes, RouteTable
+from .streams import WatchedBody
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
@@ -36,7 +36,7 @@ PIECE = 65_536
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry.
 
-    ``scope`` is given the WSGI environ and tells whose request it is: a user or tenant id; or `GLOBAL`. Settings for
+    ``principal`` takes the WSGI environ and names the caller: a user or tenant id; or it is `GLOBAL`. Settings for
     all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give each
     application that shares a store its own. ``docs`` is the page that problems link to.
     """
@@ -46,16 +46,16 @@ class IdempotencyMiddleware:
         app: App,
         store: Store,
         *,
-        scope: Callable[[Environ], Principal] | str,
+        principal: Callable[[Environ], Principal] | str,
         default: Route | None = Route(),  # noqa: B008 - frozen
         routes: Routes | None = None,
         service: str = "http",
         docs: str = DRAFT,
     ) -> None:
         self._app = app
-        self._guard = Guard(store, service, docs)
-        self._principal = principals(scope)
-        table = Table(default, routes, service)
+        self._guard = HttpGuard(store, service, docs)
+        self._principal = make_principal_getter(principal)
+        table = RouteTable(default, routes, service)
         self._methods, self._requires, self._find = table.methods, table.requires, table.find
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -68,12 +68,12 @@ class IdempotencyMiddleware:
                     return self._guarded(plan, environ, start_response)
         return self._app(environ, start_response)
 
-    def _guarded(self, plan: Plan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def _guarded(self, plan: RoutePlan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         guard, method, path = self._guard, environ["REQUEST_METHOD"].upper(), path_of(environ)
         response: Response | None
         try:
             values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
-            key = key_in(plan, values) or ""
+            key = read_key(plan, values) or ""
             principal = self._principal(environ)
             body, prints = read_body(environ, plan.max_body)
             run = guard.prepare(plan, method, path, key, principal, prints)
@@ -88,14 +88,14 @@ class IdempotencyMiddleware:
         narrowed = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
         narrowed["wsgi.input"] = body
         running.set(run)
-        head = Head(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
+        head = ResponseHead(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
         try:
             chunks = self._app(narrowed, head.start_response)
             if isinstance(chunks, list | tuple):  # a server tells the length of one by itself, so it stays one
                 whole = b"".join((*head.written, *chunks))
                 head.recording.expect(len(whole))
-                return list(Watched(head.recording, [whole], None, head))
-            return Watched(head.recording, chain(head.written, chunks), getattr(chunks, "close", None), head)
+                return list(WatchedBody(head.recording, [whole], None, head))
+            return WatchedBody(head.recording, chain(head.written, chunks), getattr(chunks, "close", None), head)
         except BaseException as error:
             head.fail(error)
             raise
@@ -104,11 +104,11 @@ class IdempotencyMiddleware:
                 run.end()
 
 
-class Head:
+class ResponseHead:
     """Status and headers of the application's response, held back until the first bytes of it may leave."""
 
     def __init__(
-        self, guard: Guard, recording: Recording, method: str, path: str, start_response: StartResponse
+        self, guard: HttpGuard, recording: Recording, method: str, path: str, start_response: StartResponse
     ) -> None:
         self.recording = recording
         self.written: list[bytes] = []

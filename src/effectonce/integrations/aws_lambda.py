@@ -19,24 +19,25 @@ from typing import Any
 
 import msgspec
 
+from effectonce.core.delivery_outcome import Ack, DeliveryOutcome
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
-from effectonce.guard.dispatch import Ack, Verdict, dispatcher
+from effectonce.guard.dispatch import dispatcher
 from effectonce.guard.once import Guarded
 
 log = logging.getLogger("effectonce")
 
-Record = Mapping[str, Any]
+SqsRecord = Mapping[str, Any]
 
 
-def from_json(record: Record) -> Any:
-    """The body of a record, as JSON."""
+def from_json(record: SqsRecord) -> Any:
+    """Decode the JSON body of a record."""
     return msgspec.json.decode(record["body"])
 
 
 def sqs_batch(
-    handler: Guarded[..., Any], *, read: Callable[[Record], Any] = from_json, retry: Retry | None = None
+    handler: Guarded[..., Any], *, read: Callable[[SqsRecord], Any] = from_json, retry: Retry | None = None
 ) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
     """A Lambda handler for SQS events that calls ``handler``, which is under `once`, with each record.
 
@@ -48,40 +49,40 @@ def sqs_batch(
     dispatch: Any = dispatcher(handler, retry=retry)
     is_async = inspect.iscoroutinefunction(handler)
 
-    async def one(record: Record) -> Verdict:
-        given = read(record)
-        answer = dispatch(*(given if isinstance(given, tuple) else (given,)))
-        return await answer if is_async else answer  # type: ignore[no-any-return]
+    async def handle_record(record: SqsRecord) -> DeliveryOutcome:
+        arguments = read(record)
+        outcome = dispatch(*(arguments if isinstance(arguments, tuple) else (arguments,)))
+        return await outcome if is_async else outcome  # type: ignore[no-any-return]
 
-    async def batch(records: list[Record]) -> dict[str, Any]:
+    async def handle_batch(records: list[SqsRecord]) -> dict[str, Any]:
         failed: list[dict[str, str]] = []
-        stopped: set[str] = set()
+        failed_groups: set[str] = set()
         for record in records:
             group = _group(record)
-            if group is None or group not in stopped:
+            if group is None or group not in failed_groups:
                 try:
-                    answer = await one(record)
-                    if isinstance(answer, Ack):
+                    outcome = await handle_record(record)
+                    if isinstance(outcome, Ack):
                         continue
-                    error = answer.error
+                    error = outcome.error
                 except ConfigurationError:
                     raise
                 except Exception as unreadable:
                     error = unreadable
                 log.warning("SQS record %s failed: %s", show(record["messageId"]), show(repr(error), 300))
             if group is not None:
-                stopped.add(group)
+                failed_groups.add(group)
             failed.append({"itemIdentifier": record["messageId"]})
         return {"batchItemFailures": failed}
 
     def handle(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        answer = batch(event["Records"])
-        return asyncio.run(answer) if is_async else run_sync(answer)
+        response = handle_batch(event["Records"])
+        return asyncio.run(response) if is_async else run_sync(response)
 
     return handle
 
 
-def _group(record: Record) -> str | None:
+def _group(record: SqsRecord) -> str | None:
     """The group whose order is to be kept. On a standard queue one says whose turn it is, and nothing about order."""
     if not record.get("eventSourceARN", ".fifo").endswith(".fifo"):
         return None

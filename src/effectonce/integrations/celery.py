@@ -1,4 +1,4 @@
-"""Celery: a task base for guarded functions, which tells a duplicate what to do.
+"""Celery: a task base for guarded functions, which decides what becomes of a duplicate.
 
     @app.task(base=OnceTask)
     @eo.once(store, key="payment_id")
@@ -16,21 +16,20 @@ retry finds the task in doubt.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final, NoReturn
 
+import celery.exceptions
 from celery import Task
-from celery.exceptions import Reject
 
-from effectonce.errors import ConfigurationError, EffectOnceError, ResultNotStored, show
+from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
+from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.once import Guarded
 from effectonce.values.durations import readable
 
-from .redelivery import COMES_BACK, pause
-
 log = logging.getLogger("effectonce")
 
-#: How long a transport keeps a message from others before it delivers it again, in seconds, unless told otherwise.
-VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
+#: By transport: seconds until an unacked message is delivered again, unless ``visibility_timeout`` is set.
+DEFAULT_VISIBILITY_TIMEOUT_S: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 
 
 class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
@@ -39,43 +38,49 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
     abstract = True
     acks_late = True
     reject_on_worker_lost = True
-    dont_autoretry_for = (EffectOnceError,)  # what they mean is known here; `autoretry_for` would count and lose them
+    dont_autoretry_for = (EffectOnceError,)  # handled below; `autoretry_for` would count and lose them
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """`ConfigurationError` where the guard is missing, or its lease could outlast the broker's patience."""
-        function = _guarded(vars(cls).get("run"))
+        """Raise `ConfigurationError` where the guard is missing, or its lease outlasts the visibility timeout."""
+        function = _find_guarded(vars(cls).get("run"))
         if function is None:
             raise ConfigurationError(f"{cls.name} has the base OnceTask, but its function is not under @once")
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
         options = app.conf.broker_transport_options or {}
-        visible = options.get("visibility_timeout", VISIBILITY.get(transport))
-        lease = function._plan.settings["lease"]
-        if visible is not None and lease >= visible * 1_000_000:
+        visibility_s = options.get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_S.get(transport))
+        lease = function.policy.lease
+        if visibility_s is not None and lease >= visibility_s * 1_000_000:
             raise ConfigurationError(
                 f"{cls.name} has a lease of {readable(lease)}, and the broker delivers a task again after "
-                f"{readable(round(visible * 1e6))} (visibility_timeout): a killed worker's task would come back before "
-                "its lease is over; shorten lease=, which a heartbeat renews, or raise the visibility timeout"
+                f"{readable(round(visibility_s * 1e6))} (visibility_timeout): a killed worker's task would come back "
+                "before its lease is over; shorten lease=, which a heartbeat renews, or raise the visibility timeout"
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.run(*args, **kwargs)
-        except COMES_BACK as error:
-            if self.request.is_eager:  # which knows no later
-                raise
-            self.request.retries -= 1  # not a failure of its own: it is told to come back, and `retry` counts that
-            try:
-                raise self.retry(exc=error, countdown=pause(error)) from error
-            except Reject as unsent:  # the broker did not take it: Celery would drop the message that is still there
-                raise Reject(unsent.reason, requeue=True) from unsent
-        except ResultNotStored as error:
-            log.warning("task %s: %s", show(self.name), error)
-            return None
+        except EffectOnceError as error:
+            outcome = decide_delivery(error)
+            if isinstance(outcome, Ack):
+                log.warning("task %s: %s", show(self.name), error)
+                return None
+            if isinstance(outcome, Redeliver) and not self.request.is_eager:  # an eager task cannot come back later
+                self._retry_uncounted(outcome)
+            raise
+
+    def _retry_uncounted(self, outcome: Redeliver) -> NoReturn:
+        """Let Celery deliver the task again. `retry` counts an attempt, and this was none of the task's own."""
+        self.request.retries -= 1
+        try:
+            raise self.retry(exc=outcome.error, countdown=outcome.after) from outcome.error
+        except celery.exceptions.Reject as unsent:
+            # The broker did not take the retry. Celery would drop the message, which is still there: requeue it.
+            raise celery.exceptions.Reject(unsent.reason, requeue=True) from unsent
 
 
-def _guarded(function: Any) -> Guarded[..., Any] | None:
-    """What is under `once`, also below what Celery has wrapped it in (``pydantic=True``)."""
+def _find_guarded(function: Any) -> Guarded[..., Any] | None:
+    """Find the function under `once`, also below what Celery has wrapped it in (``pydantic=True``)."""
     if isinstance(function, staticmethod):
         function = function.__func__
     while function is not None and not isinstance(function, Guarded):

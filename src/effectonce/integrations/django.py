@@ -5,59 +5,51 @@
         "django.contrib.auth.middleware.AuthenticationMiddleware",
         "effectonce.integrations.django.IdempotencyMiddleware",  # after whatever authenticates and limits
     ]
-    EFFECTONCE = {"STORE": "postgresql://…", "SCOPE": "effectonce.integrations.django.user_id"}
+    EFFECTONCE = {"STORE": "postgresql://…", "PRINCIPAL": "effectonce.integrations.django.user_id"}
 
 Or for one view, sync or async::
 
-    idempotent = Idempotency(store, scope=user_id, required=True)
+    idempotent = Idempotency(store, principal=user_id, required=True)
 
     @idempotent
     def charge(request): ...
 
     class Charges(IdempotentView, APIView):  # REST framework: after its authentication, permissions and throttles
-        idempotency = Idempotency(store, scope=lambda request: request.user.pk)
+        idempotency = Idempotency(store, principal=lambda request: request.user.pk)
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings  # type: ignore[import-untyped, unused-ignore]
-from django.core.exceptions import (  # type: ignore[import-untyped, unused-ignore]
-    BadRequest,
-    PermissionDenied,
-    RequestDataTooBig,
-    SuspiciousOperation,
-)
-from django.core.handlers.exception import response_for_exception  # type: ignore[import-untyped, unused-ignore]
 from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
-from django.http import Http404, HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
-from django.http.request import RawPostDataException, UnreadablePostError  # type: ignore[import-untyped, unused-ignore]
-from django.http.response import HttpResponseBase, StreamingHttpResponse  # type: ignore[import-untyped, unused-ignore]
+from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
+from django.http.response import HttpResponseBase  # type: ignore[import-untyped, unused-ignore]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped, unused-ignore]
 
 from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
-from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.errors import ConfigurationError
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
-from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
-from effectonce.http.routes import Plan, Route, Table, plan
-from effectonce.http.streams import AsyncWatched, Watched
+from effectonce.http.exchange import Recording
+from effectonce.http.routes import Route, RouteTable, make_route_plan
 from effectonce.store import Store, connect
-from effectonce.values.fingerprint import canonical
 
-METHODS = ("POST", "PATCH", "PUT", "DELETE")
-#: What Django makes a response of, by itself, when a view raises it.
-ANSWERED = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
+from .django_exchange import (
+    METHODS,
+    DjangoExchanges,
+    content_length,
+    render_response,
+    run_exchange,
+    run_exchange_async,
+)
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -68,85 +60,13 @@ def user_id(request: HttpRequest) -> str | None:
     return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-class Exchanges:
-    """Claims requests and settles their responses, for what is below."""
-
-    def __init__(self, store: Store, scope: Callable[..., Any] | str, raises: bool, service: str, docs: str) -> None:
-        self.guard = Guard(store, service, docs)
-        self._whose = principals(scope)
-        self._raises = raises
-
-    def refusal(self, request: HttpRequest, error: EffectOnceError) -> HttpResponse:
-        if self._raises:
-            raise error
-        return http_response(self.guard.refusal(error, str(request.method), request.path))
-
-    def claim(self, guarded: Plan, request: HttpRequest) -> Recording | HttpResponse:
-        """The request, claimed, or what is answered instead."""
-        try:
-            key = self._key(guarded, request)
-            return run_sync(self._claim(guarded, request, key, self._whose(request), self.guard.runtime.sync_client()))
-        except EffectOnceError as error:
-            return self.refusal(request, error)
-
-    async def aclaim(self, guarded: Plan, request: HttpRequest) -> Recording | HttpResponse:
-        """As `claim`, in a loop. A sync ``scope=`` runs in a thread, since it may ask the database."""
-        try:
-            key = self._key(guarded, request)
-            whose = self._whose if iscoroutinefunction(self._whose) else sync_to_async(self._whose)
-            principal = await whose(request)
-            return await self._claim(guarded, request, key, principal, self.guard.runtime.async_client())
-        except EffectOnceError as error:
-            return self.refusal(request, error)
-
-    def _key(self, guarded: Plan, request: HttpRequest) -> str:
-        sent = request.META.get("HTTP_IDEMPOTENCY_KEY")
-        return key_in(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
-
-    async def _claim(
-        self, guarded: Plan, request: HttpRequest, key: str, principal: Principal, client: StoreClient
-    ) -> Recording | HttpResponse:
-        method, path, query = str(request.method), request.path, request.META.get("QUERY_STRING", "")
-        raw_path = path.encode("utf-8", "surrogatepass")
-        state = protocol.fingerprint_state(method, raw_path, query.encode("latin-1", "replace"))
-        try:
-            state.update(body_of(request, guarded.max_body))
-        except UnreadablePostError:  # the client left in the middle of it
-            return HttpResponse(status=400)
-        run = self.guard.prepare(guarded, method, path, key, principal, protocol.fingerprint(state))
-        stored = await claim(run, client)
-        return http_response(stored) if stored is not None else Recording(guarded, run, client, self.guard.docs)
-
-    async def settle(self, recording: Recording, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """``response``, settled, or to be settled when its stream ends; or another, where it must not be sent."""
-        recording.start(response.status_code, response.headers.items())
-        for name, value in recording.published:
-            response.headers[name] = value
-        if isinstance(response, StreamingHttpResponse):
-            _watch(recording, response)
-            return response
-        recording.add(response.content)
-        try:
-            error = await recording.conclude()
-        finally:
-            recording.run.end()
-        return response if error is None else self.refusal(request, error)
-
-    async def fail(self, recording: Recording, error: BaseException) -> None:
-        """The view raised ``error``."""
-        try:
-            if not recording.concluded:
-                await recording.fail(error)
-        finally:
-            recording.run.end()
-
-
 class IdempotencyMiddleware:
     """Runs each keyed request once, and replays its response to every retry; for a sync or an async stack.
 
-    The setting ``EFFECTONCE`` is a dict: ``STORE`` (a URL, a `Store`, or the dotted path of one), ``SCOPE`` (a function
-    of the request that names its caller, or its dotted path; ``"*"`` is `GLOBAL`), and, if need be, ``DEFAULT`` (a
-    `http.Route`, or None), ``ROUTES``, ``SERVICE`` and ``DOCS``, as of `http.asgi.IdempotencyMiddleware`.
+    The setting ``EFFECTONCE`` is a dict: ``STORE`` (a URL, a `Store`, or the dotted path of one), ``PRINCIPAL`` (a
+    function of the request that names its caller, or its dotted path; ``"*"`` is `GLOBAL`), and, if need be,
+    ``DEFAULT`` (a `http.Route`, or None), ``ROUTES``, ``SERVICE`` and ``DOCS``, as for
+    `http.asgi.IdempotencyMiddleware`.
     """
 
     sync_capable = async_capable = True
@@ -155,8 +75,8 @@ class IdempotencyMiddleware:
         self._get_response = get_response
         options = _options()
         service = options["SERVICE"]
-        self._exchanges = Exchanges(options["STORE"], options["SCOPE"], False, service, options["DOCS"])
-        self._table = Table(options["DEFAULT"], options["ROUTES"], service)
+        self._exchanges = DjangoExchanges(options["STORE"], options["PRINCIPAL"], False, service, options["DOCS"])
+        self._table = RouteTable(options["DEFAULT"], options["ROUTES"], service)
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -165,7 +85,9 @@ class IdempotencyMiddleware:
         guarded = self._table.find(str(request.method), request.path)
         if guarded is None or not ("HTTP_IDEMPOTENCY_KEY" in request.META or guarded.required):
             return self._get_response(request)
-        return (_arun if self._is_async else _run)(self._exchanges, guarded, request, self._get_response)
+        return (run_exchange_async if self._is_async else run_exchange)(
+            self._exchanges, guarded, request, self._get_response
+        )
 
 
 class Inside(set[str]):
@@ -189,24 +111,25 @@ class Inside(set[str]):
 class Idempotency:
     """The same for one view: a decorator for function views, sync or async, and what an `IdempotentView` needs.
 
-    ``scope`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are those of `http.Route`. A
-    request that may not run is answered as problem+json; with ``errors="raise"`` it raises `InProgress`,
-    `PayloadMismatch` and so on.
+    ``principal`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are those of
+    `http.Route`. A request that may not run is answered as problem+json; with ``errors="raise"`` it raises
+    `InProgress`, `PayloadMismatch` and so on.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        scope: Callable[..., Any] | str,
+        principal: Callable[..., Any] | str,
         errors: Literal["respond", "raise"] = "respond",
         service: str = "http",
         docs: str = protocol.DRAFT,
         **settings: Any,
     ) -> None:
         settings.setdefault("methods", METHODS)
-        self.plan = plan(Route(**settings), service)
-        self.exchanges = Exchanges(store, scope, choice("errors", errors, "raise", "respond"), service, docs)
+        self.plan = make_route_plan(Route(**settings), service)
+        raises = read_choice("errors", errors, "raise", "respond")
+        self.exchanges = DjangoExchanges(store, principal, raises, service, docs)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""
@@ -215,7 +138,7 @@ class Idempotency:
 
     def __call__(self, view: V) -> V:
         is_async = inspect.iscoroutinefunction(view)
-        run = _arun if is_async else _run
+        run = run_exchange_async if is_async else run_exchange
         inside = Inside(getattr(view, "_non_atomic_requests", ()))
 
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +159,7 @@ class Idempotency:
 
 class IdempotentView:
     """A mixin for REST framework's views, before `APIView` among the bases: it claims once the request is
-    authenticated, permitted and not throttled, and replays the rendered response."""
+    authenticated, permitted and not throttled, and replays the render_response response."""
 
     idempotency: ClassVar[Idempotency]
     _recording: Recording | None = None
@@ -251,14 +174,14 @@ class IdempotentView:
         return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if self.idempotency.guards(request) and _length(request) <= self.idempotency.plan.max_body:
+        if self.idempotency.guards(request) and content_length(request) <= self.idempotency.plan.max_body:
             _ = request.body  # before a parser takes it from the stream
         exchanges = self.idempotency.exchanges
         try:
             with self._inside.transactions():
                 response: HttpResponseBase = super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
             if self._recording is not None:
-                response = run_sync(exchanges.settle(self._recording, request, rendered(response)))
+                response = run_sync(exchanges.settle(self._recording, request, render_response(response)))
         except BaseException as error:
             if self._recording is not None:
                 run_sync(exchanges.fail(self._recording, error))
@@ -288,137 +211,15 @@ class _Answered(Exception):
         self.response = response
 
 
-# -- the exchange, in both colours
-
-
-def _run(
-    exchanges: Exchanges, guarded: Plan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
-) -> HttpResponseBase:
-    claimed = exchanges.claim(guarded, request)
-    if isinstance(claimed, HttpResponse):
-        return claimed
-    running.set(claimed.run)
-    try:
-        try:
-            response = rendered(respond(request))
-        except ANSWERED as error:
-            response = response_for_exception(request, error)
-        return run_sync(exchanges.settle(claimed, request, response))
-    except BaseException as error:
-        run_sync(exchanges.fail(claimed, error))
-        raise
-
-
-async def _arun(
-    exchanges: Exchanges, guarded: Plan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
-) -> HttpResponseBase:
-    """In a task of its own: Django cancels the request of a client that is gone, but a sync view goes on in its thread,
-    and the outcome of any view is what the retry will ask for. Cancelled again, as when the server stops, it is too."""
-    context = contextvars.copy_context()
-    exchange = _aexchange(exchanges, guarded, request, respond)
-    task = asyncio.get_running_loop().create_task(exchange, context=context)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await _unwanted(await task)
-        raise
-    finally:
-        for variable, value in context.items():  # what the view has set, the middleware outside may read
-            if variable.get(None) is not value:
-                variable.set(value)
-
-
-async def _unwanted(response: HttpResponseBase) -> None:
-    """Nobody will read it; a stream is read to its end here, up to what is kept of it."""
-    await sync_to_async(response.close)()
-    if isinstance(response, StreamingHttpResponse) and response.is_async:
-        async for _ in response.streaming_content:
-            pass
-
-
-async def _aexchange(
-    exchanges: Exchanges, guarded: Plan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
-) -> HttpResponseBase:
-    claimed = await exchanges.aclaim(guarded, request)
-    if isinstance(claimed, HttpResponse):
-        return claimed
-    running.set(claimed.run)
-    try:
-        try:
-            response = await sync_to_async(rendered)(await respond(request))
-        except ANSWERED as error:
-            response = await sync_to_async(response_for_exception)(request, error)
-        return await exchanges.settle(claimed, request, response)
-    except BaseException as error:
-        await exchanges.fail(claimed, error)
-        raise
-
-
-def _watch(recording: Recording, response: StreamingHttpResponse) -> None:
-    if response.is_async:
-        watched = AsyncWatched(recording, response.streaming_content)
-        response.streaming_content = watched.passed_on()
-        response._resource_closers.append(watched.close)
-        return
-    recording.client = recording.run.runtime.sync_client()  # Django iterates it in a thread
-    response.streaming_content = Watched(recording, response.streaming_content, None)
-    # Closed before what it watches is: it takes the rest from there.
-    response._resource_closers.insert(0, response._resource_closers.pop())
-
-
-# -- requests, responses, settings
-
-
-def _length(request: HttpRequest) -> int:
-    length = request.META.get("CONTENT_LENGTH") or "0"
-    return int(length) if length.isdecimal() and len(length) <= 18 else 10**18
-
-
-def body_of(request: HttpRequest, cap: int) -> bytes:
-    """The body, which the view can read all the same; of a form that somebody has read already, what was in it."""
-    if _length(request) > cap:
-        raise PayloadTooLarge(f"the body is over max_body={cap}, it says")
-    try:
-        data: bytes = request.body
-    except RequestDataTooBig as error:
-        raise PayloadTooLarge(f"the body is over DATA_UPLOAD_MAX_MEMORY_SIZE: {error}") from error
-    except RawPostDataException:
-        files = [(name, file.name, file.read()) for name, each in request.FILES.lists() for file in each]
-        for _, each in request.FILES.lists():
-            for file in each:
-                file.seek(0)
-        data = canonical([list(request.POST.lists()), files])
-    if len(data) > cap:
-        raise PayloadTooLarge(f"the body is over max_body={cap}")
-    return data
-
-
-def rendered(response: Any) -> HttpResponseBase:
-    """What a view returned, as a response with a body."""
-    if not isinstance(response, HttpResponseBase):
-        raise TypeError(f"the view returned {type(response).__name__} instead of a response")
-    render = getattr(response, "render", None)
-    return render() if callable(render) else response  # of a template, or REST framework's
-
-
-def http_response(response: protocol.Response) -> HttpResponse:
-    """A response of our own, or a stored one."""
-    made = HttpResponse(response.body or b"", status=response.status)
-    del made.headers["Content-Type"]
-    for name, value in response.headers:
-        made.headers[name] = value
-    return made
-
-
 def _options() -> dict[str, Any]:
     given = getattr(settings, "EFFECTONCE", None)
     known = {"DEFAULT": Route(), "ROUTES": None, "SERVICE": "http", "DOCS": protocol.DRAFT}
-    if not isinstance(given, dict) or not {"STORE", "SCOPE"} <= given.keys() <= {"STORE", "SCOPE", *known}:
+    if not isinstance(given, dict) or not {"STORE", "PRINCIPAL"} <= given.keys() <= {"STORE", "PRINCIPAL", *known}:
         raise ConfigurationError(
-            f"the setting EFFECTONCE must be a dict with STORE and SCOPE, and may have {', '.join(known)} beside them"
+            f"the setting EFFECTONCE must be a dict with STORE and PRINCIPAL, and may have {', '.join(known)} as well"
         )
     options = {**known, **given}
-    for name in ("STORE", "SCOPE", "ROUTES"):
+    for name in ("STORE", "PRINCIPAL", "ROUTES"):
         value = options[name]
         if isinstance(value, str) and "." in value and "://" not in value:
             options[name] = import_string(value)

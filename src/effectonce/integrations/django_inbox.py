@@ -2,7 +2,7 @@
 
     inbox = eo.Inbox(scope="orders")
 
-    @transactional(inbox, scope=user_id, required=True)
+    @transactional(inbox, principal=user_id, required=True)
     def order(request):
         Order.objects.create(…)
         return JsonResponse(…, status=201)
@@ -24,13 +24,13 @@ from django.http.response import HttpResponse, HttpResponseBase  # type: ignore[
 
 from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol
-from effectonce.http.exchange import key_in, principal_key, principals, refusal
-from effectonce.http.routes import TRANSIENT, Plan, Route, plan
+from effectonce.http.exchange import make_principal_getter, principal_key, read_key, refusal
+from effectonce.http.routes import TRANSIENT, Route, RoutePlan, make_route_plan
 from effectonce.inbox.inbox import Inbox
 
-from .django import METHODS, body_of, http_response, rendered
+from .django_exchange import METHODS, make_http_response, read_body, render_response
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 def transactional(
     inbox: Inbox,
     *,
-    scope: Callable[..., Any] | str,
+    principal: Callable[..., Any] | str,
     using: str = "default",
     required: bool = False,
     methods: tuple[str, ...] = METHODS,
@@ -51,23 +51,22 @@ def transactional(
 ) -> Callable[[V], V]:
     """Run a sync view in a transaction on the database ``using``, once for each key of a caller.
 
-    ``scope`` is a function of the request that names its caller, or `GLOBAL`. An exception, a 5xx or a transient status
-    rolls everything back, so that the retry runs; any other response is committed with the view's work and replayed. A
-    second request while the first runs waits for it, as long as the lock timeout allows (then: 409). A response over
-    the inbox's ``max_result`` is done without its body.
+    ``principal`` is a function of the request that names its caller, or `GLOBAL`. An exception, a 5xx or a transient
+    status rolls everything back, so that the retry runs; any other response is committed with the view's work and
+    replayed. A second request while the first runs waits for it, as long as the lock timeout allows (then: 409). A
+    response over the inbox's ``max_result`` is done without its body.
     """
-    guarded = plan(
-        Route(
-            required=required,
-            methods=methods,
-            transient=transient,
-            max_key=max_key,
-            max_body=max_body,
-            keep_headers=keep_headers,
-        ),
-        inbox.scope,
+    route = Route(
+        required=required,
+        methods=methods,
+        transient=transient,
+        max_key=max_key,
+        max_body=max_body,
+        keep_headers=keep_headers,
     )
-    whose, raises = principals(scope), choice("errors", errors, "raise", "respond")
+    guarded = make_route_plan(route, inbox.scope)
+    get_principal = make_principal_getter(principal)
+    raises = read_choice("errors", errors, "raise", "respond")
     protocol.require_parser()
 
     def decorate(view: V) -> V:
@@ -77,9 +76,9 @@ def transactional(
             keyed = "HTTP_IDEMPOTENCY_KEY" in request.META
             if request.method not in methods or not (keyed or required):
                 with transaction.atomic(using=using):
-                    return rendered(run())
+                    return render_response(run())
             try:
-                return _exchange(inbox, guarded, whose, using, request, run)
+                return _exchange(inbox, guarded, get_principal, using, request, run)
             except Contention as error:
                 failure: EffectOnceError = StoreUnavailable(f"the transaction was rolled back: {error}")
             except UnreadablePostError:  # the client left in the middle of its body
@@ -88,7 +87,7 @@ def transactional(
                 failure = error
             if raises:
                 raise failure
-            return http_response(refusal(failure, str(request.method), request.path, docs))
+            return make_http_response(refusal(failure, str(request.method), request.path, docs))
 
         return once  # type: ignore[return-value]
 
@@ -105,22 +104,22 @@ class _RolledBack(Exception):
 
 def _exchange(
     inbox: Inbox,
-    guarded: Plan,
-    whose: Callable[..., Any],
+    guarded: RoutePlan,
+    get_principal: Callable[..., Any],
     using: str,
     request: HttpRequest,
     run: Callable[[], Any],
 ) -> HttpResponseBase:
     sent = request.META.get("HTTP_IDEMPOTENCY_KEY")
-    key = key_in(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
-    identity = protocol.record_key(principal_key(whose(request)), str(request.method), request.path, key)
+    key = read_key(guarded, [] if sent is None else [sent.encode("latin-1", "replace")]) or ""
+    identity = protocol.record_key(principal_key(get_principal(request)), str(request.method), request.path, key)
     query = request.META.get("QUERY_STRING", "").encode("latin-1", "replace")
     state = protocol.fingerprint_state(str(request.method), request.path.encode("utf-8", "surrogatepass"), query)
-    state.update(body_of(request, guarded.max_body))
+    state.update(read_body(request, guarded.max_body))
     made: list[HttpResponseBase] = []
 
     def work(connection: Any, key: str) -> protocol.Response:
-        response = rendered(run())
+        response = render_response(run())
         if response.status_code >= 500 or response.status_code in guarded.transient:
             raise _RolledBack(response)
         if response.streaming:
@@ -135,7 +134,7 @@ def _exchange(
     except _RolledBack as rolled_back:
         return rolled_back.response
     if outcome.replayed:
-        return http_response(protocol.replay(outcome.value, inbox.retention_us))
+        return make_http_response(protocol.replay(outcome.value, inbox.retention_us))
     for name, value in protocol.published(inbox.retention_us):
         made[0].headers[name] = value
     return made[0]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from dramatiq.encoder import JSONEncoder
 from dramatiq.errors import Retry
@@ -27,28 +27,44 @@ from dramatiq.middleware import Middleware
 
 from effectonce.core.argument_models import model_reader
 from effectonce.core.codec import to_json
+from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
 from effectonce.errors import (
+    CorruptRecord,
+    EffectOnceError,
     InDoubt,
     InvalidKey,
     MissingKey,
+    NotAwaited,
+    NotInDoubt,
     PayloadMismatch,
+    PayloadTooLarge,
     PermanentFailure,
-    ResultNotStored,
     Undecodable,
 )
 from effectonce.guard.once import once
 from effectonce.store import Store
 
-from .redelivery import COMES_BACK, explain, pause
+from .redelivery import log_redelivery
 
-#: What another attempt will not mend.
-DEAD = (InDoubt, PayloadMismatch, PermanentFailure, MissingKey, InvalidKey, Undecodable)
+#: The errors that `decide_delivery` rejects, as the classes that dramatiq does not retry.
+REJECTED: Final = (
+    InDoubt,
+    PayloadMismatch,
+    PayloadTooLarge,
+    PermanentFailure,
+    MissingKey,
+    InvalidKey,
+    Undecodable,
+    CorruptRecord,
+    NotInDoubt,
+    NotAwaited,
+)
 
 _message_id: ContextVar[str | None] = ContextVar("effectonce_dramatiq_message", default=None)
 
 
 class Later(Retry):
-    """Come back: that was no attempt of its own."""
+    """Asks dramatiq to deliver the message again. It does not count as an attempt."""
 
 
 class Idempotency(Middleware):
@@ -66,16 +82,20 @@ class Idempotency(Middleware):
         return {"once"}
 
     def before_declare_actor(self, broker: Any, actor: Any) -> None:
-        asked = actor.options.get("once")
-        if not asked:
+        requested = actor.options.get("once")
+        if not requested:
             return
-        options = dict(asked) if isinstance(asked, dict) else {} if asked is True else {"key": asked}
+        options: dict[str, Any] = {}
+        if isinstance(requested, dict):
+            options = requested
+        elif requested is not True:
+            options = {"key": requested}
         options = {"scope": f"{actor.queue_name}:{actor.actor_name}", **self._defaults, **options}
-        actor.fn = self._guarded(actor.fn, options)
+        actor.fn = self._guard(actor.fn, options)
         throws = actor.options.get("throws") or ()
-        actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *DEAD)
+        actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *REJECTED)
 
-    def _guarded(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    def _guard(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         call: Callable[..., Any]
         if "key" in options:
             call = once(self._store, **options)(function)
@@ -96,14 +116,15 @@ class Idempotency(Middleware):
             args, kwargs = read(args, kwargs)
             try:
                 return call(*args, **kwargs)
-            except COMES_BACK as error:
-                explain(options["scope"], "put off", error)
-                raise Later(str(error), delay=round(pause(error) * 1000)) from error
-            except DEAD as error:
-                explain(options["scope"], "given up", error)
+            except EffectOnceError as error:
+                outcome = decide_delivery(error)
+                if isinstance(outcome, Ack):
+                    return None
+                if isinstance(outcome, Redeliver):
+                    log_redelivery(options["scope"], "put off", error)
+                    raise Later(str(error), delay=round(outcome.after * 1000)) from error
+                log_redelivery(options["scope"], "rejected", error)
                 raise
-            except ResultNotStored:
-                return None
 
         return guard
 
@@ -112,7 +133,7 @@ class Idempotency(Middleware):
 
     def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
         _message_id.set(None)
-        if isinstance(exception, Later):  # dramatiq's own middleware, whose turn is next, counts it
+        if isinstance(exception, Later):  # dramatiq's own middleware comes next and counts it
             message.options["retries"] = message.options.get("retries", 0) - 1
 
     after_skip_message = after_process_message

@@ -2,11 +2,11 @@
 
     idempotency = Idempotency(app, store)
 
-    @app.post("/charges", **idempotency.route(scope=current_user_id, required=True, retention="30d"))
+    @app.post("/charges", **idempotency.route(principal=current_user_id, required=True, retention="30d"))
     async def charge(payment: Payment, user: Annotated[User, Depends(current_user)]) -> Receipt: ...
 
-``scope`` is a dependency like any other: what it raises (401, 429) is answered before any key is looked up. A request
-that may not run raises `InProgress`, `PayloadMismatch` and so on, which is answered as problem+json, unless the
+``principal`` is a dependency like any other: what it raises (401, 429) is answered before any key is looked up. A
+request that may not run raises `InProgress`, `PayloadMismatch` and so on, which is answered as problem+json, unless the
 application has an exception handler of its own for it. Where authentication is no dependency but a middleware,
 `effectonce.http.asgi` inside of it does the same for all routes at once.
 """
@@ -22,8 +22,8 @@ from fastapi.responses import Response as FastAPIResponse
 from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
-from effectonce.http.exchange import Guard, principal_key, principals, refusal
-from effectonce.http.routes import SAFE, Route, plan
+from effectonce.http.exchange import HttpGuard, make_principal_getter, principal_key, refusal
+from effectonce.http.routes import SAFE, Route, make_route_plan
 from effectonce.store import Store
 
 METHODS = ("POST", "PATCH", "PUT", "DELETE")
@@ -74,7 +74,7 @@ class Idempotency:
 
     def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT) -> None:
         self._app = app
-        self._guard = Guard(store, service, docs)
+        self._guard = HttpGuard(store, service, docs)
         app.add_middleware(_Exchanges, guard=self._guard)
         app.add_exception_handler(_Replayed, _replayed)
         answer_problems(app, docs)
@@ -82,7 +82,7 @@ class Idempotency:
     def route(
         self,
         *,
-        scope: Callable[..., Any] | str,
+        principal: Callable[..., Any] | str,
         dependencies: Sequence[Any] = (),
         responses: Mapping[int | str, dict[str, Any]] | None = None,
         openapi_extra: Mapping[str, Any] | None = None,
@@ -90,14 +90,14 @@ class Idempotency:
     ) -> dict[str, Any]:
         """Arguments for ``@app.post(path, **…)``: the dependency, the header and the responses of a guarded operation.
 
-        ``scope`` is a dependency that gives the caller's id, or `GLOBAL`; ``settings`` are those of `http.Route`. Your
-        own ``dependencies``, ``responses`` and ``openapi_extra`` are passed on beside ours.
+        ``principal`` is a dependency that gives the caller's id, or `GLOBAL`; ``settings`` are those of `http.Route`.
+        Your own ``dependencies``, ``responses`` and ``openapi_extra`` are passed on beside ours.
         """
         settings.setdefault("methods", METHODS)
-        guarded = plan(Route(**settings), self._guard.service)
-        whose = Depends(_dependency(scope))
+        guarded = make_route_plan(Route(**settings), self._guard.service)
+        caller = Depends(_dependency(principal))
 
-        async def claim(request: Request, principal: Any = whose) -> None:
+        async def claim(request: Request, principal: Any = caller) -> None:
             if request.method not in guarded.methods:
                 return
             if protocol.KEY not in request.headers:
@@ -127,7 +127,7 @@ class Idempotency:
         }
 
 
-def request_key(scope: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., str]:
+def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., str]:
     """A dependency that gives the key of a request for mode T: with it an `Inbox` joins your own transaction.
 
         inbox = Inbox(scope="orders")
@@ -137,11 +137,11 @@ def request_key(scope: Callable[..., Any] | str, *, longest: int = 255) -> Calla
             with session.begin():
                 return inbox.call(session, key, lambda *_: place(session, order), payload=order, returns=Receipt).value
 
-    It stands for caller, method, path and Idempotency-Key, which is required. ``scope`` is as of `Idempotency.route`.
-    What it and the inbox raise is answered by `answer_problems`.
+    It stands for caller, method, path and Idempotency-Key, which is required. ``principal`` is as in
+    `Idempotency.route`. What it and the inbox raise is answered by `answer_problems`.
     """
     protocol.require_parser()
-    caller = Depends(_dependency(scope))
+    caller = Depends(_dependency(principal))
 
     def key(
         request: Request,
@@ -171,7 +171,7 @@ def answer_problems(app: FastAPI, docs: str = protocol.DRAFT) -> None:
 class _Exchanges:
     """Around the whole application: whatever is claimed inside is recorded as it leaves."""
 
-    def __init__(self, app: asgi.App, guard: Guard) -> None:
+    def __init__(self, app: asgi.App, guard: HttpGuard) -> None:
         self._app = app
         self._guard = guard
 
@@ -203,9 +203,9 @@ def _response(response: protocol.Response) -> FastAPIResponse:
     return made
 
 
-def _dependency(scope: Callable[..., Any] | str) -> Callable[..., Any]:
-    given = principals(scope)
-    return given if given is scope else lambda: GLOBAL
+def _dependency(principal: Callable[..., Any] | str) -> Callable[..., Any]:
+    getter = make_principal_getter(principal)
+    return getter if getter is principal else lambda: GLOBAL
 
 
 def _header(required: bool, longest: int) -> dict[str, Any]:

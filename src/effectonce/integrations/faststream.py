@@ -19,22 +19,21 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal, NoReturn
 
 from faststream import AckPolicy, BaseMiddleware
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
+from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish, leave
-from effectonce.core.guarded_call.run import Policy, Run, running
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.guarded_call.run import Policy, running
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
     LeaseLost,
     MissingKey,
-    ResultNotStored,
     Retryable,
 )
 from effectonce.guard.introspection import default_scope, return_type
@@ -43,10 +42,9 @@ from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .redelivery import explain, pause
+from .redelivery import log_redelivery
 
-#: The longest pause before a message is given back that cannot be handled yet, in seconds.
-PAUSE = 1.0
+MAX_NACK_PAUSE_S: Final = 1.0  # before a message that cannot be handled yet is nacked
 
 
 class Idempotency:
@@ -118,7 +116,7 @@ class Idempotency:
             return Codec(Any, self.store.max_result)
 
     def key_of(self, message: Any) -> str:
-        """Whatever stands in a batch would go by the key of its first message, and hide behind it."""
+        """Return the key of a message. Refuses batches: all of one would go by the key of its first message."""
         if isinstance(message.body, list) or getattr(message, "batch_headers", None):
             raise ConfigurationError(
                 f"a subscriber in scope {self.scope!r} takes its messages in batches, which have no key of their own; "
@@ -138,31 +136,21 @@ class _Once(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
         guard = self._guard
         try:
-            policy = guard.policy_of(_handler(call_next))
+            policy = guard.policy_of(_find_handler(call_next))
             run = prepare(guard.store.runtime, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
             client = run.runtime.async_client()
             await begin(run, client)
-        except ResultNotStored as error:  # nobody knows any more what is to be replied or published
-            await self._by_hand(msg, "ack")
-            raise AckMessage from error
-        except (Retryable, ConfigurationError) as error:  # of a program that is wrong, too, nothing may be lost
-            explain(guard.scope, "given back", error)
-            await asyncio.sleep(min(pause(error), PAUSE))
-            await self._by_hand(msg, "nack")
-            raise NackMessage from error
         except EffectOnceError as error:
-            explain(guard.scope, "rejected", error)
-            await self._by_hand(msg, "reject")
-            raise RejectMessage from error
+            await self._settle_unclaimed(msg, error)
         if run.replayed:
-            await self._by_hand(msg, "ack")
+            await self._settle_by_hand(msg, "ack")
             return run.value
         running.set(run)
         try:
             try:
                 value = await call_next(msg)
             except AckMessage:  # how a handler says that it is done
-                await _recorded(run, client, None)
+                await finish(run, client, None)
                 raise
             except NackMessage:  # and that it is not, whatever `on_error` makes of other exceptions
                 await leave(run, client, "free", "NackMessage")
@@ -170,28 +158,43 @@ class _Once(BaseMiddleware[Any, Any]):
             except BaseException as error:
                 await abort(run, client, error)
                 raise
-            await _recorded(run, client, value)
+            await finish(run, client, value)
             return value
-        except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: it comes again
-            explain(guard.scope, "given back", error)
-            await self._by_hand(msg, "nack")
+        except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: deliver it again
+            log_redelivery(guard.scope, "nacked", error)
+            await self._settle_by_hand(msg, "nack")
             raise NackMessage from error
         finally:
             run.end()
 
-    async def _by_hand(self, msg: Any, settlement: Literal["ack", "nack", "reject"]) -> None:
-        """Of a subscriber that acks by hand, tell the broker what its handler, which is not called, cannot."""
+    async def _settle_unclaimed(self, msg: Any, error: EffectOnceError) -> NoReturn:
+        """Settle a message that the guard did not let through to its handler."""
+        scope = self._guard.scope
+        try:
+            outcome = decide_delivery(error)
+        except ConfigurationError:  # the program is wrong: its messages must not be lost while it is fixed
+            outcome = Redeliver(MAX_NACK_PAUSE_S, error)
+        if isinstance(outcome, Ack):  # the result that was to be replied or published was not kept
+            await self._settle_by_hand(msg, "ack")
+            raise AckMessage from error
+        if isinstance(outcome, Redeliver):
+            log_redelivery(scope, "nacked", error)
+            await asyncio.sleep(min(outcome.after, MAX_NACK_PAUSE_S))
+            await self._settle_by_hand(msg, "nack")
+            raise NackMessage from error
+        log_redelivery(scope, "rejected", error)
+        await self._settle_by_hand(msg, "reject")
+        raise RejectMessage from error
+
+    async def _settle_by_hand(self, msg: Any, settlement: Literal["ack", "nack", "reject"]) -> None:
+        """Settle with the broker for a subscriber that acks by hand: its handler is not called and cannot."""
         subscriber = None if self.context is None else self.context.get_local("handler_")
         if getattr(subscriber, "ack_policy", None) is AckPolicy.MANUAL:
             await getattr(msg, settlement)()
 
 
-async def _recorded(run: Run, client: StoreClient, value: Any) -> None:
-    await finish(run, client, value)
-
-
-def _handler(call_next: Any) -> Any:
-    """The function behind what FastStream is about to call, below the middlewares that stand inside of this one."""
+def _find_handler(call_next: Any) -> Any:
+    """Find the function that FastStream is about to call, below the middlewares inside of this one."""
     while isinstance(call_next, partial):
         call_next = call_next.args[0]
     wrapper = getattr(call_next, "__self__", None)

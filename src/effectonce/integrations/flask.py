@@ -2,7 +2,7 @@
 
     @app.post("/charges")
     @login_required
-    @idempotent(store, scope=lambda: current_user.id, required=True)
+    @idempotent(store, principal=lambda: current_user.id, required=True)
     def charge(): ...
 
 A request that may not run is answered as problem+json; with ``errors="raise"`` it raises `InProgress`,
@@ -22,11 +22,11 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.http import protocol, wsgi
-from effectonce.http.exchange import Guard, Principal, Recording, claim, key_in, principals
-from effectonce.http.routes import Plan, Route, plan
-from effectonce.http.streams import Watched
+from effectonce.http.exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
+from effectonce.http.routes import Route, RoutePlan, make_route_plan
+from effectonce.http.streams import WatchedBody
 from effectonce.store import Store
 from effectonce.values.fingerprint import canonical
 
@@ -38,7 +38,7 @@ METHODS = ("POST", "PATCH", "PUT", "DELETE")
 def idempotent(
     store: Store,
     *,
-    scope: Callable[[], Principal] | str,
+    principal: Callable[[], Principal] | str,
     errors: Literal["respond", "raise"] = "respond",
     service: str = "http",
     docs: str = protocol.DRAFT,
@@ -46,13 +46,14 @@ def idempotent(
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Run the view once for each key of a caller, and replay its response to every retry.
 
-    ``scope`` tells whose request this is: a user or tenant id; or `GLOBAL`. ``settings`` are those of `http.Route`.
+    ``principal`` names the caller: a user or tenant id; or `GLOBAL`. ``settings`` are those of `http.Route`.
     What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
     may be `def` or `async def`.
     """
     settings.setdefault("methods", METHODS)
-    guard, guarded, whose = Guard(store, service, docs), plan(Route(**settings), service), principals(scope)
-    raises = choice("errors", errors, "raise", "respond")
+    guard, guarded = HttpGuard(store, service, docs), make_route_plan(Route(**settings), service)
+    get_principal = make_principal_getter(principal)
+    raises = read_choice("errors", errors, "raise", "respond")
 
     def refuse(error: EffectOnceError) -> Response:
         if raises:
@@ -67,7 +68,7 @@ def idempotent(
             if request.method not in guarded.methods or not (keyed or guarded.required):
                 return run_view()
             try:
-                claimed = _claimed(guard, guarded, whose)
+                claimed = _claimed(guard, guarded, get_principal)
             except EffectOnceError as error:
                 return refuse(error)
             if isinstance(claimed, protocol.Response):
@@ -81,12 +82,12 @@ def idempotent(
     return decorate
 
 
-def _claimed(guard: Guard, guarded: Plan, whose: Callable[[], Any]) -> Recording | protocol.Response:
+def _claimed(guard: HttpGuard, guarded: RoutePlan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
     """The request, claimed, or the response that is stored for it."""
     environ, path = request.environ, wsgi.path_of(request.environ)
     values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
-    key = key_in(guarded, values) or ""
-    principal = whose()
+    key = read_key(guarded, values) or ""
+    principal = get_principal()
     state = protocol.fingerprint_state(request.method, path.encode("utf-8", "surrogateescape"), request.query_string)
     state.update(_body(guarded.max_body))
     run = guard.prepare(guarded, request.method, path, key, principal, protocol.fingerprint(state))
@@ -133,7 +134,7 @@ def _record(recording: Recording, response: Response) -> EffectOnceError | None:
     response.headers.extend(recording.published)
     if response.is_streamed or response.direct_passthrough:
         response.direct_passthrough = False
-        response.response = Watched(recording, response.iter_encoded(), getattr(response.response, "close", None))
+        response.response = WatchedBody(recording, response.iter_encoded(), getattr(response.response, "close", None))
         return None
     recording.add(response.get_data())
     try:

@@ -1,25 +1,16 @@
-"""What a task comes back for, in whatever framework: it has not run, or nobody knows yet how it ended."""
+"""Logging why a message was put off or rejected, for frameworks that do not."""
 
 from __future__ import annotations
 
 import logging
 
-from effectonce.errors import InProgress, LeaseLost, MissingDriver, Retryable, SchemaMissing, UnsafeStore, show
+from effectonce.errors import InProgress, show
 
 log = logging.getLogger("effectonce")
 
-#: Of a lost lease the next delivery finds out how it ended. A store that nobody has set up yet is one that does not
-#: answer: what was sent meanwhile must not be lost.
-COMES_BACK = (Retryable, LeaseLost, SchemaMissing, UnsafeStore, MissingDriver)
 
-
-def pause(error: Exception) -> float:
-    """After how many seconds."""
-    return max(error.retry_after, 0.1) if isinstance(error, Retryable) else 1.0
-
-
-def explain(scope: str, became: str, error: Exception) -> None:
-    """Log why a message was put off or rejected, where the framework does not. One that waits for another of its key is
-    as it should be."""
+def log_redelivery(scope: str, what_happened: str, error: Exception) -> None:
+    """Log that a message was put off or rejected. A duplicate that waits for its first delivery is expected, and not
+    logged."""
     if not isinstance(error, InProgress):
-        log.error("scope %s: a message is %s: %s", show(scope), became, error)
+        log.error("scope %s: a message was %s: %s", show(scope), what_happened, error)

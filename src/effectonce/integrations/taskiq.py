@@ -17,15 +17,16 @@ What a killed worker had taken comes again when its broker says so: taskiq-redis
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from taskiq import NoResultError, TaskiqMiddleware
 from taskiq.kicker import AsyncKicker
 
-from .redelivery import COMES_BACK, pause
+from effectonce.core.delivery_outcome import Redeliver, decide_delivery
+from effectonce.errors import ConfigurationError, EffectOnceError
 
-#: How often a task was sent again.
-LABEL = "effectonce_again"
+#: The label that counts how often a task was sent again.
+REDELIVERIES_LABEL: Final = "effectonce_again"
 
 
 class IdempotencyMiddleware(TaskiqMiddleware):
@@ -41,10 +42,16 @@ class IdempotencyMiddleware(TaskiqMiddleware):
         self._longest = longest
 
     async def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
-        if not isinstance(exception, COMES_BACK):
+        if not isinstance(exception, EffectOnceError):
             return
-        await asyncio.sleep(min(pause(exception), self._longest))
-        labels = {**message.labels, LABEL: int(message.labels.get(LABEL, 0)) + 1}
+        try:
+            outcome = decide_delivery(exception)
+        except ConfigurationError:  # the program is wrong: taskiq reports it as a failed task
+            return
+        if not isinstance(outcome, Redeliver):
+            return
+        await asyncio.sleep(min(outcome.after, self._longest))
+        labels = {**message.labels, REDELIVERIES_LABEL: int(message.labels.get(REDELIVERIES_LABEL, 0)) + 1}
         kicker: AsyncKicker[Any, Any] = AsyncKicker(task_name=message.task_name, broker=self.broker, labels=labels)
         await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
-        result.error = NoResultError()  # its result is what the next delivery gives
+        result.error = NoResultError()  # the next delivery gives the result

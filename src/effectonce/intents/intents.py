@@ -38,7 +38,7 @@ from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import check_scope
 from effectonce.providers import Provider, find
 from effectonce.record import Record
-from effectonce.store import Store, require_there
+from effectonce.store import Store, require_existing
 from effectonce.values.durations import Duration, micros, readable
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
@@ -286,7 +286,7 @@ class Intents:
 
     def _warn_of_orphans(self) -> None:
         try:
-            require_there(self.store.runtime.backend, "")
+            require_existing(self.store.runtime.backend, "")
             # Not those that the previous release is just sending: a rolling deploy and it would wait for each other.
             orphaned = self._find_orphaned(unleased_only=True)
         except SchemaMissing:  # then there are no intents either

@@ -1,8 +1,8 @@
-"""Whether an HTTP client had sent a request before what it says of it.
+"""Finding out whether an HTTP client had sent a request before the try that its error or response is about.
 
-Many try again by themselves, or follow redirects, and then tell only of the last try: "connection refused", of what
-the first try delivered. What came before is in no attribute of the error; but the frames of its traceback, and the
-history of a response, show it. Nothing here is guessed: where they do not show it, the answer is None.
+Many clients retry by themselves, or follow redirects, and then report only the last try: "connection refused", although
+the first try delivered the request. No attribute of the error shows the earlier tries; but the frames of its traceback,
+and the history of a response, do. Nothing here is guessed: where they do not show it, the answer is None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NEVER_LEFT: Final = frozenset(
     )
 )
 #: Statuses that say: not here, not now, not you. Whoever gave one has not executed the request.
-TURNED_AWAY: Final = frozenset((307, 308, 401, 407, 429))
+NOT_EXECUTED_STATUSES: Final = frozenset((307, 308, 401, 407, 429))
 #: Whose errors may come after tries of their own, and whose frames show it. Of the others (httpx, urllib) only connects
 #: are tried again, or nothing.
-RETRYING: Final = {
+RETRY_LAYER_BY_PACKAGE: Final = {
     "requests": "urllib3",
     "urllib3": "urllib3",
     "botocore": "botocore",
@@ -33,17 +33,17 @@ RETRYING: Final = {
 }
 
 
-def origins(error: BaseException) -> frozenset[str]:
-    """The packages that the classes of ``error`` come from."""
+def class_packages(error: BaseException) -> frozenset[str]:
+    """Return the packages that the classes of ``error`` come from."""
     return frozenset(kind.__module__.partition(".")[0] for kind in type(error).__mro__)
 
 
-def names(error: BaseException) -> frozenset[str]:
+def class_names(error: BaseException) -> frozenset[str]:
     return frozenset(kind.__name__ for kind in type(error).__mro__)
 
 
-def links(error: BaseException) -> list[BaseException]:
-    """``error``, its reason, the reason of that, and so on."""
+def error_chain(error: BaseException) -> list[BaseException]:
+    """Return ``error``, its reason, the reason of that, and so on."""
     chain = [error]
     while len(chain) < 8:
         last = chain[-1]
@@ -59,17 +59,22 @@ def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
     """Whether the client of an error had sent the request before the try that ``chain`` tells of; None: not shown."""
     shown = set()
     for link in chain:
-        for frame in _frames(link):
+        for frame in _iter_frames(link):
             where = frame.f_globals.get("__name__"), frame.f_code.co_name
-            if where not in _SHOWN_BY:
+            if where not in _RETRY_EVIDENCE:
                 continue
-            layer, read = _SHOWN_BY[where]
+            layer, read = _RETRY_EVIDENCE[where]
             before = read(frame.f_locals)
             if before:
                 return True
             if before is False:
                 shown.add(layer)
-    needed = {RETRYING[origin] for link in chain for origin in origins(link) if origin in RETRYING}
+    needed = {
+        RETRY_LAYER_BY_PACKAGE[origin]
+        for link in chain
+        for origin in class_packages(link)
+        if origin in RETRY_LAYER_BY_PACKAGE
+    }
     return False if needed <= shown else None
 
 
@@ -82,24 +87,28 @@ def sent_before_answer(outcome: Any, response: Any) -> bool | None:
                 return True
         raw = getattr(source, "raw", source)
         for holder in (source, getattr(raw, "retries", None)):
-            if _delivered(getattr(holder, "history", None)):
+            if _any_may_have_executed(getattr(holder, "history", None)):
                 return True
     if not isinstance(outcome, BaseException):
-        return None if _tried_again_by_aiohttp(outcome) else False
+        return None if _may_be_resent_by_aiohttp(outcome) else False
     before = sent_before_error([outcome])
-    if before is None and not origins(outcome) & {"stripe", "square"}:  # the others say so in their answers, see above
-        return None if _tried_again_by_aiohttp(getattr(outcome, "request_info", None)) else False
+    if before is None and not class_packages(outcome) & {
+        "stripe",
+        "square",
+    }:
+        # The other clients show retries in their answers, which are read above.
+        return None if _may_be_resent_by_aiohttp(getattr(outcome, "request_info", None)) else False
     return before
 
 
-def _frames(error: BaseException) -> Iterator[FrameType]:
+def _iter_frames(error: BaseException) -> Iterator[FrameType]:
     trace = error.__traceback__
     while trace is not None:
         yield trace.tb_frame
         trace = trace.tb_next
 
 
-def _delivered(history: Any) -> bool | None:
+def _any_may_have_executed(history: Any) -> bool | None:
     """Whether one of the tries in ``history`` may have been executed; None: it is no history."""
     return any(map(_may_have_executed, history)) if isinstance(history, list | tuple) else None
 
@@ -113,43 +122,43 @@ def _may_have_executed(entry: Any) -> bool:
     error = getattr(entry, "error", None)
     if isinstance(error, BaseException):
         original = getattr(error, "original_error", error)
-        return not names(original) & NEVER_LEFT
-    return not {getattr(entry, "status_code", None), getattr(entry, "status", None)} & TURNED_AWAY
+        return not class_names(original) & NEVER_LEFT
+    return not {getattr(entry, "status_code", None), getattr(entry, "status", None)} & NOT_EXECUTED_STATUSES
 
 
-def _tried_again_by_aiohttp(source: Any) -> bool:
+def _may_be_resent_by_aiohttp(source: Any) -> bool:
     """It sends what is idempotent in HTTP's sense once more, and does not tell."""
     at_home = type(source).__module__.partition(".")[0] == "aiohttp"
     return at_home and getattr(source, "method", None) in ("PUT", "DELETE")
 
 
-Locals = Mapping[str, Any]
+FrameLocals = Mapping[str, Any]
 
 
-def _more_than(name: str, least: int) -> Callable[[Locals], bool | None]:
-    def read(found: Locals) -> bool | None:
+def _count_above(name: str, least: int) -> Callable[[FrameLocals], bool | None]:
+    def read(found: FrameLocals) -> bool | None:
         count = found.get(name)
         return count > least if isinstance(count, int) else None
 
     return read
 
 
-def _history(name: str) -> Callable[[Locals], bool | None]:
-    return lambda found: _delivered(found.get(name))
+def _history_in(name: str) -> Callable[[FrameLocals], bool | None]:
+    return lambda found: _any_may_have_executed(found.get(name))
 
 
-def _of_urllib3(found: Locals) -> bool | None:
-    return _delivered(getattr(found.get("self"), "history", None))
+def _read_urllib3(found: FrameLocals) -> bool | None:
+    return _any_may_have_executed(getattr(found.get("self"), "history", None))
 
 
-def _of_aiohttp(found: Locals) -> bool | None:
+def _read_aiohttp(found: FrameLocals) -> bool | None:
     may = getattr(found.get("self"), "_retry_connection", False) and found.get("method") in ("PUT", "DELETE")
     if may and found.get("retry_persistent_connection") is False:
         return True
-    return _delivered(found.get("history"))
+    return _any_may_have_executed(found.get("history"))
 
 
-def _of_stripe(found: Locals) -> bool | None:
+def _read_stripe(found: FrameLocals) -> bool | None:
     """Of an answer only what it was allowed is left to see: with no retries it was the first."""
     options, requestor = found.get("options"), found.get("requestor")
     allowed = options.get("max_network_retries") if isinstance(options, Mapping) else None
@@ -158,23 +167,23 @@ def _of_stripe(found: Locals) -> bool | None:
     return False if allowed == 0 else None
 
 
-def _of_urllib(found: Locals) -> bool | None:
+def _read_urllib(found: FrameLocals) -> bool | None:
     asked = getattr(found.get("req"), "get_method", str)()
-    return asked not in ("GET", "HEAD") and found.get("code") not in TURNED_AWAY
+    return asked not in ("GET", "HEAD") and found.get("code") not in NOT_EXECUTED_STATUSES
 
 
 #: The functions of clients that try again, or follow a redirect: which of their variables says so.
-_SHOWN_BY: Final[Mapping[tuple[Any, str], tuple[str, Callable[[Locals], bool | None]]]] = {
-    ("urllib3.util.retry", "increment"): ("urllib3", _of_urllib3),
-    ("requests.sessions", "resolve_redirects"): ("redirects", _history("hist")),
-    ("httpx._client", "_send_handling_redirects"): ("redirects", _history("history")),
-    ("urllib.request", "http_error_302"): ("redirects", _of_urllib),
-    ("aiohttp.client", "_request"): ("aiohttp", _of_aiohttp),
-    ("botocore.endpoint", "_send_request"): ("botocore", _more_than("attempts", 1)),
-    ("aiobotocore.endpoint", "_send_request"): ("botocore", _more_than("attempts", 1)),
-    ("stripe._http_client", "_request_with_retries_internal"): ("stripe", _more_than("num_retries", 0)),
-    ("stripe._http_client", "_request_with_retries_internal_async"): ("stripe", _more_than("num_retries", 0)),
-    ("stripe._api_requestor", "request"): ("stripe", _of_stripe),
-    ("stripe._api_requestor", "request_async"): ("stripe", _of_stripe),
-    ("square.core.http_client", "request"): ("square", _more_than("retries", 0)),
+_RETRY_EVIDENCE: Final[Mapping[tuple[Any, str], tuple[str, Callable[[FrameLocals], bool | None]]]] = {
+    ("urllib3.util.retry", "increment"): ("urllib3", _read_urllib3),
+    ("requests.sessions", "resolve_redirects"): ("redirects", _history_in("hist")),
+    ("httpx._client", "_send_handling_redirects"): ("redirects", _history_in("history")),
+    ("urllib.request", "http_error_302"): ("redirects", _read_urllib),
+    ("aiohttp.client", "_request"): ("aiohttp", _read_aiohttp),
+    ("botocore.endpoint", "_send_request"): ("botocore", _count_above("attempts", 1)),
+    ("aiobotocore.endpoint", "_send_request"): ("botocore", _count_above("attempts", 1)),
+    ("stripe._http_client", "_request_with_retries_internal"): ("stripe", _count_above("num_retries", 0)),
+    ("stripe._http_client", "_request_with_retries_internal_async"): ("stripe", _count_above("num_retries", 0)),
+    ("stripe._api_requestor", "request"): ("stripe", _read_stripe),
+    ("stripe._api_requestor", "request_async"): ("stripe", _read_stripe),
+    ("square.core.http_client", "request"): ("square", _count_above("retries", 0)),
 }

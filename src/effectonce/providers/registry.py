@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from effectonce.errors import ConfigurationError, show
 
-HOUR: Final = 3_600_000_000
-DAY: Final = 24 * HOUR
+HOUR_US: Final = 3_600_000_000
+DAY_US: Final = 24 * HOUR_US
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Provider(Struct, frozen=True, kw_only=True):
         return self.windows.get(operation, self.window)
 
 
-_AWS: Final = frozenset(
+_AWS_THROTTLING_CODES: Final = frozenset(
     (
         *("Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException"),
         *("RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceededException", "RequestThrottled"),
@@ -60,21 +60,21 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     for provider in (
         Provider(
             name="stripe",
-            window=DAY,
+            window=DAY_US,
             in_use=frozenset(("idempotency_key_in_use",)),
             mismatch=frozenset(("idempotency_error",)),
         ),
-        Provider(name="stripe-v2", window=30 * DAY),
+        Provider(name="stripe-v2", window=30 * DAY_US),
         Provider(
             name="paypal",
             field="PayPal-Request-Id",
             limit=108,
             windows={
-                "orders": 6 * HOUR,
-                "vault": 3 * HOUR,
-                "subscriptions": 72 * HOUR,
-                "payouts": 30 * DAY,
-                "payments": 45 * DAY,
+                "orders": 6 * HOUR_US,
+                "vault": 3 * HOUR_US,
+                "subscriptions": 72 * HOUR_US,
+                "payouts": 30 * DAY_US,
+                "payments": 45 * DAY_US,
             },
             in_use=frozenset(("PREVIOUS_REQUEST_IN_PROGRESS",)),
             mismatch=frozenset(("PAYPAL_REQUEST_ID_PREVIOUSLY_USED",)),
@@ -90,7 +90,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             name="adyen",
             field="idempotency-key",
             limit=64,
-            window=7 * DAY,
+            window=7 * DAY_US,
             in_use=frozenset(("704",)),
             transient="transient-error",
         ),
@@ -100,7 +100,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             field="ClientToken",
             limit=64,
             mismatch=frozenset(("IdempotentParameterMismatch",)),
-            turned_away=_AWS,
+            turned_away=_AWS_THROTTLING_CODES,
         ),
         Provider(
             name="dynamodb-transactions",
@@ -110,17 +110,17 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             window=600_000_000,
             in_use=frozenset(("TransactionInProgressException",)),
             mismatch=frozenset(("IdempotentParameterMismatchException",)),
-            turned_away=_AWS,
+            turned_away=_AWS_THROTTLING_CODES,
         ),
-        Provider(name="resend", limit=256, window=DAY),
-        Provider(name="ses", carrier="none", field="", limit=0, turned_away=_AWS),
+        Provider(name="resend", limit=256, window=DAY_US),
+        Provider(name="ses", carrier="none", field="", limit=0, turned_away=_AWS_THROTTLING_CODES),
         Provider(name="twilio", carrier="none", field="", limit=0),
     )
 }
 
 
 def find(name: str | Provider) -> Provider:
-    """The provider of that name, or the one that is given."""
+    """Find a provider by its name; a `Provider` is returned as it is."""
     if isinstance(name, Provider):
         return name
     if name not in PROVIDERS:

@@ -73,7 +73,7 @@ class ClaimedSaga:
             log.failed_at,
         )
         op = self._settlement("failed", run.policy.retention)
-        op.error = run.seal(encode_error(error), run.generation)
+        op.error = run.seal(encode_error(error))
         await self._settle(op, "failed", log.why)
         return error
 

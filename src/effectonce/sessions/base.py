@@ -1,17 +1,24 @@
-"""What the adapters of all drivers share: placeholders, savepoints, the ends of a transaction, translated errors."""
+"""`DriverAdapter`, the base of all adapters: placeholders, savepoints, the ends of a transaction, translated errors."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from effectonce.contracts import ConnectionLost, Dialect
-from effectonce.errors import ConfigurationError, InProgress, NotInTransaction, StoreUnavailable, TransactionConflict
+from effectonce.errors import (
+    ConfigurationError,
+    InProgress,
+    NotInTransaction,
+    StoreUnavailable,
+    TransactionConflict,
+    show,
+)
 
 from .sql_errors import connection_lost, translate
 
@@ -23,6 +30,12 @@ _MARK_SAVEPOINT: Final = "effectonce_mark"
 _RAISE_IN_TRANSACTION: Final = (
     "DO $$ BEGIN RAISE 'effectonce: a cancelled statement may have been executed; roll this transaction back'; END $$"
 )
+_DIALECTS: Final[dict[str, Dialect]] = {
+    "postgresql": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "sqlite": "sqlite",
+}
 _savepoint_numbers = itertools.count(1)
 
 
@@ -152,14 +165,14 @@ class DriverAdapter(ABC):
         return False
 
     async def _commit(self) -> None:
-        await _call(self.connection.commit)
+        await maybe_await(self.connection.commit())
 
     async def roll_back(self) -> None:
-        await _call(self.connection.rollback)
+        await maybe_await(self.connection.rollback())
 
     async def close(self) -> None:
         """Close the connection, or leave that to a framework that manages its own."""
-        await _call(self.connection.close)
+        await maybe_await(self.connection.close())
 
     def database_failure(self, error: BaseException) -> Exception | None:
         """The conflict or the lost connection that ``error``, raised by a handler, stands for; None where it is the
@@ -172,11 +185,20 @@ class DriverAdapter(ABC):
         return None
 
 
-async def _call(method: Callable[[], Awaitable[None] | None]) -> None:
-    """Call a method of a sync or an async driver."""
-    pending = method()
-    if pending is not None and hasattr(pending, "__await__"):
-        await pending
+async def maybe_await(returned: Any) -> Any:
+    """The result of a driver's method, from what it has ``returned``: an async driver's must be awaited."""
+    return await returned if hasattr(returned, "__await__") else returned
+
+
+def known_dialect(name: str, connection: str) -> Dialect:
+    """The dialect of a framework's connection, by the name that Django and SQLAlchemy give it."""
+    dialect = _DIALECTS.get(name)
+    if dialect is None:
+        raise ConfigurationError(
+            f"this {connection} speaks {show(name)}; effectonce joins transactions on PostgreSQL, MySQL, MariaDB and "
+            "SQLite"
+        )
+    return dialect
 
 
 def not_in_transaction(how: str) -> NotInTransaction:

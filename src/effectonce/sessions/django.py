@@ -7,12 +7,9 @@ from typing import Any
 
 from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
 
-from effectonce.contracts import Dialect
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
-
-_DIALECTS: dict[str, Dialect] = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
+from .base import DriverAdapter, NamedRows, connection_closed, known_dialect, not_in_transaction, render
 
 
 class DjangoSession(DriverAdapter):
@@ -23,13 +20,7 @@ class DjangoSession(DriverAdapter):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        dialect = _DIALECTS.get(connection.vendor)
-        if dialect is None:
-            raise ConfigurationError(
-                f"this Django connection speaks {show(connection.vendor)}; effectonce joins transactions on "
-                "PostgreSQL, MySQL, MariaDB and SQLite"
-            )
-        self.dialect = dialect
+        self.dialect = known_dialect(connection.vendor, "Django connection")
         self._atomic: Any = None
         self._driver_connection: Any = None
 

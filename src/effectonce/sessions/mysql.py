@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
+from .base import DriverAdapter, NamedRows, connection_closed, maybe_await, not_in_transaction, render
 
 _STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
 _REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status
@@ -40,15 +40,23 @@ class MySQLSession(DriverAdapter):
             raise not_in_transaction(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        from pymysql.cursors import Cursor
-
-        with self.connection.cursor(Cursor) as cursor:
+        cursor = await maybe_await(self.connection.cursor(self._plain_cursor_class()))
+        try:
             if getattr(self, "_status_is_stale", False):
-                cursor.execute(_REFRESH_STATUS)
+                await maybe_await(cursor.execute(_REFRESH_STATUS))
                 self._require_open()
                 self._status_is_stale = False
-            cursor.execute(*render(sql, params, "%s"))
-            return _names(cursor) if named else (), cursor.fetchall()
+            await maybe_await(cursor.execute(*render(sql, params, "%s")))
+            names = [column[0] for column in cursor.description or ()] if named else ()
+            return names, await maybe_await(cursor.fetchall())
+        finally:
+            await maybe_await(cursor.close())
+
+    def _plain_cursor_class(self) -> type:
+        """The class of cursors whose rows are tuples, whatever class the connection was opened with."""
+        from pymysql.cursors import Cursor
+
+        return Cursor
 
     def _has_transaction(self) -> bool:
         return bool(self.connection.server_status & _STATUS_IN_TRANSACTION)
@@ -75,22 +83,13 @@ class AsyncMySQLSession(MySQLSession):
     def _has_transaction(self) -> bool:
         return bool(self.connection.get_transaction_status())
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    def _plain_cursor_class(self) -> type:
         from aiomysql.cursors import Cursor  # type: ignore[import-untyped, unused-ignore]
 
-        async with self.connection.cursor(Cursor) as cursor:
-            if getattr(self, "_status_is_stale", False):
-                await cursor.execute(_REFRESH_STATUS)
-                self._require_open()
-                self._status_is_stale = False
-            await cursor.execute(*render(sql, params, "%s"))
-            return _names(cursor) if named else (), await cursor.fetchall()
+        plain_cursor: type = Cursor
+        return plain_cursor
 
 
 def is_mariadb(connection: Any) -> bool:
     """Read off the version in the server's greeting, which the driver keeps."""
     return "mariadb" in str(connection.server_version).lower()
-
-
-def _names(cursor: Any) -> list[str]:
-    return [column[0] for column in cursor.description or ()]

@@ -9,7 +9,7 @@ from psycopg import AsyncRawCursor, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .base import DriverAdapter, NamedRows, connection_closed, maybe_await, not_in_transaction
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
@@ -22,6 +22,7 @@ class PsycopgSession(DriverAdapter):
     __slots__ = ()
     dialect = "postgresql"
     is_async = False
+    _cursor_class: type = RawCursor
 
     def require_transaction(self) -> None:
         connection = self.connection
@@ -30,17 +31,18 @@ class PsycopgSession(DriverAdapter):
         if connection.autocommit:
             status = connection.pgconn.transaction_status
             # In a pipeline the BEGIN of `conn.transaction()` may still be on its way.
-            if status == _IDLE and not (connection._pipeline and connection._num_transactions):
+            if status == _IDLE and not (connection.pgconn.pipeline_status and connection._num_transactions):
                 raise not_in_transaction(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        cursor: Any = RawCursor(self.connection, row_factory=tuple_row)
-        cursor.execute(sql, params)
+        cursor: Any = self._cursor_class(self.connection, row_factory=tuple_row)
+        await maybe_await(cursor.execute(sql, params))
         if cursor.pgresult is None:  # in a pipeline: fetch the result now
             await self._sync()
         if not cursor.pgresult.nfields:
             return (), ()
-        return _names(cursor) if named else (), cursor.fetchall()
+        names = [column.name for column in cursor.description] if named else ()
+        return names, await maybe_await(cursor.fetchall())
 
     async def _sync(self) -> None:
         with self.connection.pipeline() as pipeline:
@@ -53,7 +55,7 @@ class PsycopgSession(DriverAdapter):
         return bool(self.connection.pgconn.transaction_status != _IDLE)
 
     async def _has_failed(self) -> bool:
-        if self.connection._pipeline:  # the result of a failed statement may still be on its way
+        if self.connection.pgconn.pipeline_status:  # the result of a failed statement may still be on its way
             await self._sync()
         return bool(self.connection.pgconn.transaction_status == _INERROR)
 
@@ -67,20 +69,8 @@ class AsyncPsycopgSession(PsycopgSession):
 
     __slots__ = ()
     is_async = True
-
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        cursor: Any = AsyncRawCursor(self.connection, row_factory=tuple_row)
-        await cursor.execute(sql, params)
-        if cursor.pgresult is None:
-            await self._sync()
-        if not cursor.pgresult.nfields:
-            return (), ()
-        return _names(cursor) if named else (), await cursor.fetchall()
+    _cursor_class = AsyncRawCursor
 
     async def _sync(self) -> None:
         async with self.connection.pipeline() as pipeline:
             await pipeline.sync()
-
-
-def _names(cursor: Any) -> list[str]:
-    return [column.name for column in cursor.description]

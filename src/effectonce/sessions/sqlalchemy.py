@@ -10,21 +10,22 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from effectonce.contracts import Dialect
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError
 
-from .base import DriverAdapter, NamedRows, connection_closed, foreign_transaction, not_in_transaction, render
+from .base import (
+    DriverAdapter,
+    NamedRows,
+    connection_closed,
+    foreign_transaction,
+    known_dialect,
+    not_in_transaction,
+    render,
+)
 from .sqlite import is_autocommit
 
 T = TypeVar("T")
 
 _HOW_TO_BEGIN = "an engine without isolation_level='AUTOCOMMIT'"
-_DIALECTS: dict[str, Dialect] = {
-    "postgresql": "postgresql",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-    "sqlite": "sqlite",
-}
 
 
 class SQLAlchemySession(DriverAdapter):
@@ -33,16 +34,10 @@ class SQLAlchemySession(DriverAdapter):
     __slots__ = ("_sqlalchemy_dialect", "dialect")
     is_async = False
 
-    def __init__(self, connection: Any, sqlalchemy_dialect: Any) -> None:
+    def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        dialect = _DIALECTS.get(sqlalchemy_dialect.name)
-        if dialect is None:
-            raise ConfigurationError(
-                f"this SQLAlchemy object speaks {show(sqlalchemy_dialect.name)}; effectonce joins transactions "
-                "on PostgreSQL, MySQL, MariaDB and SQLite"
-            )
-        self.dialect = dialect
-        self._sqlalchemy_dialect = sqlalchemy_dialect
+        self._sqlalchemy_dialect = _dialect_of(connection)
+        self.dialect = known_dialect(self._sqlalchemy_dialect.name, "SQLAlchemy object")
 
     @property
     def returning(self) -> bool:  # type: ignore[override]
@@ -92,24 +87,18 @@ class SQLAlchemySession(DriverAdapter):
 
 
 class AsyncSQLAlchemySession(SQLAlchemySession):
-    """An `AsyncSession` or an `AsyncConnection`."""
+    """An `AsyncSession`, an `async_scoped_session` or an `AsyncConnection`."""
 
     __slots__ = ()
     is_async = True
 
+    def __init__(self, connection: Any) -> None:
+        # An async_scoped_session has no `run_sync` of its own.
+        super().__init__(connection() if hasattr(connection, "registry") else connection)
+
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         result: T = await self.connection.run_sync(function, *args)
         return result
-
-
-def sqlalchemy_session(target: Any) -> SQLAlchemySession:
-    return SQLAlchemySession(target, _dialect_of(target))
-
-
-def async_sqlalchemy_session(target: Any) -> AsyncSQLAlchemySession:
-    if hasattr(target, "registry"):  # an async_scoped_session, which has no `run_sync` of its own
-        target = target()
-    return AsyncSQLAlchemySession(target, _dialect_of(target))
 
 
 def _dialect_of(target: Any) -> Any:

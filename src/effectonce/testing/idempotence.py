@@ -173,9 +173,9 @@ class IdempotenceTrials:
         self._count = effects
         self._reset = reset
         self._on_trial = on_trial
-        plan = handler._plan if isinstance(handler, Guarded) else None
-        self._stores = {used for used in (store, plan.store if plan is not None else None) if used is not None}
-        policy = None if plan is None else plan.policy or plan.build_policy()
+        guarded = handler if isinstance(handler, Guarded) else None
+        self._stores = {used for used in (store, guarded.store if guarded is not None else None) if used is not None}
+        policy = guarded.policy if guarded is not None else None
         self._lapse = policy.lease * 2 if policy is not None else HOUR_US
         #: What the mode allows: a second effect after a delivery that recorded nothing, and beside a running one.
         self._may_rerun = bool(self._stores) and not strict

@@ -150,7 +150,7 @@ class TransactionRunner:
 
     async def _uncount(self, job: Job) -> bool:
         """Take the counted start of ``job`` back: it ended in good order, or the database failed, so it did not end
-        without a word. Returns False where the database could not be told yet."""
+        without a word. Returns False where the database did not answer; it is repeated before the next attempt."""
         transaction = InboxTransaction(self.plain)
         self._to_uncount.add(job.key)
         try:
@@ -188,9 +188,9 @@ class Batch(InboxTransaction):
     async def ran(self, job: Job) -> None:
         """Its handler has returned."""
         if await self.session.has_ended():
-            for each in list(self._keys):  # what is committed of these is all of it
-                del self._keys[each]
-                if each is job:
+            for ran in list(self._keys):  # these have run to their end, so all of their effects are committed
+                del self._keys[ran]
+                if ran is job:
                     break
             raise self._ended(job)
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from effectonce.backends.dynamodb.client import parse_target, translate
 from effectonce.backends.dynamodb.clock import ServerClock
-from effectonce.backends.dynamodb.connection import DynamoDBTarget, translate
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import ConnectionLost, Port
 from effectonce.core.run_sync import run_sync
@@ -463,7 +463,7 @@ def test_a_count_that_stopped_before_the_end_is_called_approximate(
         assert ask(port, Remember("scope", f"{n}", HOUR, b"", b"x" * 390_000)) is True
     stats = run_sync(port.stats())
     assert (stats.counts["done"], stats.approximate) == (4, ())
-    monkeypatch.setattr("effectonce.backends.dynamodb.port.MAX_COUNT_REQUESTS", 1)
+    monkeypatch.setattr("effectonce.backends.dynamodb.index.MAX_COUNT_REQUESTS", 1)
     stats = run_sync(port.stats())
     assert 0 < stats.counts["done"] < 4
     assert stats.approximate == ("done",)
@@ -692,7 +692,7 @@ def refusal(code: str, message: str = "", status: int = 400) -> Exception:
     ids=lambda value: None if isinstance(value, str | type) else value.response["Error"]["Code"],
 )
 def test_refusals_become_our_errors(error: Exception, ours: type[Exception], says: str) -> None:
-    translated = translate(error, DynamoDBTarget(table="orders", region="eu-west-1"))
+    translated = translate(error, parse_target(Address("dynamodb://orders?region=eu-west-1")))
     assert type(translated) is ours
     assert says in str(translated)
     assert "dynamodb://orders" in str(translated)
@@ -858,7 +858,7 @@ def test_an_address_keeps_the_case_of_its_table_and_shows_no_more_than_it_should
 
 
 def test_without_the_sdk_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effectonce.backends.dynamodb.connection.find_spec", lambda name: None)
+    monkeypatch.setattr("effectonce.backends.common.drivers.find_spec", lambda name: None)
     with pytest.raises(MissingDriver, match=r"effectonce\[dynamodb\]"):
         DynamoDBBackend(Address("dynamodb://orders"))
 

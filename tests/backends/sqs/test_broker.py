@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.backends.sqs.broker import SQSBackend
-from effectonce.backends.sqs.client import SQSAccount, translate
+from effectonce.backends.sqs.client import parse_account, translate
 from effectonce.backends.sqs.messages import entry_of, packet_of, size_of
 from effectonce.contracts import Consumer, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
@@ -290,7 +290,7 @@ def test_f67_an_attribute_of_somebody_else_is_no_packet_of_ours(own: str) -> Non
     [
         ("sqs://user:secret@host", "takes no credentials"),
         ("sqs://eu-west-1", r"sqs://\?region=eu-west-1"),
-        ("sqs://?endpoint=localhost", "http://127.0.0.1:9324"),
+        ("sqs://?endpoint=localhost", "http://127.0.0.1:8000"),
         ("sqs://?ack_window=13h", "at most 12h"),
         ("sqs://?max_message=2000000", "1048576"),
         ("sqs://?queue=x", "its options are"),
@@ -321,5 +321,6 @@ async def test_f61_names_are_those_that_sqs_takes(name: str) -> None:
 def test_each_refusal_has_its_error(code: str, status: int, kind: type[Exception]) -> None:
     from botocore.exceptions import ClientError
 
+    account = parse_account(Address("sqs://?region=r"))
     reply: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    assert isinstance(translate(ClientError(reply, "SendMessageBatch"), SQSAccount(region="r"), "q"), kind)
+    assert isinstance(translate(ClientError(reply, "SendMessageBatch"), account, "q"), kind)

@@ -310,11 +310,12 @@ def sweep_broken(simulation: Simulation, slot: int) -> None:
     simulation.deaf = True
     simulation.narrate(f"w{slot}: the sweeper gets no answer from the store")
     engine, told = simulation.processes[slot].runtime, [""]
-    hooks, engine.hooks = engine.hooks, (lambda event: told.append(event.kind),)
+    hooks = engine.hooks
+    engine.set_hooks((lambda event: told.append(event.kind),))
     try:
         engine.heartbeat.sweep(_Away())  # type: ignore[arg-type]
     finally:
-        engine.hooks = hooks
+        engine.set_hooks(hooks)
     if "sweep_failed" not in told:
         simulation.fail("silent", f"w{slot}: the sweep failed, and nobody was told")
 

@@ -12,7 +12,7 @@ from effectonce.core.guarded_call import finish as finishing
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import LeaseLost, StoreUnavailable
-from effectonce.guard import once as guard
+from effectonce.guard import block as guard
 from effectonce.record import Answer, Claim, Settlement
 
 from .base import mutant

@@ -3,75 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from effectonce.contracts import ConnectionLost
-from effectonce.errors import (
-    ConfigurationError,
-    EffectOnceError,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreUnavailable,
-    UnsafeStore,
-)
-from effectonce.record import (
-    Answer,
-    Batchable,
-    Claim,
-    Look,
-    Note,
-    Remember,
-    Renewal,
-    Reply,
-    Settlement,
-)
+from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable, UnsafeStore
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
 from effectonce.values.durations import readable
 from effectonce.values.fingerprint import split_fingerprints
 from effectonce.values.identity import digest
 
-from .clock import ServerClock, Time
-from .connection import ConditionFailed, DynamoDBClient, DynamoDBTarget, Item, ItemTooLarge
-from .records import (
+from .client import ConditionFailed, DynamoDBClient, Item, ItemTooLarge
+from .clock import Time
+from .decisions import Decision, answer_look, decide_claim, decide_remember, unexpired
+from .items import (
     NEVER_EXPIRES_S,
-    Decision,
     StoredItem,
     Value,
-    answer_of,
     bucket,
-    decide_claim,
-    decide_remember,
     decode,
     encode,
     expressions,
-    seconds,
-    unexpired,
+    whole_seconds,
     wrap,
 )
+from .schema import META_ID, require_version
 
-SCHEMA_VERSION = 1
-META_ID = b"effectonce"  # the id of the one item that is not a record: schema version, time of the last sweep
-MAX_WRITE_ROUNDS = 20  # how often a record may change under one operation
-PROBE_AGAIN_AFTER_US = 10_000_000  # after probes that did not make the clock precise enough
-PROBE_FOR_US = 1_100_000  # one turn of the second, and a little more
-MIN_PROBE_PAUSE_US = 5_000
+MAX_WRITE_ROUNDS: Final = 20  # how often a record may change under one operation
+PROBE_AGAIN_AFTER_US: Final = 10_000_000  # after probes that did not make the clock precise enough
+PROBE_FOR_US: Final = 1_100_000  # one turn of the second, and a little more
+MIN_PROBE_PAUSE_US: Final = 5_000
 
 
 #: When an existing record may be taken without having read it: unexpired, and free or lapsed with rerun.
 #: (A token that is not below now has to be read to be exceeded: that is a second write.)
 _TAKEABLE = (
     "#expires_at > :past AND #token < :now AND (#state = :free"
-    " OR (#state = :claimed AND #doubt = :no AND #lease_until <= :past AND #owner <> :owner))"
+    " OR (#state = :claimed AND #doubt_on_lapse = :no AND #lease_until <= :past AND #owner <> :owner))"
 )
 #: ``was`` is the state before: a repeated claim answers from it whether the lease before had lapsed.
 _TAKE = (
-    "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt = :doubt,"
+    "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt_on_lapse = :doubt,"
     " #version = if_not_exists(#version, :zero) + :one, #attempts = if_not_exists(#attempts, :zero) + :one,"
-    " #generation = if_not_exists(#generation, :zero), #created = if_not_exists(#created, :now), #changed = :now,"
-    " #lease_until = :until, #bucket = :bucket, #rank = :rank, #expires_at = :expires_at, #expires = :expires,"
-    " #was = if_not_exists(#state, :free)"
+    " #generation = if_not_exists(#generation, :zero), #created_at = if_not_exists(#created_at, :now),"
+    " #changed_at = :now, #lease_until = :until, #expires_at = :expires_at, #expires = :expires,"
+    " #bucket = :bucket, #rank = :rank, #was = if_not_exists(#state, :free)"
 )
 #: A claim that lapses into doubt is exempt from DynamoDB's time to live, and ranked by the end of its lease, for the
 #: sweep; any other is ranked by when it was taken, whatever its heartbeats do (see _renew).
@@ -81,27 +60,28 @@ _TAKE_PLAIN = ", #since = :now REMOVE #result, #error, #keep"
 #: _renew).
 _HELD_BY_CLAIM = (
     "#owner = :owner AND #token = :token"
-    " AND (#doubt = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :past) AND "
+    " AND (#doubt_on_lapse = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :past) AND "
 )
-CONSTANT_VALUES: dict[str, Value] = {
-    "zero": 0,
-    "one": 1,
-    "no": False,
-    "yes": True,
-    "claimed": "claimed",
-    "free": "free",
-    "in_doubt": "in_doubt",
-    "done": "done",
-}
+#: The attributes of a claim that its settlement removes, unless it sets them.
+_REMOVED_BY_SETTLEMENT: Final = (
+    "lease_until", "keep", "since", "was", "expires_at", "expires", "bucket", "rank", "result", "error"
+)  # fmt: skip
+
+
+def _settling(values_by_attribute: dict[str, str]) -> str:
+    """The update that sets these attributes, and removes the others that a claim may have."""
+    assignments = ", ".join(f"#{name} = {value}" for name, value in values_by_attribute.items())
+    removed = ", ".join(f"#{name}" for name in _REMOVED_BY_SETTLEMENT if name not in values_by_attribute)
+    return f"SET {assignments} REMOVE {removed}"
 
 
 class Operations:
     """`contracts.Port.run`, and the steps that the rest of the port is made of."""
 
-    def __init__(self, client: DynamoDBClient, clock: ServerClock, target: DynamoDBTarget) -> None:
+    def __init__(self, client: DynamoDBClient) -> None:
         self._dynamodb = client
-        self._clock = clock
-        self._target = target
+        self._clock = client.clock
+        self._target = client.target
         self._is_prepared = False
         self._probed_in_vain_at: int | None = None
 
@@ -111,23 +91,12 @@ class Operations:
         """Check the schema's version and learn the service's time: one request, once per port."""
         if self._is_prepared:
             return
-        self._check_version(await self._read(META_ID))
+        require_version(await self._read(META_ID), self._dynamodb)
         if not self._clock.known:
             raise UnsafeStore(
                 f"{self._target} sends no Date with its replies, so that its time cannot be known; use DynamoDB itself"
             )
         self._is_prepared = True
-
-    def _check_version(self, meta: Item | None) -> None:
-        migrate = f"run: effectonce migrate '{self._target}'"
-        if meta is None:
-            raise SchemaMissing(f"the table of {self._target} is not prepared for effectonce; {migrate}")
-        version = int(meta.get("schema", {}).get("N", 0))
-        if version != SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"the table of {self._target} has schema {version}, this release reads {SCHEMA_VERSION}; "
-                + (migrate if version < SCHEMA_VERSION else "upgrade effectonce")
-            )
 
     async def _read(self, identity: bytes, consistent: bool = True) -> Item | None:
         reply = await self._dynamodb.call("get_item", Key={"id": wrap(identity)}, ConsistentRead=consistent)
@@ -157,7 +126,7 @@ class Operations:
         leases = [op.lease for op in batch if isinstance(op, Claim) and op.lease > shortest]
         if leases and self._clock.uncertainty() > min(leases) // 4:
             await self._probe_clock(min(leases))
-        replies = await self._dynamodb.each(self._run_one, batch)
+        replies = await self._dynamodb.gather(self._run_one, batch)
         for reply in replies:
             if isinstance(reply, ConnectionLost):
                 raise reply  # the batch is repeated; writes that were applied recognise that
@@ -176,7 +145,7 @@ class Operations:
                     return await self._remember(op)
                 case Look():
                     stored = decode(await self._read(digest(op.scope, op.key)))
-                    return answer_of(stored, op.fingerprints, self._clock.read().past) or Answer("absent")
+                    return answer_look(op, stored, self._clock.read())
                 case Note():
                     raise ConfigurationError("DynamoDB stores no notes, which intents and sagas need; use a SQL store")
         except EffectOnceError as error:
@@ -213,7 +182,6 @@ class Operations:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         until, doubt = now + op.lease, op.doubt_on_lapse
         values: dict[str, Value] = {
-            **CONSTANT_VALUES,
             "now": now,
             "past": past,
             "until": until,
@@ -225,7 +193,7 @@ class Operations:
             "max": op.max_attempts,
             "bucket": bucket("claimed", doubt, identity),
             "expires_at": until + op.retention,
-            "expires": NEVER_EXPIRES_S if doubt else seconds(until + op.retention),
+            "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention),
         }
         take, takeable = _TAKE, _TAKEABLE
         if op.fingerprints:
@@ -242,17 +210,15 @@ class Operations:
                 identity, take, f"attribute_not_exists(#id) OR ({takeable})", values, ReturnValues="ALL_OLD"
             )
         except ConditionFailed as lost:
-            return await self._change(lambda stored, time: decide_claim(op, stored, time), lost.item)
+            return await self._change(partial(decide_claim, op), lost.item)
         old = decode(reply.get("Attributes"))
         if old is None:
             return Answer("claimed", now, 1, 0)
-        record = old.record
-        return Answer("claimed", now, record.attempts + 1, record.generation, lapsed=record.state == "claimed")
+        return Answer("claimed", now, old.attempts + 1, old.generation, lapsed=old.state == "claimed")
 
     async def _settle(self, op: Settlement) -> bool:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         values: dict[str, Value] = {
-            **CONSTANT_VALUES,
             "now": now,
             "past": past,
             "owner": op.owner,
@@ -260,44 +226,32 @@ class Operations:
             "state": op.state,
             "bucket": bucket(op.state, False, identity),
             "expires_at": now + op.retention,
-            "expires": seconds(now + op.retention),
+            "expires": whole_seconds(now + op.retention),
+            "result": op.result or b"",
+            "error": op.error or b"",
         }
-        put = ["#state = :state", "#changed = :now", "#version = #version + :one"]
-        drop = ["#lease_until", "#keep", "#since", "#was"]
+        changes = {"state": ":state", "changed_at": ":now", "version": "#version + :one"}
         if op.refund:
-            put.append("#attempts = #attempts - :one")
-        for is_set, attributes in (
-            (op.state != "in_doubt", ("#expires_at = :expires_at", "#expires = :expires")),
-            (op.state != "done", ("#bucket = :bucket", "#rank = :now")),
-            (op.result is not None, ("#result = :result",)),
-            (op.error is not None, ("#error = :error",)),
-        ):
-            if is_set:
-                put += attributes
-            else:
-                drop += [text.partition(" ")[0] for text in attributes]
+            changes["attempts"] = "#attempts - :one"
+        if op.state != "in_doubt":
+            changes |= {"expires_at": ":expires_at", "expires": ":expires"}
+        if op.state != "done":
+            changes |= {"bucket": ":bucket", "rank": ":now"}
         if op.result is not None:
-            values["result"] = op.result
+            changes["result"] = ":result"
         if op.error is not None:
-            values["error"] = op.error
+            changes["error"] = ":error"
         states = "(#state = :claimed OR #state = :in_doubt)" if op.state == "done" else "#state = :claimed"
         try:
-            await self._update(
-                identity, f"SET {', '.join(put)} REMOVE {', '.join(drop)}", _HELD_BY_CLAIM + states, values
-            )
+            await self._update(identity, _settling(changes), _HELD_BY_CLAIM + states, values)
         except ItemTooLarge:
             if op.result is None:
                 raise
             # A success must not be lost to the size of its result: duplicates get ResultNotStored.
             return await self._settle(replace(op, result=None))
         except ConditionFailed as lost:
-            record = unexpired(decode(lost.item), past)
-            return (
-                record is not None
-                and record.state == op.state
-                and record.owner == op.owner
-                and record.token == op.token
-            )
+            record = unexpired(decode(lost.item), past)  # applied before, where its reply was lost
+            return record is not None and (record.state, record.owner, record.token) == (op.state, op.owner, op.token)
         return True
 
     async def _renew(self, op: Renewal) -> bool:
@@ -305,13 +259,12 @@ class Operations:
             offset, (now, past) = self._clock.offset, self._clock.read()
             until = now + op.lease
             values: dict[str, Value] = {
-                **CONSTANT_VALUES,
                 "past": past,
                 "owner": op.owner,
                 "token": op.token,
                 "until": until,
                 "expires_at": until + op.retention,
-                "expires": seconds(until + op.retention),
+                "expires": whole_seconds(until + op.retention),
             }
             # A renewal does not know whether its claim lapses into doubt and so must not expire. Where it does, the
             # attribute `keep` is there and `expires` stays at it; where it does not, `since` is, and is its rank.
@@ -329,7 +282,7 @@ class Operations:
 
     async def _remember(self, op: Remember) -> Reply:
         try:
-            return await self._change(lambda stored, time: decide_remember(op, stored, time), None)
+            return await self._change(partial(decide_remember, op), None)
         except ItemTooLarge:
             if op.result is None:
                 raise
@@ -346,14 +299,14 @@ class Operations:
             reply, new = decide(stored, self._clock.read())
             if new is None:
                 return reply
-            lapsed = isinstance(reply, Answer) and reply.lapsed
             # Versions start again after an item was deleted; tokens do not.
             is_unchanged = "attribute_not_exists(#id)" if stored is None else "#version = :version AND #token = :token"
-            values: dict[str, Value] = {"version": stored.version, "token": stored.record.token} if stored else {}
+            values = {"version": stored.version, "token": stored.token} if stored else {"version": 0}
+            new.version = values["version"] + 1
             try:
                 await self._dynamodb.call(
                     "put_item",
-                    Item=encode(new, stored.version + 1 if stored else 1, lapsed=lapsed, write=write),
+                    Item=encode(new, write),
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",
                     **expressions(values, ConditionExpression=is_unchanged),
                 )
@@ -367,7 +320,7 @@ class Operations:
         )
 
     async def _update(
-        self, identity: bytes, update: str, condition: str, values: dict[str, Value], **options: Any
+        self, identity: bytes, update: str, condition: str, values: Mapping[str, Value], **options: Any
     ) -> dict[str, Any]:
         return await self._dynamodb.call(
             "update_item",

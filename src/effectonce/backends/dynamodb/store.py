@@ -17,18 +17,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import Any
 
+from effectonce.backends.common.aws_sdk import AWSTarget
+from effectonce.backends.common.drivers import require_driver
 from effectonce.contracts import Capabilities, Port
 from effectonce.values.urls import Address
 
+from .client import AsyncDynamoDBClient, SyncDynamoDBClient, parse_target, table_name
 from .clock import ServerClock
-from .connection import AsyncDynamoDBClient, DynamoDBTarget, SyncDynamoDBClient, parse_target, require_sdk, table_name
-from .operations import META_ID, SCHEMA_VERSION
-from .port import TABLE, TTL, DynamoDBPort
-from .records import wrap
+from .port import DynamoDBPort
+from .schema import schema_commands
 
 __all__ = ["DynamoDBBackend"]
 
@@ -43,17 +42,12 @@ class DynamoDBBackend:
 
     capabilities = Capabilities(name="dynamodb", lanes=3, batch=32, expires_by_itself=True, estimated_clock=True)
 
-    def __init__(self, address: Address, *, clock: ServerClock | None = None) -> None:
-        require_sdk("botocore")
-        self._set_up(parse_target(address), clock)
-
-    def _set_up(
-        self, target: DynamoDBTarget, clock: ServerClock | None, client: Any = None, async_client: Any = None
-    ) -> None:
-        self.target = target
+    def __init__(self, address: Address | AWSTarget, *, clock: ServerClock | None = None) -> None:
+        require_driver("DynamoDB", "dynamodb", "botocore")
+        self.target = parse_target(address) if isinstance(address, Address) else address
         self.server_clock = clock or ServerClock()
-        self._client = client  # the caller's; None: open one
-        self._async_client = async_client
+        self._client: Any = None  # the caller's; None: open one
+        self._async_client: Any = None
 
     @classmethod
     def from_client(cls, client: Any, table: str) -> DynamoDBBackend:
@@ -63,43 +57,25 @@ class DynamoDBBackend:
         endpoint and region, with the credentials that the SDK finds. An aiobotocore client serves the event loop that
         it was made in.
         """
-        asynchronous = type(client).__module__.startswith("aiobotocore") or any(
-            base.__module__.startswith("aiobotocore") for base in type(client).__mro__
-        )
-        target = DynamoDBTarget(
-            table=table_name(table), region=client.meta.region_name, endpoint=client.meta.endpoint_url
-        )
-        backend = cls.__new__(cls)
-        backend._set_up(target, None, *((None, client) if asynchronous else (client, None)))
+        region, endpoint = client.meta.region_name, client.meta.endpoint_url
+        target = AWSTarget(service="dynamodb", table=table_name(table), region=region, endpoint=endpoint)
+        backend = cls(target)
+        if any(base.__module__.startswith("aiobotocore") for base in type(client).__mro__):
+            backend._async_client = client
+        else:
+            backend._client = client
         return backend
 
     def sync_port(self) -> Port:
-        return DynamoDBPort(
-            SyncDynamoDBClient(self.target, self.server_clock, self._client), self.server_clock, self.target
-        )
+        return DynamoDBPort(SyncDynamoDBClient(self.target, self.server_clock, self._client))
 
     def async_port(self) -> Port:
-        require_sdk("aiobotocore")
-        return DynamoDBPort(
-            AsyncDynamoDBClient(self.target, self.server_clock, self._async_client), self.server_clock, self.target
-        )
+        require_driver("DynamoDB", "dynamodb", "aiobotocore")
+        return DynamoDBPort(AsyncDynamoDBClient(self.target, self.server_clock, self._async_client))
 
     def schema_sql(self) -> str:
         """The table as commands of the AWS command line."""
-        table = json.dumps({"TableName": self.target.table, **TABLE})
-        ttl = json.dumps({"TableName": self.target.table, "TimeToLiveSpecification": TTL})
-        meta = json.dumps(
-            {
-                "TableName": self.target.table,
-                "Item": {"id": {"B": base64.b64encode(META_ID).decode()}, "schema": wrap(SCHEMA_VERSION)},
-            }
-        )
-        return (
-            f"aws dynamodb create-table --cli-input-json '{table}'\n"
-            f"aws dynamodb wait table-exists --table-name {self.target.table}\n"
-            f"aws dynamodb update-time-to-live --cli-input-json '{ttl}'\n"
-            f"aws dynamodb put-item --cli-input-json '{meta}'\n"
-        )
+        return schema_commands(self.target.table)
 
     def __repr__(self) -> str:
         return str(self.target)

@@ -27,18 +27,7 @@ from effectonce.errors import (
     UnsafeStore,
     show,
 )
-from effectonce.values.sql_error_codes import (
-    MYSQL_COLUMN_DENIED,
-    MYSQL_COLUMN_MISSING,
-    MYSQL_CONFLICT,
-    MYSQL_CONNECTION_LOST,
-    MYSQL_DATABASE_MISSING,
-    MYSQL_LOCK_TIMEOUT,
-    MYSQL_QUERY_KILLED,
-    MYSQL_READ_ONLY,
-    MYSQL_TABLE_DENIED,
-    MYSQL_TABLE_MISSING,
-)
+from effectonce.values.sql_error_codes import MYSQL_MEANINGS, SqlErrorMeaning
 from effectonce.values.urls import Address
 
 ResultRows = Sequence[tuple[Any, ...]]  # of one statement
@@ -330,16 +319,6 @@ def load_driver(module: Literal["pymysql", "aiomysql"], package: str) -> ModuleT
         raise MissingDriver(f"{package} is not installed: pip install 'effectonce[mysql]'") from error
 
 
-# Error numbers that only a store's connection meets; the others are in `values.sql_error_codes`. An unknown number is
-# StoreUnavailable while connecting, and else ConfigurationError: the server has refused a statement of ours.
-
-_CONTENTION = {*MYSQL_CONFLICT, MYSQL_LOCK_TIMEOUT, MYSQL_QUERY_KILLED}
-_DATA_TOO_LONG = 1406
-_UNSAFE_BINLOG_FORMAT = 1665
-_DENIED = {1044, 1045, 1130, MYSQL_COLUMN_DENIED, 1227, 1251, 1370, 1698, 3118, 3159, 3955, 4151}
-_OVERLOADED = {1040, 1203, 1226, 1021, 1114, 1047, 1969, 3024, 1041, 1135}  # connections, disk, memory, time
-
-
 def translate(error: Exception, options: MySQLOptions, connecting: bool = False) -> Exception:
     """``error`` of a driver as one of ours, which names the address without its password."""
     if isinstance(error, ConfigurationError | StoreUnavailable):
@@ -359,38 +338,42 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         )
     if isinstance(wrapped, ssl.SSLCertVerificationError):
         return ConfigurationError(f"the server's certificate is not trusted {at}: {show(wrapped.verify_message, 200)}")
-    if number in _CONTENTION:
-        return Contention(message)
-    if number in MYSQL_READ_ONLY:
-        return StoreUnavailable(
-            f"the server is read-only, and claims need the primary: {message}; connect to the primary"
-        )
-    if number in _OVERLOADED:
-        return StoreUnavailable(f"the server cannot serve this now: {message}")
-    remedy = _REMEDIES.get(number) if number is not None else None
-    if remedy is not None:
-        return remedy(message, address)
-    if number in _DENIED:
-        return ConfigurationError(f"the server refuses this user: {message}; check its name, password and GRANTs")
+    meaning = None if number is None else MYSQL_MEANINGS.get(number)
+    if meaning in _EXPLANATIONS:
+        return _EXPLANATIONS[meaning](message, address)
     if connecting:
         return StoreUnavailable(f"cannot connect: {message}")
-    if number in MYSQL_CONNECTION_LOST or isinstance(error, OSError) or number is None:
+    if meaning == "connection_lost" or isinstance(error, OSError) or number is None:
         # No number: the driver lost track of the protocol (a packet out of order, a closed connection).
         return ConnectionLost(f"the connection broke: {message}")
     return ConfigurationError(f"the server refused a statement: {message}")
 
 
-_REMEDIES: dict[int, Callable[[str, Address], Exception]] = {
-    MYSQL_DATABASE_MISSING: lambda m, a: SchemaMissing(f"{m}; create the database, then run: effectonce migrate '{a}'"),
-    MYSQL_TABLE_MISSING: lambda m, a: SchemaMissing(f"{m}; create the tables: effectonce migrate '{a}'"),
-    MYSQL_COLUMN_MISSING: lambda m, a: SchemaMismatch(
-        f"{m}; the tables are of another version: effectonce migrate '{a}'"
+#: By the meaning of a number; ``m`` is the server's message, with the number and the address. An unlisted number is
+#: `StoreUnavailable` while connecting, and else `ConfigurationError`: the server has refused a statement of ours.
+_EXPLANATIONS: dict[SqlErrorMeaning | None, Callable[[str, Address], Exception]] = {
+    "column_missing": lambda m, address: SchemaMismatch(
+        f"{m}; the tables are of another version: effectonce migrate '{address}'"
     ),
-    MYSQL_TABLE_DENIED: lambda m, a: ConfigurationError(
+    "conflict": lambda m, address: Contention(m),
+    "database_missing": lambda m, address: SchemaMissing(
+        f"{m}; create the database, then run: effectonce migrate '{address}'"
+    ),
+    "key_too_long": lambda m, address: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
+    "lock_timeout": lambda m, address: Contention(m),
+    "login_refused": lambda m, address: ConfigurationError(
+        f"the server refuses this user: {m}; check its name, password and GRANTs"
+    ),
+    "overloaded": lambda m, address: StoreUnavailable(f"the server cannot serve this now: {m}"),
+    "permission_denied": lambda m, address: ConfigurationError(
         f"{m}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user"
     ),
-    _DATA_TOO_LONG: lambda m, a: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
-    _UNSAFE_BINLOG_FORMAT: lambda m, a: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
+    "query_killed": lambda m, address: Contention(m),
+    "read_only": lambda m, address: StoreUnavailable(
+        f"the server is read-only, and claims need the primary: {m}; connect to the primary"
+    ),
+    "table_missing": lambda m, address: SchemaMissing(f"{m}; create the tables: effectonce migrate '{address}'"),
+    "unsafe_binlog": lambda m, address: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from effectonce.contracts import ConnectionLost, Contention, remedy
 from effectonce.errors import (
@@ -25,6 +25,7 @@ from effectonce.errors import (
     UnsafeStore,
     show,
 )
+from effectonce.values.sql_error_codes import SqlErrorMeaning, postgres_meaning
 
 from .session import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
 
@@ -377,36 +378,45 @@ class PostgresClient:
         error.__cause__ = psycopg.errors.error_from_result(result)
         return error
 
-    def _error_for(self, state: str, said: str) -> Exception:
-        where = self._shown
-        if state in ("40001", "40P01", "55P03"):
-            return Contention(said)
-        if state in ("26000", "42P05"):
-            return _NotPrepared(said)
-        if state in ("42P01", "3F000"):
-            return SchemaMissing(f"the tables are missing in {where} ({said}); run `effectonce migrate {where}`")
-        if state == "42703":
-            return SchemaMismatch(f"the tables in {where} are outdated ({said}); run `effectonce migrate {where}`")
-        if state == "25006":
-            return StoreUnavailable(_REPLICA.format(where))
-        if state == "42501":
-            return ConfigurationError(f"{where}: {said}; grant SELECT, INSERT, UPDATE and DELETE on the tables")
-        if state in ("22021", "22P05"):
-            return InvalidKey(f"PostgreSQL cannot keep this scope or key: {said}")
-        if state[:2] in ("", "08") or state in ("57P01", "57P02", "57P03", "57P05", "0A000"):
-            # 0A000: the tables of a prepared statement were migrated since; a new connection prepares it again.
-            return ConnectionLost(f"the connection to {where} broke: {said}")
-        if state == "57014":
-            return StoreUnavailable(f"{where} did not finish within {self._timeout:g} s: {said}")
-        return StoreUnavailable(f"{where} refused: {said} (SQLSTATE {state})")
+    def _error_for(self, state: str, message: str) -> Exception:
+        if state in ("", _TABLES_MIGRATED) or postgres_meaning(state) == "connection_lost":
+            return ConnectionLost(f"the connection to {self._shown} broke: {message}")
+        explain = _EXPLANATIONS.get(postgres_meaning(state))
+        if explain is None:
+            return StoreUnavailable(f"{self._shown} refused: {message} (SQLSTATE {state})")
+        return explain(message, self._shown)
 
 
+#: feature_not_supported, for a prepared statement whose tables were migrated since; a new connection prepares it again.
+_TABLES_MIGRATED: Final = "0A000"
 _BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 _REPLICA = (
     "{} answers as a read-only replica, and claims need the primary; name the primary, "
     "or all hosts with ?target_session_attrs=read-write"
 )
+
+
+#: By the meaning of an SQLSTATE; ``m`` is the server's message, ``address`` its address without the password.
+_EXPLANATIONS: Final[dict[SqlErrorMeaning | None, Callable[[str, str], Exception]]] = {
+    "column_missing": lambda m, address: SchemaMismatch(
+        f"the tables in {address} are outdated ({m}); run `effectonce migrate {address}`"
+    ),
+    "conflict": lambda m, address: Contention(m),
+    "lock_timeout": lambda m, address: Contention(m),
+    "permission_denied": lambda m, address: ConfigurationError(
+        f"{address}: {m}; grant SELECT, INSERT, UPDATE and DELETE on the tables"
+    ),
+    "read_only": lambda m, address: StoreUnavailable(_REPLICA.format(address)),
+    "statement_timeout": lambda m, address: StoreUnavailable(
+        f"{address} did not finish in time: {m}; raise the option timeout, or find out what it waits for"
+    ),
+    "table_missing": lambda m, address: SchemaMissing(
+        f"the tables are missing in {address} ({m}); run `effectonce migrate {address}`"
+    ),
+    "text_refused": lambda m, address: InvalidKey(f"PostgreSQL cannot keep this scope or key: {m}"),
+    "unknown_prepared_statement": lambda m, address: _NotPrepared(m),
+}
 
 
 def _about_an_index(result: PGresult) -> bool:

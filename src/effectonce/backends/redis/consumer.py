@@ -158,6 +158,12 @@ class RedisConsumer:
             answers.append(was_held)
         return answers
 
+    def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
+        """See `contracts.AckBuffer`."""
+        for delivery in deliveries:
+            if self._unsettled.release(delivery.handle):
+                self._acks.append(delivery.handle)
+
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self._settle("nack", round(delay * 1000), deliveries)
 

@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
@@ -30,19 +28,19 @@ from effectonce.errors import (
     Retryable,
     show,
 )
-from effectonce.guard.options import choice
+from effectonce.guard.options import read_choice
 from effectonce.values.durations import Duration, micros
+from effectonce.values.retry_after import parse_retry_after
 
 METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 #: Answers after which the same call, under the same key, may succeed.
 AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
 FIRST_PAUSE: Final = 0.2
-LATEST: Final = 365 * 86_400.0  # no Retry-After is taken for later: whoever adds it to a time must be able to
 #: What an intent raises that was sent, and may be sent again.
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
 
-class Reply(Protocol):
+class HttpReply(Protocol):
     """What every client library's response has."""
 
     status_code: int
@@ -51,7 +49,7 @@ class Reply(Protocol):
     def headers(self) -> Any: ...
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=HttpReply)
 
 _step: ContextVar[str] = ContextVar("effectonce_step", default="")
 
@@ -92,12 +90,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         micros(self.max_wait, "max_wait")
-        choice("errors", self.errors, "return", "raise")
+        read_choice("errors", self.errors, "return", "raise")
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
 
 
-class Port(Protocol[R]):
+class ClientPort(Protocol[R]):
     """How a client library sends one call; of a sync one nothing here suspends."""
 
     #: What `send` raises when nobody knows whether the call arrived.
@@ -112,7 +110,7 @@ class Port(Protocol[R]):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class Call:
+class KeyedCall:
     """One logical call. Its key is settled before the first try, and never changes."""
 
     def __init__(self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None):
@@ -151,7 +149,7 @@ class Call:
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
-    async def exchange(self, port: Port[R]) -> R:
+    async def exchange(self, port: ClientPort[R]) -> R:
         """Send it, again where that may help, and give the answer; raise what the answer means where asked to."""
         tries = 0
         while True:
@@ -165,7 +163,7 @@ class Call:
                     self.failed()
                     raise
             else:
-                status, retry_after = response.status_code, seconds(response.headers.get("retry-after", ""))
+                status, retry_after = response.status_code, parse_retry_after(response.headers.get("retry-after", ""))
                 again = status in AGAIN or (status == 409 and retry_after is not None)
                 pause = self._pause(tries, retry_after) if again else None
                 if pause is None:
@@ -186,26 +184,12 @@ class Call:
             pause = max(pause, retry_after)
         return pause if time.monotonic() + pause < self._deadline else None
 
-    async def _raise_meaning(self, port: Port[R], response: R, retry_after: float | None) -> None:
+    async def _raise_meaning(self, port: ClientPort[R], response: R, retry_after: float | None) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        error = _meant(await port.body(response), retry_after) if kind == "application/problem+json" else None
+        error = _error_for(await port.body(response), retry_after) if kind == "application/problem+json" else None
         if error is not None:
             await port.close(response)
             raise error
-
-
-def seconds(retry_after: str) -> float | None:
-    """What a Retry-After header says, in seconds from now; None where it says nothing that can be read."""
-    text = retry_after.strip()
-    if text.isascii() and text.isdecimal():
-        return min(float(text), LATEST)
-    try:
-        when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return min(max(0.0, (when - datetime.now(UTC)).total_seconds()), LATEST)
 
 
 _MEANINGS: dict[str, type[EffectOnceError]] = {
@@ -213,7 +197,7 @@ _MEANINGS: dict[str, type[EffectOnceError]] = {
 }
 
 
-def _meant(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
+def _error_for(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
     """The error that a problem of this protocol stands for."""
     try:
         told: Any = msgspec.json.decode(problem)

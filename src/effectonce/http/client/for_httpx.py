@@ -14,20 +14,20 @@ from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
 from effectonce.intents.operations import IntentOperation
 
-from .calls import UNSETTLED, Call, Settings
-from .intent_log import Answer, IntentLog, Request, alive, live
+from .calls import UNSETTLED, KeyedCall, Settings
+from .intent_log import IntentLog, LoggedRequest, LoggedResponse, alive, live
 
 #: Failures after which the call may or may not have arrived. What cannot be sent at all is not among them.
 UNSURE = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError, *UNSETTLED)
 
 
-def _call(settings: Settings, request: httpx.Request) -> Call | None:
+def _call(settings: Settings, request: httpx.Request) -> KeyedCall | None:
     """The call that ``request`` is, its key in the header; None where it needs none."""
     if request.method not in settings.methods:
         return None
     body = _body(request)
     target = request.url.raw_path.decode("ascii")
-    call = Call(settings, request.method, request.url.netloc.decode(), target, request.headers.get(KEY), body)
+    call = KeyedCall(settings, request.method, request.url.netloc.decode(), target, request.headers.get(KEY), body)
     request.headers[KEY] = call.key
     return call
 
@@ -37,24 +37,24 @@ def _body(request: httpx.Request) -> bytes | None:
     return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else None
 
 
-def _frozen(log: IntentLog, request: httpx.Request, call: Call) -> Request:
+def _frozen(log: IntentLog, request: httpx.Request, call: KeyedCall) -> LoggedRequest:
     """The call as it is written down. The key of one that brought none is the intent's, in the provider's own field."""
     if not call.brought:
         del request.headers[KEY]
     return log.frozen(request.method, str(request.url), request.headers.items(), _body(request))
 
 
-def _rebuilt(request: Request, headers: Mapping[str, str]) -> httpx.Request:
+def _rebuilt(request: LoggedRequest, headers: Mapping[str, str]) -> httpx.Request:
     return httpx.Request(
         request.method, request.url, headers={**dict(request.headers), **headers}, content=request.body
     )
 
 
-def _response(answer: Answer) -> httpx.Response:
+def _response(answer: LoggedResponse) -> httpx.Response:
     return httpx.Response(answer.code, headers=answer.headed, content=answer.body)
 
 
-class _Port:
+class _HttpxPort:
     unsure: tuple[type[Exception], ...] = UNSURE
 
     def __init__(self, transport: httpx.BaseTransport, request: httpx.Request) -> None:
@@ -74,16 +74,16 @@ class _Port:
         time.sleep(seconds)  # noqa: ASYNC251 - it is driven by a thread that may block
 
 
-class _LoggedPort(_Port):
+class _LoggedHttpxPort(_HttpxPort):
     """Sends what was written down before."""
 
     def __init__(
         self,
         transport: httpx.BaseTransport,
         request: httpx.Request,
-        call: Call,
+        call: KeyedCall,
         log: IntentLog,
-        operation: IntentOperation[Request, Any],
+        operation: IntentOperation[LoggedRequest, Any],
     ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
@@ -98,7 +98,7 @@ class _LoggedPort(_Port):
             return _read(self._transport, self._request)
 
 
-class _AsyncPort:
+class _AsyncHttpxPort:
     unsure: tuple[type[Exception], ...] = UNSURE
 
     def __init__(self, transport: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
@@ -118,14 +118,14 @@ class _AsyncPort:
         await anyio.sleep(seconds)
 
 
-class _AsyncLoggedPort(_AsyncPort):
+class _AsyncLoggedHttpxPort(_AsyncHttpxPort):
     def __init__(
         self,
         transport: httpx.AsyncBaseTransport,
         request: httpx.Request,
-        call: Call,
+        call: KeyedCall,
         log: IntentLog,
-        operation: IntentOperation[Request, Any],
+        operation: IntentOperation[LoggedRequest, Any],
     ) -> None:
         super().__init__(transport, request)
         self._frozen = _frozen(log, request, call)
@@ -167,7 +167,7 @@ async def _aread(transport: httpx.AsyncBaseTransport, request: httpx.Request) ->
 class _Reading(httpx.SyncByteStream):
     """The body of an answer. One that breaks off is an answer that was lost: the handler may call again."""
 
-    def __init__(self, response: httpx.Response, call: Call) -> None:
+    def __init__(self, response: httpx.Response, call: KeyedCall) -> None:
         self._stream: Any = response.stream
         self._call = call
 
@@ -183,7 +183,7 @@ class _Reading(httpx.SyncByteStream):
 
 
 class _AsyncReading(httpx.AsyncByteStream):
-    def __init__(self, response: httpx.Response, call: Call) -> None:
+    def __init__(self, response: httpx.Response, call: KeyedCall) -> None:
         self._stream: Any = response.stream
         self._call = call
 
@@ -218,9 +218,9 @@ class IdempotentTransport(httpx.BaseTransport):
         call = _call(self._settings, request)
         if call is None:
             return self._transport.handle_request(request)
-        port = _Port(self._transport, request)
+        port = _HttpxPort(self._transport, request)
         if self._log is not None:
-            port = _LoggedPort(self._transport, request, call, self._log, self._operation)
+            port = _LoggedHttpxPort(self._transport, request, call, self._log, self._operation)
         response = run_sync(call.exchange(port))
         response.stream = _Reading(response, call)
         return response
@@ -247,9 +247,9 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
         call = _call(self._settings, request)
         if call is None:
             return await self._transport.handle_async_request(request)
-        port = _AsyncPort(self._transport, request)
+        port = _AsyncHttpxPort(self._transport, request)
         if self._log is not None:
-            port = _AsyncLoggedPort(self._transport, request, call, self._log, self._operation)
+            port = _AsyncLoggedHttpxPort(self._transport, request, call, self._log, self._operation)
         response = await call.exchange(port)
         response.stream = _AsyncReading(response, call)
         return response

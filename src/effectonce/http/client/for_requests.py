@@ -15,14 +15,14 @@ from requests.adapters import HTTPAdapter
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY
 
-from .calls import UNSETTLED, Call, Settings
-from .intent_log import Answer, IntentLog, Request, live
+from .calls import UNSETTLED, KeyedCall, Settings
+from .intent_log import IntentLog, LoggedRequest, LoggedResponse, live
 
 #: Failures after which the call may or may not have arrived.
 UNSURE = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, *UNSETTLED)
 
 
-class _Port:
+class _RequestsPort:
     unsure: tuple[type[Exception], ...] = UNSURE
 
     def __init__(self, send: Any) -> None:
@@ -63,11 +63,11 @@ class IdempotentAdapter(HTTPAdapter):
         given = request.body.encode() if isinstance(request.body, str) else request.body or b""
         body = given if isinstance(given, bytes) else None
         host = urlsplit(str(request.url)).netloc.rpartition("@")[2]
-        call = Call(self._settings, method, host, request.path_url, request.headers.get(KEY), body)
+        call = KeyedCall(self._settings, method, host, request.path_url, request.headers.get(KEY), body)
         sending = super().send
         if self._log is None:
             request.headers[KEY] = call.key
-            return _watched(run_sync(call.exchange(_Port(lambda: sending(request, *args, **kwargs)))), call)
+            return _watched(run_sync(call.exchange(_RequestsPort(lambda: sending(request, *args, **kwargs)))), call)
         frozen = self._log.frozen(method, str(request.url), request.headers.items(), body)
 
         def send(headers: Mapping[str, str]) -> requests.Response:
@@ -79,14 +79,14 @@ class IdempotentAdapter(HTTPAdapter):
         def logged() -> requests.Response:
             return self._response(request, live(send, lambda: self._operation(frozen, key=call.key)))
 
-        return run_sync(call.exchange(_Port(logged)))
+        return run_sync(call.exchange(_RequestsPort(logged)))
 
-    def _again(self, told: Request, headers: Mapping[str, str]) -> requests.Response:
+    def _again(self, told: LoggedRequest, headers: Mapping[str, str]) -> requests.Response:
         """Send what a recovery has found."""
         request = requests.Request(told.method, told.url, headers={**dict(told.headers), **headers}, data=told.body)
         return _read(super().send(request.prepare()))
 
-    def _response(self, request: requests.PreparedRequest, answer: Answer) -> requests.Response:
+    def _response(self, request: requests.PreparedRequest, answer: LoggedResponse) -> requests.Response:
         raw = urllib3.HTTPResponse(
             io.BytesIO(answer.body), headers=dict(answer.headed), status=answer.code, preload_content=False
         )
@@ -99,7 +99,7 @@ def _read(response: requests.Response) -> requests.Response:
     return response
 
 
-def _watched(response: requests.Response, call: Call) -> requests.Response:
+def _watched(response: requests.Response, call: KeyedCall) -> requests.Response:
     """A body that breaks off is an answer that was lost: the handler may call again."""
     read = response.iter_content
 

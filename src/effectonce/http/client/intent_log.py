@@ -28,7 +28,7 @@ WRITTEN: Final = frozenset(("content-type", "content-encoding", "accept"))
 OF_THE_WIRE: Final = frozenset(("content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive"))
 
 
-class Request(Struct, frozen=True):
+class LoggedRequest(Struct, frozen=True):
     """A call as it is frozen."""
 
     method: str
@@ -37,7 +37,7 @@ class Request(Struct, frozen=True):
     body: bytes
 
 
-class Answer(Struct, frozen=True):
+class LoggedResponse(Struct, frozen=True):
     """What came of it."""
 
     code: int
@@ -79,48 +79,48 @@ class IntentLog:
         self._provider = find(provider)
         if self._provider.carrier == "body":
             raise ConfigurationError(f"{self._provider.name} takes its key in the body, which is yours to write")
-        self._register = intents.operation(self._provider, operation, returns=Answer, **options)
+        self._register = intents.operation(self._provider, operation, returns=LoggedResponse, **options)
         self._written = WRITTEN | {name.lower() for name in headers}
         self._credentials = credentials or dict[str, str]
 
-    def operation(self, send: Callable[[Request, Mapping[str, str]], Any]) -> IntentOperation[Request, Any]:
+    def operation(self, send: Callable[[LoggedRequest, Mapping[str, str]], Any]) -> IntentOperation[LoggedRequest, Any]:
         """The operation that makes the calls; ``send`` makes those that a recovery goes on with."""
 
-        def call(intent: Intent[Request]) -> Answer:
+        def call(intent: Intent[LoggedRequest]) -> LoggedResponse:
             live, own = _live.get(), self._own_headers(intent)
             return self._answer(live(own) if live is not None else send(intent.request, own), intent)
 
         return self._register(call)
 
     def async_operation(
-        self, send: Callable[[Request, Mapping[str, str]], Awaitable[Any]]
-    ) -> IntentOperation[Request, Any]:
-        async def call(intent: Intent[Request]) -> Answer:
+        self, send: Callable[[LoggedRequest, Mapping[str, str]], Awaitable[Any]]
+    ) -> IntentOperation[LoggedRequest, Any]:
+        async def call(intent: Intent[LoggedRequest]) -> LoggedResponse:
             live, own = _live.get(), self._own_headers(intent)
             return self._answer(await (live(own) if live is not None else send(intent.request, own)), intent)
 
         return self._register(call)
 
-    def frozen(self, method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> Request:
+    def frozen(self, method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> LoggedRequest:
         """The call as it is written down."""
         if body is None:
             raise ConfigurationError("a body that can be read only once cannot be written down; pass it as bytes")
         kept = [(name.lower(), value) for name, value in headers if name.lower() in {*self._written, KEY}]
-        return Request(method, url, sorted(kept), body)
+        return LoggedRequest(method, url, sorted(kept), body)
 
-    def _own_headers(self, intent: Intent[Request]) -> Mapping[str, str]:
+    def _own_headers(self, intent: Intent[LoggedRequest]) -> Mapping[str, str]:
         """What is added to a call: its key, unless it brought one, and in a recovery the credentials."""
         own = {} if any(name == KEY for name, _ in intent.request.headers) else intent.headers
         return own if _live.get() is not None else {**self._credentials(), **own}
 
-    def _answer(self, response: Any, intent: Intent[Request]) -> Answer:
+    def _answer(self, response: Any, intent: Intent[LoggedRequest]) -> LoggedResponse:
         """``response``, whose body has been read, as what came of the call. A refusal is an answer like any other."""
         status = response.status_code
         verdict = classify(self._provider, response, intent.send_count > 1)
         if not 300 <= status < 400 and verdict.kind not in ("success", "failure"):
             raise Unsettled(response)
         headed = [(name, value) for name, value in response.headers.items() if name.lower() not in OF_THE_WIRE]
-        return Answer(status, headed, response.content)
+        return LoggedResponse(status, headed, response.content)
 
 
 def live(send: Callable[[Mapping[str, str]], Any], operation: Callable[[], Any]) -> Any:

@@ -1,0 +1,179 @@
+"""The AWS SDK, as DynamoDB and SQS use it: a client by its address, and the SDK's errors translated to ours.
+
+botocore is the SDK for sync code, aiobotocore the same for async code. They are imported when a client is opened.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from effectonce.errors import ConfigurationError, InvalidOption, Retryable, show
+from effectonce.values.urls import Address
+
+#: How often the SDK itself tries one call.
+SDK_ATTEMPTS: Final = 2
+
+
+class AWSTarget(Struct, frozen=True, kw_only=True):
+    """A service of AWS and how to reach it. Credentials come from the SDK's own chain, never from here."""
+
+    service: str  # the SDK's name of it, and the scheme of its URLs
+    table: str = ""  # of DynamoDB
+    region: str | None = None
+    endpoint: str | None = None
+    profile: str | None = None
+    timeout: float = 5.0
+    connect_timeout: float = 5.0
+
+    def __str__(self) -> str:
+        options = {"region": self.region, "endpoint": self.endpoint, "profile": self.profile}
+        shown = "&".join(f"{name}={value}" for name, value in options.items() if value)
+        return f"{self.service}://{self.table}" + (f"?{shown}" if shown else "")
+
+    def create_client(self, session_class: Any, config_class: Any, *, connections: int, longest_wait: int = 0) -> Any:
+        """An SDK client (of aiobotocore: a context manager of one) that answers or fails within the timeouts.
+
+        ``longest_wait``: for how many seconds the service itself may hold a reply back.
+        """
+        session = session_class(profile=self.profile)
+        session.register_component("data_loader", _data_loader())
+        config = config_class(
+            # Each attempt has its share, so that the options bound the call as a whole.
+            connect_timeout=self.connect_timeout / SDK_ATTEMPTS,
+            read_timeout=self.timeout / SDK_ATTEMPTS + longest_wait,
+            retries={"mode": "standard", "total_max_attempts": SDK_ATTEMPTS},
+            max_pool_connections=connections,
+            parameter_validation=False,  # the parameters are ours
+            tcp_keepalive=True,
+        )
+        return session.create_client(self.service, region_name=self.region, endpoint_url=self.endpoint, config=config)
+
+
+@lru_cache(maxsize=1)
+def _data_loader() -> Any:
+    """The loader of the SDK's descriptions of services. It reads each once: that is most of the time to open a
+    client."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTarget:
+    """The target of ``service://…?region=…&endpoint=…&profile=…&timeout=…``; ``timeout`` is the default."""
+    scheme = address.scheme
+    if address.user is not None or address.password is not None:
+        raise InvalidOption(
+            f"{scheme}:// takes no credentials in its URL; the AWS SDK finds them itself: in the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), a profile (?profile=name) or the machine's role"
+        )
+    endpoint = address.take("endpoint", str, "")
+    if endpoint:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise InvalidOption(f"option endpoint of {scheme}:// must look like http://127.0.0.1:8000, without a user")
+    total_timeout = address.seconds("timeout", timeout)
+    return AWSTarget(
+        service=scheme,
+        table=table,
+        region=address.take("region", str, "") or None,
+        endpoint=endpoint or None,
+        profile=address.take("profile", str, "") or None,
+        timeout=total_timeout,
+        connect_timeout=total_timeout,
+    )
+
+
+# -- errors
+
+# Parts of the SDK's error codes: services name one and the same refusal with several prefixes and suffixes.
+_THROTTLED: Final = (
+    "LimitExceeded",
+    "OverLimit",
+    "Throttl",
+    "ThroughputExceeded",
+    "TooManyRequests",
+    "TransactionConflict",
+)
+_CLOCK_SKEWED: Final = ("RequestExpired", "RequestTimeTooSkewed")
+_CREDENTIALS_REFUSED: Final = (
+    "AccessDenied",
+    "ExpiredToken",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "InvalidSecurity",
+    "InvalidSignature",
+    "MissingAuthenticationToken",
+    "OptInRequired",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClient",
+)
+_SERVICE_FAILED: Final = ("InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable")
+
+
+def reply_of(error: Exception) -> dict[str, Any]:
+    """The service's reply that ``error`` is about; {} where the service has not replied."""
+    reply = getattr(error, "response", None)
+    return reply if isinstance(reply, dict) else {}
+
+
+def error_code(error: Exception) -> tuple[str, str]:
+    """The code and the text of the service's refusal; ("", "") where the service has not replied."""
+    reported = reply_of(error).get("Error", {})
+    return reported.get("Code", ""), reported.get("Message", "") or ""
+
+
+def translate_error(
+    error: Exception,
+    target: AWSTarget,
+    *,
+    unavailable: type[Retryable],
+    broken: type[Retryable],
+    refused: type[ConfigurationError],
+) -> Exception:
+    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is.
+
+    ``unavailable``: the service cannot be reached, or throttles. ``broken``: it failed, or the connection did, so that
+    the request may have been carried out. ``refused``: it does not take the request.
+    """
+    from botocore import exceptions as sdk
+
+    name = type(error).__name__
+    if isinstance(error, sdk.NoRegionError):
+        return ConfigurationError(f"{target} names no region; add ?region=eu-west-1, or set AWS_DEFAULT_REGION")
+    if isinstance(error, sdk.ProfileNotFound):
+        return ConfigurationError(f"the AWS profile of {target} is not in ~/.aws/config; name one that is")
+    if isinstance(
+        error, sdk.ConnectTimeoutError | sdk.EndpointConnectionError | sdk.ProxyConnectionError | sdk.ReadTimeoutError
+    ):
+        return unavailable(f"{target} does not answer ({name}); check the endpoint and the network")
+    if isinstance(error, sdk.HTTPClientError | sdk.ConnectionError | sdk.ResponseStreamingError):
+        return broken(f"the connection to {target} broke ({name})")
+    if isinstance(error, sdk.BotoCoreError):  # credentials, of which there are a dozen kinds, or settings
+        return ConfigurationError(
+            f"the AWS SDK cannot call {target} ({name}); it looks for credentials in the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), the profile, and the machine's role"
+        )
+    if not isinstance(error, sdk.ClientError):
+        return error
+
+    code, text = error_code(error)
+    status = reply_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if any(part in code for part in _THROTTLED):
+        return unavailable(
+            f"{target} has throttled this client ({code}); call it less often, or raise its capacity or quota",
+            retry_after=1.0,
+        )
+    if code in _CLOCK_SKEWED or "Signature expired" in text or "not yet current" in text:
+        return ConfigurationError(f"{target} refuses this machine's clock ({code}); set it, with NTP for example")
+    if any(part in code for part in _CREDENTIALS_REFUSED):
+        return ConfigurationError(
+            f"{target} refuses {error.operation_name} to these credentials ({code}: {show(text)}); "
+            "check role and policy"
+        )
+    if status >= 500 or code in _SERVICE_FAILED:
+        return broken(f"{target} failed ({code or status})")
+    return refused(f"{target} refuses this ({code}: {show(text, 200)})")

@@ -1,0 +1,165 @@
+"""What an operation makes of a record that was read: its answer, and the record to write. Pure: no clock, no I/O.
+
+`operations` writes the new record on the condition that the one that was read is still there.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from effectonce.record import EXHAUSTED, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
+from effectonce.values.fingerprint import first_fingerprint
+
+from .clock import Time
+from .items import StoredItem
+
+#: The answer, and the record to put in place of the one that was read (None: leave it).
+Decision = tuple[Reply, StoredItem | None]
+
+
+def unexpired(stored: StoredItem | None, past: int) -> StoredItem | None:
+    """The record; None where it is absent or expired."""
+    if stored is None or (stored.expires_at is not None and stored.expires_at <= past):
+        return None
+    return stored
+
+
+def answer_look(op: Look, stored: StoredItem | None, time: Time) -> Answer:
+    return _answer_of(unexpired(stored, time.past), time, op.fingerprints) or Answer("absent")
+
+
+def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
+    """The steps of a claim, for a record that the first write could not take."""
+    now = time.now
+    record = unexpired(stored, time.past)
+    answer = _answer_of(record, time, op.fingerprints, claimant=op.owner)
+    if record is not None and answer is not None:
+        if answer.kind == "in_doubt" and record.state == "claimed":
+            return answer, replace(record, state="in_doubt", changed_at=now, lease_until=None)
+        return answer, None
+    previous = record or _new_record(op, now)
+    if 0 < op.max_attempts <= previous.attempts:
+        counts = (previous.token, previous.attempts, previous.generation)
+        return Answer("exhausted", *counts, error=EXHAUSTED), replace(
+            previous,
+            state="failed",
+            error=EXHAUSTED,
+            result=None,
+            changed_at=now,
+            lease_until=None,
+            expires_at=now + op.retention,
+        )
+    lease_until = now + op.lease
+    taken = replace(
+        previous,
+        state="claimed",
+        owner=op.owner,
+        token=_next_token(stored, now),
+        attempts=previous.attempts + 1,
+        lapsed=previous.state == "claimed",
+        doubt_on_lapse=op.doubt_on_lapse,
+        lease_until=lease_until,
+        fingerprint=first_fingerprint(op.fingerprints) or previous.fingerprint,
+        result=None,
+        error=None,
+        changed_at=now,
+        expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
+    )
+    return Answer("claimed", taken.token, taken.attempts, taken.generation, lapsed=taken.lapsed), taken
+
+
+def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Decision:
+    now = time.now
+    record = unexpired(stored, time.past)
+    answer = _answer_of(record, time, op.fingerprints)
+    if answer is not None:
+        return answer.kind == "done", None
+    return True, replace(
+        record or _new_record(op, now),
+        state="done",
+        owner=b"",
+        token=_next_token(stored, now),
+        doubt_on_lapse=False,
+        lease_until=None,
+        fingerprint=first_fingerprint(op.fingerprints) or None,
+        result=op.result,
+        error=None,
+        changed_at=now,
+        expires_at=now + op.retention,
+    )
+
+
+def decide_forget(retention: int, stored: StoredItem | None, time: Time) -> Decision:
+    record = unexpired(stored, time.past)
+    if record is None:
+        return False, None
+    return True, replace(_reopen(record, time.now, retention), fingerprint=None)
+
+
+def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time) -> Decision:
+    record = unexpired(stored, time.past)
+    answer = _answer_of(record, time)
+    if record is None or answer is None or answer.kind != "in_doubt":
+        return False, None
+    reopened = _reopen(record, time.now, resolution.retention)
+    if resolution.state == "free":
+        return True, reopened
+    return True, replace(
+        reopened,
+        state=resolution.state,
+        attempts=record.attempts,
+        generation=record.generation,
+        result=resolution.result,
+        error=resolution.error,
+    )
+
+
+def _answer_of(
+    record: StoredItem | None, time: Time, fingerprints: bytes = b"", claimant: bytes | None = None
+) -> Answer | None:
+    """What an unexpired record answers, by the rules that all stores share; None: it may be claimed."""
+    return None if record is None else answer_for(record, fingerprints=fingerprints, now=time.past, claimant=claimant)
+
+
+def _new_record(op: Claim | Remember, now: int) -> StoredItem:
+    """The record that a first claim finds in place of none."""
+    return StoredItem(
+        scope=op.scope,
+        key=op.key,
+        state="free",
+        owner=b"",
+        token=0,
+        attempts=0,
+        generation=0,
+        lapsed=False,
+        doubt_on_lapse=False,
+        lease_until=None,
+        fingerprint=None,
+        result=None,
+        error=None,
+        created_at=now,
+        changed_at=now,
+        expires_at=None,
+    )
+
+
+def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
+    """The record freed, in a new generation, its owner fenced out."""
+    return replace(
+        record,
+        state="free",
+        owner=b"",
+        token=_next_token(record, now),
+        attempts=0,
+        generation=record.generation + 1,
+        changed_at=now,
+        lease_until=None,
+        expires_at=now + retention,
+        result=None,
+        error=None,
+    )
+
+
+def _next_token(stored: StoredItem | None, now: int) -> int:
+    """A token above every earlier one, also of an expired record and where that is ahead of the clock."""
+    return now if stored is None else max(stored.token + 1, now)

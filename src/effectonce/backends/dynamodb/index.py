@@ -1,0 +1,175 @@
+"""The index ``by_state``: all but the done records, under state and shard, each shard in the order of its ranks.
+
+It lags behind the table, so what is read here is only a hint: a change is conditional, and a listed record is read
+again from the table.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Final, NamedTuple
+
+from effectonce.errors import InvalidOption
+from effectonce.record import Query, State
+
+from .client import DynamoDBClient, Item
+from .items import SHARDS, Value, expressions, wrap
+from .schema import INDEX
+
+MAX_COUNT: Final = 100_000  # the most that `stats` reports of one state
+MAX_COUNT_REQUESTS: Final = 400  # requests that one count may take, of 1 MB each
+
+_UNEXPIRED: Final = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
+
+
+class Keys(NamedTuple):
+    """Keys from one shard of the index, and the position of its next page (None: there is none)."""
+
+    items: list[Item]
+    last: Item | None
+
+
+def shards_of(state: State) -> list[str]:
+    kinds = ("claimed", "claimed?") if state == "claimed" else (state,)
+    return [f"{kind}/{n}" for kind in kinds for n in range(SHARDS)]
+
+
+def lapses_to_doubt(shard: str) -> bool:
+    """Whether the shard holds claims that lapse into doubt, which never expire."""
+    return "?" in shard
+
+
+def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str | None = None) -> dict[str, Any]:
+    """The parameters of a query for unexpired records of ``shard``, up to the rank ``until``."""
+    texts = {"KeyConditionExpression": "#bucket = :bucket"}
+    values: dict[str, Value] = {"bucket": shard, "past": past}
+    filters = [] if lapses_to_doubt(shard) else [_UNEXPIRED]
+    if until is not None:
+        texts["KeyConditionExpression"] += " AND #rank <= :until"
+        values["until"] = until
+    if scope is not None:
+        filters.append("#scope = :scope")
+        values["scope"] = scope
+    if filters:
+        texts["FilterExpression"] = " AND ".join(filters)
+    return {"IndexName": INDEX, **expressions(values, **texts)}
+
+
+async def read_shard(
+    client: DynamoDBClient,
+    shard: str,
+    limit: int,
+    *,
+    newest: bool = False,
+    until: int | None = None,
+    start: Item | None = None,
+    scope: str | None = None,
+) -> Keys:
+    """Keys of unexpired records in one shard, up to the rank ``until``."""
+    parameters = _shard_query(shard, client.clock.read().past, until=until, scope=scope)
+    if start is not None:
+        parameters["ExclusiveStartKey"] = start
+    reply = await client.call("query", Limit=limit, ScanIndexForward=not newest, **parameters)
+    return Keys(reply["Items"], reply.get("LastEvaluatedKey"))
+
+
+async def list_identities(client: DynamoDBClient, query: Query, state: State) -> tuple[list[bytes], str | None]:
+    """The digests of a page of records in ``state``, merged from its shards, and the cursor of the next page.
+
+    The cursor holds how far each shard was read (None: to its end).
+    """
+    shards = shards_of(state)
+    positions: list[Any] = ["start"] * len(shards)
+    if query.cursor is not None:
+        positions = read_cursor(query.cursor, list)
+        if len(positions) != len(shards):
+            raise _foreign_cursor()
+
+    async def read(n: int) -> Keys:
+        if positions[n] is None:
+            return Keys([], None)
+        start = None if positions[n] == "start" else _start_key(shards[n], positions[n])
+        newest = not lapses_to_doubt(shards[n])
+        return await read_shard(client, shards[n], query.limit, newest=newest, start=start, scope=query.scope)
+
+    def order(n: int, item: Item) -> int:
+        return int(item["rank"]["N"]) * (1 if lapses_to_doubt(shards[n]) else -1)
+
+    pages = await client.gather(read, range(len(shards)))
+    merged = sorted(
+        ((order(n, item), n, item) for n, page in enumerate(pages) for item in page.items),
+        key=lambda entry: entry[:2],
+    )[: query.limit]
+    used = [0] * len(shards)
+    for _, n, item in merged:
+        used[n] += 1
+        positions[n] = _position(item)
+    for n, page in enumerate(pages):
+        if used[n] == len(page.items):  # all were used: continue where the index stopped reading
+            positions[n] = None if page.last is None else _position(page.last)
+    more = any(position is not None for position in positions)
+    return [item["id"]["B"] for _, _, item in merged], write_cursor(positions) if more else None
+
+
+async def count_shard(client: DynamoDBClient, shard: str) -> tuple[int, bool]:
+    """How many unexpired records the shard has, and whether all were counted."""
+    return await count_pages(client, "query", **_shard_query(shard, client.clock.read().past))
+
+
+async def count_pages(client: DynamoDBClient, operation: str, **parameters: Any) -> tuple[int, bool]:
+    """The count of all pages of a query or scan, and whether it is complete."""
+    count = 0
+    for _ in range(MAX_COUNT_REQUESTS):
+        reply = await client.call(operation, Select="COUNT", **parameters)
+        count += reply["Count"]
+        last = reply.get("LastEvaluatedKey")
+        if last is None or count >= MAX_COUNT:
+            return count, last is None
+        parameters["ExclusiveStartKey"] = last
+    return count, False
+
+
+# -- cursors
+
+
+def _position(key: Item) -> list[Any]:
+    return [int(key["rank"]["N"]), to_text(key["id"]["B"])]
+
+
+def _start_key(shard: str, position: Any) -> Item:
+    try:
+        rank, identity = position
+        return {"bucket": wrap(shard), "rank": wrap(int(rank)), "id": wrap(from_text(identity))}
+    except (TypeError, ValueError):
+        raise _foreign_cursor() from None
+
+
+def write_cursor(position: object) -> str:
+    return to_text(json.dumps(position, separators=(",", ":")).encode())
+
+
+def read_cursor(cursor: str, kind: type) -> Any:
+    try:
+        position = json.loads(from_text(cursor))
+    except ValueError:
+        position = None
+    if not isinstance(position, kind):
+        raise _foreign_cursor()
+    return position
+
+
+def to_text(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode()
+
+
+def from_text(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text)
+    except (binascii.Error, ValueError):
+        raise _foreign_cursor() from None
+
+
+def _foreign_cursor() -> InvalidOption:
+    return InvalidOption("this cursor was not made by this listing; start again without one")

@@ -1,0 +1,152 @@
+"""Records as DynamoDB items, and the expressions of its calls. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, get_args
+
+from effectonce.errors import CorruptRecord
+from effectonce.record import Record, State, StoredClaim
+from effectonce.values.identity import digest
+
+from .client import Item
+
+SHARDS: Final = 8  # of the index, per state
+NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time to live
+
+
+# -- values and expressions
+
+Value = bool | int | str | bytes
+
+#: Values that every expression may use.
+_CONSTANTS: Final[dict[str, Value]] = {
+    "zero": 0,
+    "one": 1,
+    "no": False,
+    "yes": True,
+    "claimed": "claimed",
+    "free": "free",
+    "in_doubt": "in_doubt",
+    "done": "done",
+}
+
+
+def wrap(value: Value) -> Item:
+    """``value`` as an attribute: with DynamoDB's name of its type."""
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, int):
+        return {"N": str(value)}
+    return {"S": value} if isinstance(value, str) else {"B": value}
+
+
+def unwrap(item: Item) -> dict[str, Any]:
+    """The attributes of ``item`` as Python values. `ValueError` for a type that effectonce never writes."""
+    plain: dict[str, Any] = {}
+    for name, typed in item.items():
+        ((kind, value),) = typed.items()
+        if kind not in ("B", "S", "N", "BOOL"):
+            raise ValueError(f"attribute {name} is of type {kind}")
+        if kind == "N":
+            plain[name] = int(value)
+        else:
+            plain[name] = bytes(value) if kind == "B" else value
+    return plain
+
+
+def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
+    """The parameters of a call with expressions: the texts, with the names and those ``values`` that they use.
+
+    Every attribute is written ``#name`` and every value ``:name``: DynamoDB reserves 573 words, and refuses a name or
+    value that no expression uses.
+    """
+    names, used = _placeholders(" ".join(texts.values()))
+    parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
+    if used:
+        known = {**_CONSTANTS, **values}
+        parameters["ExpressionAttributeValues"] = {f":{name}": wrap(known[name]) for name in used}
+    return parameters
+
+
+@lru_cache(maxsize=256)
+def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    names = {name: name[1:] for name in re.findall(r"#\w+", text)}
+    return names, tuple(dict.fromkeys(name[1:] for name in re.findall(r":\w+", text)))
+
+
+# -- records and items
+
+
+class StoredItem(StoredClaim, kw_only=True, gc=False):
+    """A record as it was read."""
+
+    scope: str
+    key: str
+    created_at: int
+    changed_at: int
+    expires_at: int | None  # None: never
+    version: int = 0  # which a write must find in order to replace it; 0: none was read
+
+    def to_record(self) -> Record:
+        return Record(**{name: getattr(self, name) for name in Record.__struct_fields__})
+
+
+#: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is written as ``was``: the state
+#: before, which is what an update can set.
+_ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not in ("lapsed", "note")]
+
+
+def bucket(state: str, doubt: bool, identity: bytes) -> str:
+    """The partition of the index. Claims that lapse into doubt have their own, so that a sweep reads only them."""
+    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % SHARDS}"
+
+
+def encode(stored: StoredItem, write: bytes) -> Item:
+    """The item of a record. ``write`` names this write: its maker recognises by it that it was applied."""
+    identity = digest(stored.scope, stored.key)
+    is_claimed = stored.state == "claimed"
+    never_expires = is_claimed and stored.doubt_on_lapse
+    values: dict[str, Value | None] = {name: getattr(stored, name) for name in _ATTRIBUTES}
+    values |= {"id": identity, "write": write, "owner": stored.owner or None}
+    if is_claimed:
+        values["was"] = "claimed" if stored.lapsed else None
+        values["keep" if never_expires else "since"] = NEVER_EXPIRES_S if never_expires else stored.changed_at
+    if never_expires:
+        values["expires"] = NEVER_EXPIRES_S
+    elif stored.expires_at is not None:
+        values["expires"] = whole_seconds(stored.expires_at)
+    if stored.state != "done":
+        values["bucket"] = bucket(stored.state, stored.doubt_on_lapse, identity)
+        values["rank"] = stored.lease_until if never_expires else stored.changed_at
+    return {name: wrap(value) for name, value in values.items() if value is not None}
+
+
+def decode(item: Item | None) -> StoredItem | None:
+    """The record in ``item``; None where there is none. `CorruptRecord` for an item that effectonce did not write."""
+    if not item:
+        return None
+    try:
+        values = unwrap(item)
+        state = values["state"]
+        if state not in get_args(State):
+            raise ValueError(f"state {state!r}")
+        fields: dict[str, Any] = {"owner": b"", "fingerprint": None, "result": None, "error": None}
+        fields |= {name: values[name] for name in _ATTRIBUTES if name in values}
+        if state != "claimed":
+            fields["lease_until"] = None
+        if state == "in_doubt" or (state == "claimed" and values["doubt_on_lapse"]):
+            fields["expires_at"] = None
+        return StoredItem(**fields, lapsed=values.get("was") == "claimed")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRecord(
+            f"an item of the table is not a record that this version reads ({type(error).__name__}: {error}); "
+            "look at it, and delete it if nothing needs it"
+        ) from error
+
+
+def whole_seconds(micros: int) -> int:
+    """Microseconds in whole seconds, rounded up."""
+    return -(-micros // 1_000_000)

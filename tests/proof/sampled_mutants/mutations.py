@@ -1,0 +1,210 @@
+"""What a mutant is, and all that a file has.
+
+Left out, since no test of behaviour can or should tell: annotations, `if TYPE_CHECKING`, overloads, `__repr__`, calls
+of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), options of
+dataclasses and structs, and how long the module's constants of time are. Left out as well: a constructor's own
+assignments, since every test would see that one is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+#: How an operator is found in the text between its operands, and what takes its place.
+OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
+    ast.Eq: ("==", ("!=",)),
+    ast.NotEq: ("!=", ("==",)),
+    ast.Lt: ("<", ("<=", ">=")),
+    ast.LtE: ("<=", ("<", ">")),
+    ast.Gt: (">", (">=", "<=")),
+    ast.GtE: (">=", (">", "<")),
+    ast.Is: ("is", ("is not",)),
+    ast.IsNot: (r"is\s+not", ("is",)),
+    ast.In: ("in", ("not in",)),
+    ast.NotIn: (r"not\s+in", ("in",)),
+    ast.And: ("and", ("or",)),
+    ast.Or: ("or", ("and",)),
+    ast.Add: (r"\+", ("-",)),
+    ast.Sub: ("-", ("+",)),
+    ast.Mult: (r"\*", ("//",)),
+    ast.FloorDiv: ("//", ("*",)),
+    ast.Div: ("/", ("*",)),
+}
+LOG_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.", re.IGNORECASE)
+TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``source[start:end]`` of ``path`` (inside the package) is replaced by ``replacement``."""
+
+    path: str
+    line: int
+    kind: str
+    start: int
+    end: int
+    replacement: bytes
+
+    def apply(self, source: bytes) -> bytes:
+        return source[: self.start] + self.replacement + source[self.end :]
+
+    def diff(self, source: bytes) -> tuple[str, ...]:
+        """The changed lines, `-` before and `+` after."""
+        before, after = (text.decode().splitlines() for text in (source, self.apply(source)))
+        changes = list(difflib.unified_diff(before, after, n=0, lineterm=""))[3:]
+        return tuple(f"{line[0]} {line[1:].strip()}" for line in changes if line[0] in "+-")
+
+    def identity(self, source: bytes) -> tuple[str, str, str]:
+        """What stays the same when lines move: the file, the changed lines before and after."""
+        before, after = (" ".join(line[2:] for line in self.diff(source) if line[0] == sign) for sign in "-+")
+        return self.path, before, after
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.kind}"
+
+
+def mutants_below(package: Path, rooms: Iterable[str]) -> list[Mutant]:
+    """Every mutant of the modules in ``rooms``, which are folders of the package or modules of it."""
+    places = [package / room for room in rooms]
+    files = sorted({file for place in places for file in (place.rglob("*.py") if place.is_dir() else [place])})
+    return [m for file in files for m in mutants_of(str(file.relative_to(package)), file.read_bytes())]
+
+
+def mutants_of(path: str, source: bytes) -> list[Mutant]:
+    """Every mutant of a file, in the order of its text."""
+    file = _File(path, source)
+    mutants = [mutant for node in _changeable(file.tree) for mutant in file.mutants_at(node)]
+    return sorted(mutants, key=lambda mutant: (mutant.start, mutant.end, mutant.replacement))
+
+
+def _changeable(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for part in _changeable_parts(node):
+        yield from _changeable(part)
+
+
+def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
+    match node:
+        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.FunctionDef(name="__repr__"):
+            return ()
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
+                return ()
+            return (node.args, *node.decorator_list, *node.body)
+        case ast.ClassDef():
+            return node.body
+        case ast.Assign(targets=[ast.Name(id=name)]) if TIME_CONSTANT.search(name):
+            return ()
+        case ast.AnnAssign(target=target, value=value):
+            timed = isinstance(target, ast.Name) and TIME_CONSTANT.search(target.id)
+            return () if value is None or timed else (value,)
+        case ast.If(test=test) if _is_for_types(test):
+            return ()
+        case ast.Call() if _is_log_call(node):
+            return ()
+    return ast.iter_child_nodes(node)
+
+
+def _is_log_call(node: ast.Call) -> bool:
+    return LOG_CALL.match(ast.unparse(node.func)) is not None
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    return ast.unparse(test).endswith("TYPE_CHECKING")
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+
+
+class _File:
+    def __init__(self, path: str, source: bytes) -> None:
+        self.tree = ast.parse(source)
+        self._path = path
+        self._source = source
+        self._line_starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._line_starts.append(self._line_starts[-1] + len(line))
+        functions = (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
+        constructors = (function for function in functions if function.name == "__init__")
+        self._in_constructors = {node for constructor in constructors for node in ast.walk(constructor)}
+
+    def mutants_at(self, node: ast.AST) -> Iterator[Mutant]:
+        match node:
+            case ast.Compare(left=left, ops=operators, comparators=others):
+                for before, operator, after in zip([left, *others], operators, others, strict=False):
+                    yield from self._swap_operator("comparison", before, operator, after)
+            case ast.BoolOp(op=operator, values=values):
+                for before, after in pairwise(values):
+                    yield from self._swap_operator("and/or", before, operator, after)
+            case ast.BinOp(left=left, op=operator, right=right) | ast.AugAssign(target=left, op=operator, value=right):
+                if type(operator) in OPERATORS and not _is_text(left) and not _is_text(right):
+                    yield from self._swap_operator("arithmetic", left, operator, right)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield self._replace("not", node, self._text(operand))
+            case ast.Constant(value=bool(value)):
+                yield self._replace("boolean", node, str(not value))
+            case ast.Constant(value=int(value) | float(value)):
+                yield self._replace("number", node, repr(value + 1))
+            case (
+                ast.If(test=test)
+                | ast.While(test=test)
+                | ast.IfExp(test=test)
+                | ast.match_case(guard=ast.expr() as test)
+            ):
+                yield from self._negate(test)
+            case ast.comprehension(ifs=conditions):
+                for condition in conditions:
+                    yield from self._negate(condition)
+            case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
+                if not _is_log_call(call):
+                    yield self._replace("removed call", node, "pass")
+            case ast.Assign(targets=[ast.Attribute() | ast.Subscript(), *_]) | ast.AnnAssign(target=ast.Attribute()):
+                if node not in self._in_constructors:
+                    yield self._replace("removed assignment", node, "pass")
+            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Compare | ast.Constant):
+                yield self._replace("return value", value, "None")
+            case ast.Raise():
+                yield self._replace("removed raise", node, "pass")
+            case ast.Break():
+                yield self._replace("break/continue", node, "continue")
+            case ast.Continue():
+                yield self._replace("break/continue", node, "break")
+
+    def _negate(self, test: ast.expr) -> Iterator[Mutant]:
+        changed_itself = isinstance(test, ast.Compare | ast.UnaryOp | ast.Constant)
+        if not changed_itself and not _is_for_types(test):
+            yield self._replace("condition", test, f"not ({self._text(test)})")
+
+    def _replace(self, kind: str, node: ast.stmt | ast.expr, text: str) -> Mutant:
+        return Mutant(self._path, node.lineno, kind, *self._span(node), text.encode())
+
+    def _swap_operator(self, kind: str, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Mutant]:
+        """The operator stands between its operands, and perhaps between parentheses of theirs."""
+        pattern, replacements = OPERATORS[type(operator)]
+        (first, last), (after, _) = self._span(left), self._span(right)
+        found = re.search(pattern.encode(), self._source[last:after])
+        assert found is not None, f"{self._path}:{left.lineno} has no {pattern}"
+        start, end = last + found.start(), last + found.end()
+        line = left.lineno + self._source[first:start].count(b"\n")
+        for replacement in replacements:
+            yield Mutant(self._path, line, kind, start, end, replacement.encode())
+
+    def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return (
+            self._line_starts[node.lineno - 1] + node.col_offset,
+            self._line_starts[node.end_lineno - 1] + node.end_col_offset,
+        )
+
+    def _text(self, node: ast.expr) -> str:
+        start, end = self._span(node)
+        return self._source[start:end].decode()
