@@ -150,19 +150,15 @@ class RedisConsumer:
         for delivery in deliveries:
             if delivery.handle.needs_proof_at <= now:
                 return await self._settle("ack", "", deliveries)
-        answers = []
-        for delivery in deliveries:
-            was_held = self._unsettled.release(delivery.handle)
-            if was_held:
-                self._acks[delivery.handle.key] = delivery.handle.needs_proof_at
-            answers.append(was_held)
-        return answers
+        held = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
+        self.buffer_acks(deliveries)
+        return held
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
         """See `contracts.AckBuffer`."""
         for delivery in deliveries:
             if self._unsettled.release(delivery.handle):
-                self._acks.append(delivery.handle)
+                self._acks[delivery.handle.key] = delivery.handle.needs_proof_at
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self._settle("nack", round(delay * 1000), deliveries)
