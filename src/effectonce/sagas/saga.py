@@ -74,7 +74,7 @@ from .sweeper import SagaSweeper
 
 In = TypeVar("In")
 
-UNFINISHED_HOLD_US: Final = 3650 * 86_400_000_000
+UNFINISHED_RETENTION_US: Final = 3650 * 86_400_000_000
 """Unfinished sagas are kept for ten years: until they are finished, for all practical purposes."""
 
 
@@ -124,7 +124,7 @@ class Saga(Generic[In]):
             codec=Codec(dict[str, Raw], store.max_result),
             lease=micros(lease, "lease"),
             retention=micros(retention, "retention"),
-            unfinished_retention=UNFINISHED_HOLD_US,
+            unfinished_retention=UNFINISHED_RETENTION_US,
             wait=None if wait is None else micros(wait, "wait") / 1e6,
             max_run=micros(max_run, "max_run") / 1e6,
             permanent=(SagaFailed,),
