@@ -358,9 +358,9 @@ class RedisStore(Store):
     """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
 
     def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
-        from .backends.redis.store import RedisStoreBackend
+        from .backends.redis.store import RedisClientStoreBackend
 
-        super().__init__(RedisStoreBackend.from_client(client, namespace=namespace), **options)
+        super().__init__(RedisClientStoreBackend(client, namespace=namespace), **options)
 
 
 class PostgresStore(Store):
