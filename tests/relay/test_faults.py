@@ -175,15 +175,13 @@ class Meter:
     async def _read(self) -> float:
         if self._database.name == "sqlite":
             return await self._steps()
-        [rows] = await self._port._execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        [rows] = await self._port.tables.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
         return float(sum(int(value) for _, value in rows))
 
     async def _steps(self) -> float:
-        port = self._port._port
-        if port._connection.cursor is None:
-            await self._port.check()
+        cursor = await self._port.connection.execute(lambda cursor: cursor)
         counted: list[int] = self.__dict__.setdefault("_counted", [])
-        port._connection.cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
+        cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
         return float(len(counted))
 
 
@@ -275,13 +273,13 @@ async def test_mariadb_changes_rows_by_their_numbers_and_walks_over_no_table(mar
     mariadb.execute("ANALYZE TABLE {outbox}")
     port: Any = mariadb.port()
     packets: list[str] = []
-    execute = port._connection.execute
+    execute = port.tables.connection.execute
 
     async def recorded(packet: str) -> Any:
         packets.append(packet)
         return await execute(packet)
 
-    port._connection.execute = recorded
+    port.tables.connection.execute = recorded
     rows = (await lease(port, A, 500)).rows
     parts = [
         [RowOutcome(row.seq, "published") for row in rows[:250]],
