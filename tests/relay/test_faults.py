@@ -239,7 +239,7 @@ async def test_postgresql_touches_as_many_pages_however_many_rows_it_is_not_abou
     """Also by the plan for any parameters, which a serving relay has from its sixth lease on: that one walked over the
     whole table by its primary key."""
     port: Any = postgres.port()
-    statement = port._queries[name].sql.decode()
+    statement = port.statements[name].sql.decode()
     values = ["'\\x00'", "1", "20", "0", "20", "'{}'", f"{BLOCKED_ROW_RECHECK_US}"]
     given = ", ".join(values[: 7 if name == "lease_in_order" else 6])
 
