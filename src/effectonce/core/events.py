@@ -1,4 +1,4 @@
-"""Who is told of what happens: the hooks of a store, or of a worker that has none."""
+"""Emitting events to the hooks of a store, or of a worker that has no store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Events:
     """Emits events to hooks. A hook that only counts gives a meter instead, and no event is made for it."""
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
-        self.tracer: Tracer | None = None  # who ties what happens to the traces that it happens in
+        self.tracer: Tracer | None = None  # links runs to the traces they happen in
         self.hooks = hooks  # changed by `set_hooks` only
         self._forget_listeners()
 

@@ -1,7 +1,7 @@
 """Whether a function of the user's has ended itself, or was interrupted from outside.
 
-`sys.exit()` in a step, or a cancellation that nobody asked for, ends that step alone: others go on. But a signal's
-handler raises `SystemExit` out of whatever the main thread is doing, and then it is the process that is to end.
+`sys.exit()` in a step, or a `CancelledError` that the step raised itself, ends that step alone. But a signal's handler
+raises `SystemExit` out of any line that the main thread is executing, and then the process must end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_being_cancelled() -> bool:
 
 
 def is_own_exit(error: BaseException) -> bool:
-    """Whether ``error``, which came out of a function of the user's, ends that function alone."""
+    """Whether ``error``, raised by a function of the user's, ends that function alone, and not the process or task."""
     if isinstance(error, asyncio.CancelledError):
         return not is_being_cancelled()
     return isinstance(error, SystemExit) and not _raised_by_signal(error)

@@ -31,7 +31,7 @@ from .waiting import Signal, TaskSignal, ThreadSignal, Waiters
 
 log = logging.getLogger("effectonce")
 
-LISTEN_SECONDS: Final = 1.0  # how long the listener waits for one report
+LISTEN_SECONDS: Final = 1.0  # how long the listener waits for the next change
 IDLE_LISTENER_ROUNDS: Final = 30  # after so many of these without a waiter, the listener ends
 
 
@@ -83,8 +83,8 @@ class LocalClient:
 
 
 class ThreadClient:
-    """For sync code. It asks the runtime for its groups each time: a call that forks, and goes on in the child, must
-    not speak on the connections of its parent."""
+    """For sync code. It asks the runtime for its groups each time: a call that forks must not use the parent's
+    connections when it continues in the child."""
 
     loop: Final = None
 
@@ -123,14 +123,14 @@ class LoopClient:
             raise
 
     def _give_back(self, op: Claim | Look, future: asyncio.Future[Any]) -> None:
-        """The caller was cancelled. If that was just as its claim was granted, nobody will run it: release it."""
+        """The caller was cancelled. If its claim was granted at that moment, its work will not start: release it."""
         if isinstance(op, Claim) and future.done() and not future.cancelled() and future.exception() is None:
             answer = future.result()
             if answer.kind == "claimed":
                 self.release(op, answer)
 
     def release(self, claim: Claim, answer: Answer) -> None:
-        """Release a grant that nobody will run, without waiting for it: should that fail, the lease ends by itself."""
+        """Release a granted claim whose caller is gone, without waiting: otherwise its lease ends by itself."""
         future = self._settlements.submit(release(claim, answer))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -189,7 +189,7 @@ class StoreRuntime(Events):
             self.backend.capabilities.batch,
             by_hand=self._clock is not None and self._clock.manual,
         )
-        # A store that nobody has any more needs no thread.
+        # When the store is garbage-collected, its thread ends.
         self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)
         self._finalizer.atexit = False
         self._sync_client: StoreClient | None = None
@@ -202,7 +202,7 @@ class StoreRuntime(Events):
 
     def after_fork(self) -> None:
         self._finalizer.detach()
-        for run in self.leased_runs:  # they are the parent's: what becomes of them is not for this process to say
+        for run in self.leased_runs:  # they are the parent's: only the parent settles them
             run.protected = False
         parents = (self._thread_groups, self._loop_clients, self._batcher_pairs, self._admin_port, self.heartbeat)
         _inherited.append(parents)
@@ -261,7 +261,7 @@ class StoreRuntime(Events):
         try:
             self._open_thread_groups()[-1].submit(release(claim, answer))
         except Exception as error:  # the lease ends by itself
-            log.debug("a claim granted to nobody was not released: %s", error)
+            log.debug("an orphaned claim was not released: %s", error)
 
     def async_client(self) -> StoreClient:
         """The client for the running event loop."""
@@ -270,7 +270,7 @@ class StoreRuntime(Events):
         if client is None:
             with self._lock:
                 client = self._new_loop_client(loop)
-                open_loops = {other: its for other, its in self._loop_clients.items() if not other.is_closed()}
+                open_loops = {known: client for known, client in self._loop_clients.items() if not known.is_closed()}
                 self._loop_clients = {**open_loops, loop: client}
         return client
 
@@ -379,7 +379,7 @@ def _listen(backend: Backend, waiters: Waiters, end: threading.Event, ended: Cal
             port = port or backend.sync_port()
             for identity in run_sync(port.changes(LISTEN_SECONDS)):
                 waiters.wake(identity)
-        except Exception as error:  # wake-ups are hints: the poll goes on without them
+        except Exception as error:  # wake-ups are hints: waiters poll without them
             log.debug("no wake-ups from %r: %s", backend, error)
             end.wait(LISTEN_SECONDS)
     ended(end)
@@ -404,7 +404,7 @@ _inherited: list[Any] = []
 
 
 def _after_fork() -> None:
-    """Every store lets go of what belongs to its parent process, also where another one cannot."""
+    """Let every store drop what belongs to its parent process. One that fails does not keep the others from it."""
     for runtime in list(_runtimes):
         try:
             runtime.after_fork()

@@ -10,7 +10,7 @@ from effectonce.broker import Broker
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.intents.intents import Intents
-from effectonce.store import DEFAULT_RETENTION, Store, require_there
+from effectonce.store import DEFAULT_RETENTION, Store, require_existing
 from effectonce.values.durations import micros
 from effectonce.worker.startup_checks import check_spans, fit_lease
 from effectonce.worker.worker import Worker
@@ -78,7 +78,7 @@ def _examine_queue(
 ) -> Iterator[Finding]:
     about = f"{broker.backend!r} {queue}"
     try:
-        require_there(broker.backend, "start what uses it")
+        require_existing(broker.backend, "start what uses it")
         broker.check(queue, group=group)
         dead_letters = DeadLetterQueue(source, queue, group=group)
         oldest = next(iter(dead_letters.list(limit=1)), None)

@@ -9,7 +9,7 @@ from effectonce.contracts import OutboxBackend
 from effectonce.errors import ConfigurationError, EffectOnceError, UnsafeStore
 from effectonce.record import Figures, Stats
 from effectonce.relay.relay import ask_outbox
-from effectonce.store import Store, require_there
+from effectonce.store import Store, require_existing
 
 from .findings import Finding, Limits, finding_from, format_age, format_span
 
@@ -24,7 +24,7 @@ def examine_store(store: Store, limits: Limits) -> Iterator[Finding]:
         yield finding_from(error, "store")
         return
     try:
-        require_there(store.runtime.backend, "make it with: effectonce migrate")
+        require_existing(store.runtime.backend, "make it with: effectonce migrate")
         store.check()
     except EffectOnceError as error:
         yield finding_from(error, about)

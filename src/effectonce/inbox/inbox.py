@@ -25,7 +25,7 @@ from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
 from effectonce.sessions import DriverAdapter, session_on
-from effectonce.store import DEFAULT_RETENTION, MAX_RESULT
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES
 from effectonce.values.durations import Duration, micros
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
@@ -76,7 +76,7 @@ class Inbox:
         retention: Duration = DEFAULT_RETENTION,
         fingerprint: Callable[[Any], object] | Literal[False] | None = None,
         private: str | bytes | None = None,
-        max_result: int = MAX_RESULT,
+        max_result: int = MAX_RESULT_BYTES,
     ) -> None:
         check_scope(scope)
         quoted(table, "sqlite")

@@ -14,8 +14,8 @@ def override(store: Store, other: Store) -> Iterator[Store]:
 
     Calls that began before keep the store that they began with.
     """
-    before, store._live = store._live, other.runtime
+    before = store.use_runtime(other.runtime)
     try:
         yield other
     finally:
-        store._live = before
+        store.use_runtime(before)

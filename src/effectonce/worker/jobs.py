@@ -67,7 +67,7 @@ class Job(Struct, eq=False, gc=False):
 
 
 class Poison(EffectOnceError):
-    """Attempts at this message ended without a word, so often that it may well be what ended their processes."""
+    """Attempts at this message ended without a word so often that the message probably ended their processes."""
 
     code = "poison"
 

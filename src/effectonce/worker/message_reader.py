@@ -34,8 +34,8 @@ class MessageReader:
     def read(self, delivery: Delivery) -> Job:
         """The job of ``delivery``. Raises why there is none: `Undecodable`, `UnknownType`, `MissingKey`, `InvalidKey`.
 
-        Data is read twice where a handler wants a type: as it came, which is what duplicates are compared by (a new
-        field with a default must not make a redelivery look like another payload), and as the handler's type.
+        Where a handler wants a type, the data is read twice: once as plain JSON for the fingerprint (a new field with a
+        default must not make a redelivery look like another payload), and once as the handler's type.
         """
         packet = delivery.packet
         message = self._envelope.decode(packet)

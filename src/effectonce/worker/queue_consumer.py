@@ -114,12 +114,12 @@ class QueueConsumer:
             try:
                 deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
-                await asyncio.sleep(self.backoff.failed(error))
+                await asyncio.sleep(self.backoff.record_failure(error))
                 continue
             finally:
                 self.settler.fetching = False
             if self.backoff.failures:
-                self.backoff.worked()
+                self.backoff.record_success()
             if deliveries:
                 self._accept(deliveries)
 
@@ -272,7 +272,7 @@ class QueueConsumer:
         for last in (self.settler.send, self._consumer.flush, self._consumer.close):
             try:
                 await last()
-            except Exception as error:  # it ends in any case; what the broker was not told comes again
+            except Exception as error:  # it ends in any case; what was not settled is delivered again
                 log.warning("queue %s: %s; what was in flight comes again", self.queue, error)
 
 

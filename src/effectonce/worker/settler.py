@@ -1,7 +1,8 @@
 """Settling deliveries with the broker: acks, redeliveries and dead letters, sent in batches.
 
-Others decide what becomes of a delivery; the settler sends it. What could not be sent stays queued for the next time:
-settling a delivery twice does no harm, and one that is never settled is delivered again.
+The consumer and its executor decide how a delivery is settled; the settler tells the broker. A settlement that could
+not be sent stays queued for the next time: settling a delivery twice does no harm, and one that is never settled is
+delivered again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .jobs import Cause
 log = logging.getLogger("effectonce")
 
 RETRY_PAUSE_S: Final = 1.0
-"""How long settlements wait after the broker was away; receiving says so in the log, and reconnects."""
+"""How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
 
 UNMOVABLE_DELAY_S: Final = 300.0
 """After how many seconds a message comes again that the dead letters have refused."""

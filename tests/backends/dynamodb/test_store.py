@@ -49,7 +49,7 @@ from effectonce.record import (
     Swept,
 )
 from effectonce.testing.clock import ManualClock
-from effectonce.testing.suites import Case, store_cases, store_suite
+from effectonce.testing.suites import StoreCase, store_cases, store_suite
 from effectonce.values.urls import Address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -129,14 +129,14 @@ TestContract = pytest.mark.quick_once(store_suite())
         for case in store_cases()
         if str(case)
         in {
-            "a_stale_release_leaves_the_successors_done_alone",
+            "a_stale_settlement_leaves_the_successors_alone",
             "resolve_takes_a_claim_that_lapsed_into_doubt",
             "claims_settlements_renewals_and_sweeps_run_together",
         }
     ],
     ids=str,
 )
-def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
+def test_in_estimated_time(case: StoreCase, dynamodb_url: str) -> None:
     """Some of the contract again, on the time that users have. Both colours wait at once, on a table each."""
 
     def run(colour: Any) -> None:

@@ -26,10 +26,10 @@ CASES = {str(case): case for case in broker_cases()}
 @pytest.mark.parametrize(
     "name",
     [
-        "receive_wakes_when_something_comes",
-        "a_delay_keeps_it_back_that_long",
-        "what_a_dead_consumer_left_comes_to_another",
-        "extend_keeps_it_past_the_window",
+        "receive_wakes_when_a_message_comes",
+        "a_delay_keeps_a_delivery_back_that_long",
+        "deliveries_of_a_dead_consumer_come_to_another",
+        "extend_keeps_a_delivery_past_the_window",
         "a_cancelled_receive_loses_nothing",
     ],
 )

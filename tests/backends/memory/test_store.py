@@ -14,7 +14,7 @@ from effectonce.errors import InvalidOption
 from effectonce.record import Answer, Claim, Remember, Settlement
 from effectonce.testing.clock import EPOCH, ManualClock
 from effectonce.testing.suites import store_cases, store_suite
-from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, Notifying
+from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, NotifyingPort
 
 TestContract = store_suite(lambda: MemoryStoreBackend(clock=ManualClock()))
 TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryStoreBackend))
@@ -26,7 +26,7 @@ CASES = {str(case): case for case in store_cases()}
 
 @pytest.fixture
 def backend() -> MutantBackend:
-    return MutantBackend(Notifying, ManualClock())
+    return MutantBackend(NotifyingPort, ManualClock())
 
 
 @pytest.mark.quick_once

@@ -279,7 +279,7 @@ class Simulation:
         """Let go of everything: what is unwound from now on is only memory."""
         self.over = True
         self.system.simulation = None
-        self.system.store._live = None
+        self.system.store.use_runtime(None)
         for process in (*self.processes, *self.graveyard):
             process.end()
 

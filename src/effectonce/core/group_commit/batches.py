@@ -1,4 +1,4 @@
-"""Which operations go out together, and who gets which reply."""
+"""Making batches of the operations that wait, and handing their replies to the callers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Entry(Struct, eq=False):
     behind: list[Self] | None = None
 
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for the reply any more."""
+        """Whether its caller no longer waits for the reply."""
         return False
 
 
@@ -50,8 +50,8 @@ E = TypeVar("E", bound=Entry)
 def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
     """Take from the queue what may go out together: no identity twice, sorted, bounded in number and bytes.
 
-    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). A claim
-    that nobody waits for is left out. A settlement goes out all the same: the effect has happened, and only its caller
+    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). An
+    abandoned claim is left out. A settlement goes out all the same: the effect has happened, and only its caller
     was cancelled. The batch is counted in ``sizes``; see `Group.sizes`.
     """
     chosen: dict[tuple[str, str], E] = {}
@@ -78,7 +78,7 @@ def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
 
 
 def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]) -> list[tuple[E, Reply]]:
-    """Say who gets which reply. Entries behind one that its reply does not answer go back to the queue's front."""
+    """Pair each entry with its reply. Entries behind one that its reply does not answer return to the queue's front."""
     if len(replies) != len(entries):
         wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
         return [(waiter, wrong) for entry in entries for waiter in with_those_behind(entry)]
@@ -130,7 +130,7 @@ def unsent_again(entries: Sequence[E]) -> list[E]:
 
 
 def is_grant(op: Batchable, reply: Reply | None) -> bool:
-    """Whether the reply grants a claim: where nobody waits for it any more, the grant must be given back."""
+    """Whether the reply grants a claim, which must be given back where the caller is gone."""
     return isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed"
 
 

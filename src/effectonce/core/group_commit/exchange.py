@@ -84,5 +84,5 @@ def copy_error(error: Exception) -> Exception:
 
 
 async def pause_thread(seconds: float) -> None:
-    """`exchange`'s pause where there is no event loop."""
+    """The ``pause`` of `exchange` where there is no event loop."""
     time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block

@@ -34,15 +34,15 @@ class TaskEntry(Entry, eq=False, kw_only=True):
 class AsyncGroup:
     """One queue, and for each port a task that empties it.
 
-    - The tasks belong to the group, never to a caller, so that cancelling a caller harms nobody else. They run in an
-      empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
+    - The tasks belong to the group, never to a caller, so that cancelling a caller does not harm the others. They run
+      in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
     - A task ends when the queue is empty. `submit` starts one if none runs. A second one starts only while many wait:
       half of them are then with the store while the loop serves the others. Fewer will do while the group ``beside``
       this one, which takes the loop's other operations, has nothing under way.
     - A caller that is cancelled leaves its future done. Its claim, still queued, is dropped; if it was granted by now,
       ``orphaned`` gives the grant back. Its settlement goes out all the same.
-    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; whoever still waits gets
-      another task. Any other end of a task is the reply of those whose operations it had sent.
+    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; callers that still wait
+      get another task. Any other end of a task is the reply of those whose operations it had sent.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import math
 from effectonce.core.claim_errors import claim_error
 from effectonce.core.codec import ABANDONED, without_trace
 from effectonce.core.store_runtime import StoreClient, StoreRuntime
-from effectonce.core.waiting import FIRST_POLL, LAST_POLL
+from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim
 
@@ -66,7 +66,7 @@ async def begin(run: Run, client: StoreClient) -> None:
         run_without_store(run, error)
         return
     if answer.kind == "in_progress" and run.policy.wait is not None:
-        # Here another delivery is known to run: a store that fails now is no reason to run beside it.
+        # Another delivery is known to run: do not run beside it because the store fails now.
         answer = await _wait_turn(run, client, run.policy.wait)
     take_answer(run, answer)
 
@@ -80,7 +80,7 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
     assert isinstance(claim, Claim)
     claim.waiting = True
     signal = client.signal()
-    poll = FIRST_POLL
+    poll = FIRST_POLL_S
     try:
         # Registered before the record is asked again, so that a settlement in between is not missed.
         runtime.waiters.add(identity, signal.wake)
@@ -93,7 +93,7 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
             if answer.kind != "in_progress" or left <= 0:
                 return answer
             await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
-            poll = min(poll * 2, LAST_POLL)
+            poll = min(poll * 2, MAX_POLL_S)
     finally:
         runtime.waiters.remove(identity, signal.wake)
 
@@ -129,7 +129,7 @@ def run_unprotected(run: Run, why: str, detail: str) -> None:
 
 
 def _replay(run: Run, answer: Answer) -> None:
-    """What a call comes to that may not run: the stored value, or an error that says why."""
+    """Give a call that may not run the stored value, or raise why it may not run."""
     run.answer, run.token = answer, answer.token
     run.active = False
     run.replayed = True
@@ -147,6 +147,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # who gives a private record up may not have its secret
+    if answer.kind == "failed" and error != ABANDONED:  # an operator may not have the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

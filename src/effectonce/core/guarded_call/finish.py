@@ -33,7 +33,7 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
 
 
 def encode_result(run: Run, value: Any) -> bytes | None:
-    """``value`` as it is stored; None, and a warning, where it cannot be."""
+    """Encode ``value`` for the store. Returns None, and logs a warning, where it cannot be stored."""
     try:
         return run.policy.codec.encode(value)
     except Unstorable as error:
@@ -43,8 +43,8 @@ def encode_result(run: Run, value: Any) -> bytes | None:
 
 
 async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
-    """Settle as done. An error that the store did not mean as "away" is met with a second try, and then without the
-    result: it may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
+    """Settle as done. After an unexpected error it is tried a second time, and then without the result: the error
+    may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
     try:
         return await client.settle(completion_of(run, result))
     except (StoreUnavailable, ConfigurationError):
@@ -155,7 +155,7 @@ def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
 
 
 async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: str) -> bool:
-    """Settle, and report what came of it. A store that fails is logged: the lease ends by itself."""
+    """Settle, and emit the result as an event. A failure of the store is logged: the lease ends by itself."""
     try:
         applied = await client.settle(settlement)
     except Exception as error:

@@ -54,7 +54,7 @@ class Run(Struct, eq=False):
     token: int = 0
     """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
     started_at: float = math.inf  # when its claim was granted
-    answer: Answer = Answer("absent", attempts=1)  # what its claim came to
+    answer: Answer = Answer("absent", attempts=1)  # the store's answer to its claim
     active: bool = True
     protected: bool = True
     replayed: bool = False  # what `begin` decided: the handler is not to run, it ran before
@@ -63,9 +63,9 @@ class Run(Struct, eq=False):
     value: Any = None  # of a replay: what the first run gave
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
     took: float = 0.0  # how long its handler ran, in seconds, once it has ended
-    note: bytes | None = None  # what the claim brings where the record has none, as it is stored
+    note: bytes | None = None  # the note that the claim writes where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
-    calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
+    calls: dict[str, bytes] | None = None  # requests of `http.client`: by key, the digest that a repetition must have
 
     @property
     def scope(self) -> str:
@@ -122,7 +122,7 @@ class Run(Struct, eq=False):
     # -- what the store is asked
 
     def claim_request(self) -> Claim | Look:
-        """What asks the store whether this may run: a claim, or in mode S a look."""
+        """Make the request that asks the store whether this may run: a claim, or a look in mode S."""
         policy = self.policy
         if policy.seen:
             return Look(policy.scope, self.stored_key, self.fingerprints)
@@ -150,7 +150,7 @@ class Run(Struct, eq=False):
         )
 
     def seal(self, plain: bytes | None) -> bytes | None:
-        """``plain`` as it is stored: encrypted, where the store is private."""
+        """Encrypt ``plain`` for the store, where the store is private."""
         privacy = self.runtime.privacy
         if privacy is None:
             return plain
@@ -163,7 +163,7 @@ class Run(Struct, eq=False):
             return stored
         return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_GENERATION))
 
-    # -- what becomes of it
+    # -- its life
 
     def enter(self) -> None:
         """Make this what `current()` returns."""
@@ -177,13 +177,13 @@ class Run(Struct, eq=False):
             self.emit("lease_lost", seconds=0.0)  # the handler may end just now: how long it took is not known
 
     def stop_clock(self) -> None:
-        """The handler has ended: this is no longer `current()`, and events from now on say how long it took."""
+        """Note that the handler has ended: this is no longer `current()`, and later events say how long it took."""
         if self.active:
             self.took = max(0.0, self.runtime.monotonic() - self.started_at)
             self.active = False
 
     def end(self) -> None:
-        """Whatever came of it: its lease is no longer renewed, and `current()` is again what it was before."""
+        """Stop the renewals of its lease, and make `current()` what it was before."""
         self.runtime.leased_runs.discard(self)
         if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
             running.set(self.parent)
