@@ -43,4 +43,3 @@ from .stores import Contention as Contention
 from .stores import Examinable as Examinable
 from .stores import Fresh as Fresh
 from .stores import Port as Port
-from .stores import remedy as remedy
