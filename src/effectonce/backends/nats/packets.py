@@ -11,7 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from effectonce.contracts import Packet
 
@@ -21,6 +24,17 @@ _PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-
 _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
+class _OwnFields(Struct, omit_defaults=True):
+    """What our header holds, as JSON: that which NATS has no place for."""
+
+    id: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+_own_decoder = msgspec.json.Decoder(_OwnFields)
+
+
 def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     """The headers of the message that carries ``packet``.
 
@@ -28,23 +42,16 @@ def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     """
     packet = packet.for_broker("nats")
     headers: dict[str, str] = {}
-    unfit: dict[str, str] = {}
+    own = _OwnFields(key=packet.ordering_key)
     for name, value in packet.headers.items():
-        if _PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value):
-            headers[name] = value
-        else:
-            unfit[name] = value
+        fits = _PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value)
+        (headers if fits else own.headers)[name] = value
     if message_id is None:
         message_id = _fit_id(packet.id)
-    own: dict[str, Any] = {}
     if packet.id and message_id != packet.id:
-        own["id"] = packet.id
-    if packet.ordering_key is not None:
-        own["key"] = packet.ordering_key
-    if unfit:
-        own["headers"] = unfit
-    if own:
-        headers[OWN_HEADER] = json.dumps(own)
+        own.id = packet.id
+    if own != _OwnFields():
+        headers[OWN_HEADER] = json.dumps(msgspec.to_builtins(own))  # escaped: a header is ASCII
     if message_id:
         headers[ID_HEADER] = message_id
     return headers
@@ -61,20 +68,10 @@ def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
     headers = {
         name: value for name, value in raw.items() if name != OWN_HEADER and not name.lower().startswith("nats-")
     }
-    own = _read_own(raw[OWN_HEADER]) if OWN_HEADER in raw else {}
-    headers.update(own.get("headers", {}))
-    return Packet(body=body, headers=headers, id=own.get("id", raw.get(ID_HEADER, "")), ordering_key=own.get("key"))
-
-
-def _read_own(text: str) -> dict[str, Any]:
-    """What our header holds; nothing where another client has written it."""
     try:
-        own = json.loads(text)
-    except ValueError:
-        return {}
-    if not isinstance(own, dict) or not all(isinstance(own.get(name, ""), str) for name in ("id", "key")):
-        return {}
-    headers = own.get("headers", {})
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        return {}
-    return own
+        own = _own_decoder.decode(raw.get(OWN_HEADER, "{}"))
+    except msgspec.DecodeError:  # another client has written it
+        own = _OwnFields()
+    headers.update(own.headers)
+    id = own.id if own.id is not None else raw.get(ID_HEADER, "")
+    return Packet(body=body, headers=headers, id=id, ordering_key=own.key)
