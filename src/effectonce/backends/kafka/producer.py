@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
 
 from .client import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
@@ -93,8 +94,7 @@ class ConfirmedProducer:
             if None not in outcomes:
                 if refusal is not None:
                     raise refusal
-                if all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-                    raise next(filter(None, outcomes))
+                raise_if_all_unavailable(outcomes)
         return outcomes
 
     def _drop(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
@@ -178,8 +179,7 @@ class SQSPublisher:
                     outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
             if unsent := [index for index in chunk if outcomes[index] is None]:
                 await send(unsent)
-        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            raise next(filter(None, outcomes))
+        raise_if_all_unavailable(outcomes)
         return outcomes
 
     def _refuse_too_large(self, size: int) -> Exception | None:
@@ -291,8 +291,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         owned = [delivery.handle for delivery in deliveries if self._unsettled.owns(delivery.handle)]
         entries = [{"ReceiptHandle": held.key, **parameters(held)} for held in owned]
         outcomes = await self._client.send_entries(operation, self._name, entries)
-        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            raise next(filter(None, outcomes))
+        raise_if_all_unavailable(outcomes)
         # An answer that comes after the end of the timeout may be about another consumer's delivery.
         applied = {
             held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)
