@@ -29,9 +29,6 @@ _ALLOWED_TEXT: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0
 _ALLOWED_NAME: Final = re.compile(r"(?!(?:aws|amazon)\.|eo$)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 _ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
 
-#: The system attributes that are asked for with every message.
-SYSTEM_ATTRIBUTES: Final = ["ApproximateReceiveCount", "SentTimestamp"]
-
 
 def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
     """The entry that carries ``packet`` in a batch that is sent."""
