@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,9 @@ import msgspec
 import typer
 
 from effectonce.core.registry import named
-from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
-from effectonce.guard.introspection import is_async, name_of
 from effectonce.message import Message
-from effectonce.testing.idempotence import IdempotenceTrials, Report, Trial
+from effectonce.testing.trials import IdempotenceTrials, Report, Trial
 
 from .terminal import Progress, Screen
 
@@ -47,7 +44,7 @@ def verify(
     function = _load_function(handler)
     args, kwargs = arguments(function, _read_json(message))
     progress = Progress()
-    trials_run = IdempotenceTrials(
+    trials = IdempotenceTrials(
         function,
         args,
         kwargs,
@@ -56,9 +53,8 @@ def verify(
         strict=strict,
         on_trial=lambda trial, of: progress.step(trial.scenario, of),
     )
-    run = trials_run.run()
     try:
-        report = Report(name_of(function), asyncio.run(run) if is_async(function) else run_sync(run))
+        report = trials.run_blocking()
     finally:
         progress.wipe()
     if as_json:
