@@ -3,13 +3,13 @@
     EffectOnceError                    code                   what to do
     ├── Retryable(retry_after)                                do not ack; deliver again later
     │   ├── InProgress                 in-progress            another delivery is running it
-    │   ├── NotExecuted                not-executed           the provider turned it away: nothing happened
-    │   ├── OutcomeUnknown             outcome-unknown        sent, no word back: it goes out again with its key
+    │   ├── NotExecuted                not-executed           the provider refused it before anything happened
+    │   ├── OutcomeUnknown             outcome-unknown        sent, but not answered: it is sent again with its key
     │   ├── StoreUnavailable           store-unavailable      the store did not answer
-    │   ├── TransactionConflict        transaction-conflict   the database ended it in favour of another
+    │   ├── TransactionConflict        transaction-conflict   the database rolled it back in favour of another
     │   └── BrokerUnavailable          broker-unavailable     the broker did not answer
-    ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
-    ├── PayloadMismatch                payload-mismatch       one key, two payloads: the sender's bug
+    ├── InDoubt                        in-doubt               it may have happened or not: an operator resolves it
+    ├── PayloadMismatch                payload-mismatch       one key, two payloads: fix the sender
     ├── PayloadTooLarge                payload-too-large      a body over its cap
     ├── MissingKey                     missing-key            no key to recognise a duplicate by
     │   └── MissingPrincipal           missing-principal      an HTTP request that names no caller
@@ -19,10 +19,10 @@
     ├── ResultNotStored                result-not-stored      it is done, but its result was not kept
     ├── PermanentFailure               permanent-failure      it failed for good, and this is the replay
     │   ├── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
-    │   └── SagaFailed                 saga-failed            a step failed, and what was done is compensated
+    │   └── SagaFailed                 saga-failed            a step failed, and the steps before are compensated
     ├── CorruptRecord                  corrupt-record         a stored row cannot be read
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
-    ├── Undecodable                    undecodable            a body that is no message: dead-letter it
+    ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
     ├── NotAwaited                     not-awaited            an async answer used without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
@@ -30,16 +30,16 @@
         ├── MissingDriver              missing-driver
         ├── InvalidOption              invalid-option
         ├── ScopeTaken                 scope-taken
-        ├── SagaChanged                saga-changed           a saga in flight was begun under another definition
+        ├── SagaChanged                saga-changed           a saga in flight was started under another definition
         ├── Reentered                  reentered              a handler called itself with its own key
-        ├── SyncAsyncMismatch                sync-async-mismatch           sync use of an async thing, or the reverse
+        ├── SyncAsyncMismatch          sync-async-mismatch    sync use of an async thing, or the reverse
         ├── NotInTransaction           not-in-transaction     the connection would commit each statement by itself
         ├── UnsafeStore                unsafe-store           the server's settings cannot keep the promise
         └── SchemaMissing              schema-missing         run the migration
             └── SchemaMismatch         schema-mismatch        the tables are of another version
 
-Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Driver
-exceptions are translated once, in `connections/`, and stay reachable as ``__cause__``.
+Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Each backend
+translates the exceptions of its driver, once, in its connection; they stay reachable as ``__cause__``.
 """
 
 from __future__ import annotations
@@ -80,13 +80,11 @@ __all__ = [
     "SchemaMissing",
     "ScopeTaken",
     "StoreUnavailable",
+    "SyncAsyncMismatch",
     "TransactionConflict",
     "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
-    "SyncAsyncMismatch",
-    "scrubbed",
-    "show",
 ]
 
 
@@ -116,22 +114,14 @@ class EffectOnceError(Exception):
 
     code: ClassVar[str] = "effectonce"
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"effectonce docs: {self.help_url}")  # the last line of a traceback; the message stays as it is
+
     @property
     def help_url(self) -> str:
         """Where the documentation explains this error, from its root on."""
         return f"reference/errors/#{self.code}"
-
-    # A traceback ends with the notes of its error: `help_url`, and whatever `add_note` adds. They are made when they
-    # are first asked for: an error like `InProgress` is raised often, and mostly caught. Messages stay as they are.
-
-    @property
-    def __notes__(self) -> list[str]:
-        notes: list[str] = self.__dict__.setdefault("__notes__", [f"effectonce docs: {self.help_url}"])
-        return notes
-
-    @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:
-        self.__dict__["__notes__"] = notes
 
 
 class Retryable(EffectOnceError):
@@ -143,9 +133,6 @@ class Retryable(EffectOnceError):
         super().__init__(message)
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[type[Retryable], tuple[str, float]]:
-        return type(self), (str(self), self.retry_after)
-
 
 class InProgress(Retryable):
     """Another delivery of this key holds the lease. Do not ack this one: the first may still die."""
@@ -154,14 +141,14 @@ class InProgress(Retryable):
 
 
 class NotExecuted(Retryable):
-    """The provider turned the request away before anything could happen. Deliver it again later."""
+    """The provider refused the request before anything could happen. Deliver it again later."""
 
     code = "not-executed"
 
 
 class OutcomeUnknown(Retryable):
-    """The request was sent, and nobody knows what came of it. Deliver it again: it is sent with the same key, which is
-    safe while the provider keeps that, or looked up; after that it is in doubt."""
+    """The request was sent, and its outcome is unknown. Deliver it again: while the provider keeps the key, the request
+    is sent with the same key, or looked up; after that it is in doubt."""
 
     code = "outcome-unknown"
 
@@ -248,9 +235,6 @@ class PermanentFailure(EffectOnceError):
         super().__init__(message)
         self.error = error
 
-    def __reduce__(self) -> tuple[type[PermanentFailure], tuple[str, str]]:
-        return type(self), (str(self), self.error)
-
 
 class AttemptsExhausted(PermanentFailure):
     """Every allowed attempt was used without a recorded success."""
@@ -259,7 +243,7 @@ class AttemptsExhausted(PermanentFailure):
 
 
 class SagaFailed(PermanentFailure):
-    """``step`` of a saga failed, and what was done before it is compensated. Duplicates get the same."""
+    """``step`` of a saga failed, and the steps before it are compensated. Duplicates get the same error."""
 
     code = "saga-failed"
 
@@ -271,9 +255,6 @@ class SagaFailed(PermanentFailure):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self) -> tuple[type[SagaFailed], tuple[str, ...]]:  # type: ignore[override]
-        return type(self), self.args
-
 
 class CorruptRecord(EffectOnceError):
     """A stored row cannot be read: written by a newer version, by hand, or under another secret."""
@@ -282,13 +263,13 @@ class CorruptRecord(EffectOnceError):
 
 
 class NotInDoubt(EffectOnceError):
-    """`resolve` was asked of a record that is not in doubt. Nothing changed."""
+    """`resolve` was called for a record that is not in doubt. Nothing changed."""
 
     code = "not-in-doubt"
 
 
 class Undecodable(EffectOnceError):
-    """The body is no message of this envelope. Delivering it again will not help: it belongs to the dead letters."""
+    """The body is not a message of this envelope. Delivering it again will not help: dead-letter it."""
 
     code = "undecodable"
 
@@ -336,8 +317,8 @@ class ScopeTaken(ConfigurationError):
 
 
 class SagaChanged(ConfigurationError):
-    """A saga in flight was begun under another definition: other steps, another version, or a compensation that is gone
-    now. It was left as it is."""
+    """A saga in flight was started under another definition: other steps, another version, or a compensation that is
+    gone now. It was left as it is."""
 
     code = "saga-changed"
 
@@ -367,12 +348,12 @@ class UnsafeStore(ConfigurationError):
 
 
 class SchemaMissing(ConfigurationError):
-    """The tables are not there yet."""
+    """The tables do not exist yet."""
 
     code = "schema-missing"
 
 
 class SchemaMismatch(SchemaMissing):
-    """The tables are there in a version that this release does not read."""
+    """The tables exist in a version that this release does not read."""
 
     code = "schema-mismatch"

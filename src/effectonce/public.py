@@ -1,6 +1,6 @@
-"""All public names at once: for checkers of types, and for whoever wants everything loaded before a fork."""
+"""All public names at once: for type checkers, and for programs that load everything before they fork."""
 
-# ruff: noqa: I001 - sorted, each name would be a statement of its own
+# ruff: noqa: F403, I001 - sorted, each name would be a statement of its own
 
 from . import keys as keys
 from .guard.block import Block as Block, block as block
@@ -13,45 +13,7 @@ from .core.guarded_call.run import Run as Run, current as current
 from .core.retry import Retry as Retry
 from .dead_letters.bypass import bypass_external_effects as bypass_external_effects
 from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue
-from .errors import (
-    AttemptsExhausted as AttemptsExhausted,
-    BrokerUnavailable as BrokerUnavailable,
-    ConfigurationError as ConfigurationError,
-    CorruptRecord as CorruptRecord,
-    EffectOnceError as EffectOnceError,
-    ForgedMessage as ForgedMessage,
-    InDoubt as InDoubt,
-    InProgress as InProgress,
-    InvalidKey as InvalidKey,
-    InvalidOption as InvalidOption,
-    KeyTooLong as KeyTooLong,
-    LeaseLost as LeaseLost,
-    MissingDriver as MissingDriver,
-    MissingKey as MissingKey,
-    MissingPrincipal as MissingPrincipal,
-    NotAwaited as NotAwaited,
-    NotExecuted as NotExecuted,
-    NotInDoubt as NotInDoubt,
-    NotInTransaction as NotInTransaction,
-    OutcomeUnknown as OutcomeUnknown,
-    PayloadMismatch as PayloadMismatch,
-    PayloadTooLarge as PayloadTooLarge,
-    PermanentFailure as PermanentFailure,
-    Reentered as Reentered,
-    ResultNotStored as ResultNotStored,
-    Retryable as Retryable,
-    SagaChanged as SagaChanged,
-    SagaFailed as SagaFailed,
-    SchemaMismatch as SchemaMismatch,
-    SchemaMissing as SchemaMissing,
-    ScopeTaken as ScopeTaken,
-    StoreUnavailable as StoreUnavailable,
-    TransactionConflict as TransactionConflict,
-    Undecodable as Undecodable,
-    UnknownScheme as UnknownScheme,
-    UnsafeStore as UnsafeStore,
-    SyncAsyncMismatch as SyncAsyncMismatch,
-)
+from .errors import *
 from .guard.once import GLOBAL as GLOBAL, Guarded as Guarded, Outcome as Outcome, once as once
 from .inbox.inbox import Inbox as Inbox
 from .intents.intents import Intents as Intents

@@ -18,7 +18,6 @@ from effectonce.dashboard.graph import draw
 from effectonce.dashboard.pages.checks import examine_sources
 from effectonce.dashboard.poller import Poller, Sample, events_in
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
-from effectonce.dashboard.timeline import saga_log
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.telemetry.prometheus import Metrics
@@ -238,7 +237,7 @@ def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
     sources = world.sources()
     record = world.saga.get("order-2005")
     assert record is not None
-    log = saga_log(sources, record)
+    log = sources.saga_log(record)
     assert log is not None
     drawing = draw(log, record.state, {"reserve", "charge"})
     shown = {(node.title, node.state) for node in drawing.nodes}
@@ -246,7 +245,7 @@ def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
         ("reserve", "done"),
         ("charge", "done"),
         ("ship", "failed"),
-        ("undo charge", "doubt"),
+        ("undo charge", "in_doubt"),
         ("undo reserve", "pending"),
         ("done", "pending"),
         ("failed", "pending"),

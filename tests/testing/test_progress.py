@@ -29,7 +29,7 @@ def test_the_bar_grows_with_every_trial_and_is_wiped() -> None:
     terminal = Terminal()
     progress = Progress(stream=terminal)
     for _ in range(4):
-        progress.step("killed", 4)
+        progress.step("killed", total=4)
     progress.wipe()
     lines = terminal.getvalue().split("\r\x1b[K")
     assert [line.count("█") for line in lines] == [0, 5, 10, 15, 20, 0]
@@ -38,7 +38,7 @@ def test_the_bar_grows_with_every_trial_and_is_wiped() -> None:
 
 def test_nothing_is_printed_to_a_pipe() -> None:
     pipe = io.StringIO()
-    progress = Progress(4, pipe)
+    progress = Progress(total=4, stream=pipe)
     progress.step("killed")
     progress.wipe()
     assert pipe.getvalue() == ""

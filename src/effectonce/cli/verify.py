@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from effectonce.core.registry import named
+from effectonce.core.registry import load_object
 from effectonce.errors import ConfigurationError, show
 from effectonce.message import Message
 from effectonce.testing.trials import IdempotenceTrials, Report, Trial
 
+from .options import Json
+from .output import print_json
 from .terminal import Progress, Screen
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def verify(
@@ -43,23 +43,19 @@ def verify(
     """
     function = _load_function(handler)
     args, kwargs = arguments(function, _read_json(message))
-    progress = Progress()
-    trials = IdempotenceTrials(
-        function,
-        args,
-        kwargs,
-        _load_function(effects),
-        reset=_load_function(reset) if reset else None,
-        strict=strict,
-        on_trial=lambda trial, of: progress.step(trial.scenario, of),
-    )
-    try:
+    with Progress() as progress:
+        trials = IdempotenceTrials(
+            function,
+            args,
+            kwargs,
+            _load_function(effects),
+            reset=_load_function(reset) if reset else None,
+            strict=strict,
+            on_trial=lambda trial, total: progress.step(trial.scenario, total=total),
+        )
         report = trials.run_blocking()
-    finally:
-        progress.wipe()
     if as_json:
-        facts = {"handler": report.handler, "ok": not report.failures, "trials": report.trials}
-        print(msgspec.json.encode(facts).decode())
+        print_json({"handler": report.handler, "ok": not report.failures, "trials": report.trials})
     else:
         _print_report(report)
     if report.failures:
@@ -87,7 +83,7 @@ def _print_report(report: Report) -> None:
 
 
 def _load_function(name: str) -> Any:
-    function = named(name, "shop.tasks:charge")
+    function = load_object(name, "shop.tasks:charge")
     if not callable(function):
         raise ConfigurationError(f"{show(name)!r} is a {type(function).__name__}, which cannot be called")
     return function

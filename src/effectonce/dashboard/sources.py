@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from effectonce.broker import Broker
 from effectonce.contracts import OutboxBackend
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
+from effectonce.core.notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
-from effectonce.errors import ConfigurationError, InvalidOption, show
+from effectonce.display.formatting import format_target
+from effectonce.display.timeline import Moment, kind_of, record_timeline
+from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
+from effectonce.intents import log as intent_logs
 from effectonce.intents.intents import Intents
 from effectonce.record import Page, Record, State
 from effectonce.relay.relay import ask_outbox, unpark
+from effectonce.sagas import log as saga_logs
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import ASKED, Audit, AuditEntry
 from effectonce.worker.worker import Worker
+
+T = TypeVar("T")
 
 MAX_SCOPES: Final = 200
 """How many scopes are discovered in a store at most."""
@@ -26,6 +33,8 @@ EMPTY_PAGES_TIMEOUT_S: Final = 0.04
 """How long a search skips empty pages. After that it returns an empty page with a cursor."""
 AFTER_SCOPE: Final = "\x01"
 """Appended to a scope's name, it sorts after all of the scope's records."""
+MAX_AUDIT_ENTRIES: Final = 1000
+"""How many of the newest audit entries are searched for those of one record."""
 
 
 class Sources:
@@ -178,6 +187,40 @@ class Sources:
         """Return the record of a key, as the key is stored."""
         return self.store.get(scope, key)
 
+    def intent_log(self, record: Record) -> intent_logs.LoggedIntent | None:
+        """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
+        return _read_log(record, self.intents, intent_logs.decode_log)
+
+    def saga_log(self, record: Record) -> saga_logs.SagaLog | None:
+        """Return the log in a saga's record; None where it is sealed, or written by a newer release."""
+        return _read_log(record, self.sagas, saga_logs.decode_log)
+
+    def timeline(self, record: Record) -> list[Moment]:
+        """Return the moments of a record, oldest first."""
+        log: intent_logs.LoggedIntent | saga_logs.SagaLog | None = None
+        if kind_of(record.scope) == "intent":
+            log = self.intent_log(record)
+        elif kind_of(record.scope) == "saga":
+            log = self.saga_log(record)
+        return record_timeline(record, log, self._audit_entries(record), repr(self.store.runtime.backend))
+
+    def _audit_entries(self, record: Record) -> list[AuditEntry]:
+        """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end
+        is returned. The command line names a saga by its own name and id, so both names are looked for."""
+        targets = {format_target(scope, record.key) for scope in (record.scope, record.scope.removeprefix("saga/"))}
+        entries: list[AuditEntry] = []
+        ended: set[tuple[str, ...]] = set()
+        for entry in self.audit.recent(MAX_AUDIT_ENTRIES):
+            if entry.target in targets:
+                action = (entry.action, entry.by, entry.detail, entry.place)
+                if entry.outcome != ASKED:
+                    ended.add(action)
+                elif action in ended:
+                    ended.remove(action)
+                    continue
+                entries.append(entry)
+        return entries
+
     # -- the outbox
 
     def outbox_stats(self) -> OutboxBacklog:
@@ -210,3 +253,15 @@ class Sources:
         brokers = [self.broker, *(worker.broker for worker in self.workers)]
         for broker in {id(broker): broker for broker in brokers if broker is not None}.values():
             broker.close()
+
+
+def _read_log(
+    record: Record, programs: Mapping[str, Intents | Saga[Any]], decode: Callable[[bytes | None], T]
+) -> T | None:
+    """Decode the note of a record, with the secret of its program; None where that is not possible."""
+    program = programs.get(record.scope)
+    privacy = program.store.runtime.privacy if program is not None else None
+    try:
+        return decode(read_listed_note(record, privacy)) if record.note is not None else None
+    except CorruptRecord:
+        return None

@@ -7,6 +7,7 @@ from using up the threads that answer every other request.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -53,29 +54,17 @@ class ViewPool:
 
 def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    future.add_done_callback(_retrieve_exception)
-
-    def set_outcome(result: T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # a visitor who leaves cancels the wait, not the work
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
-        except Exception as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(set_outcome, result, error)
-        except RuntimeError:  # the loop is closed, and with it every request that waited
-            pass
+            outcome.set_result(work())
+        except Exception as error:
+            outcome.set_exception(error)
 
+    future = asyncio.wrap_future(outcome)
+    future.add_done_callback(_retrieve_exception)
     threading.Thread(target=run, name="effectonce-view", daemon=True).start()
     return future
 

@@ -49,6 +49,11 @@ class DeadLetterDetails(Struct, frozen=True, kw_only=True):
     cause: Cause
     message: Message[Any] | None = None
 
+    @property
+    def key(self) -> str:
+        """The key of the message; "" where it is not known."""
+        return self.cause.key or (self.message.key if self.message is not None else "")
+
 
 class Redrive(Struct, frozen=True, kw_only=True):
     """The redrive of one dead letter, done or predicted. ``sent``: it is in a queue again, and no longer here."""

@@ -255,7 +255,7 @@ def main(folder: Path, *, as_json: bool = False) -> int:
 def play_all(folder: Path) -> list[ModeResult]:
     """Play every mode in every scenario: one more at a time than the machine has cores, since some only wait."""
     results = [ModeResult(mode) for mode in MODES]
-    progress = Progress(len(results) * len(SCENARIOS))
+    progress = Progress(total=len(results) * len(SCENARIOS))
     progress.show("starting workers")
     # The contexts end in reverse: first the workers are killed, then the threads that talked to them end.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool, WorkerProcesses() as processes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -17,10 +17,11 @@ from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
-from effectonce.store import Store
 
-from .log import IntentLog
 from .operations import IntentOperation
+
+if TYPE_CHECKING:
+    from .intents import Intents
 
 
 class Recovered(Struct, frozen=True):
@@ -33,21 +34,10 @@ class Recovered(Struct, frozen=True):
     broken: int = 0  # could not be resumed: see the log
 
 
-class RecoverableIntents(Protocol):
-    """The parts of an `Intents` that its recovery needs."""
-
-    store: Store
-    operations: dict[str, IntentOperation[Any, Any]]
-
-    def log(self, record: Record) -> IntentLog: ...
-
-    def id_of(self, record: Record) -> str: ...
-
-
 class IntentRecovery:
     """Finds unfinished intents and runs them on. See `Intents.recover`."""
 
-    def __init__(self, intents: RecoverableIntents) -> None:
+    def __init__(self, intents: Intents) -> None:
         self._intents = intents
         self._unfinished: dict[str, UnfinishedRecords] = {}  # by scope
 
@@ -111,7 +101,7 @@ class IntentRecovery:
     async def _resume(self, operation: IntentOperation[Any, Any], id: str, client: StoreClient) -> str:
         error: BaseException | None
         try:
-            _, error = await operation.resume(id, client)
+            _, error = await operation.run_intent(operation.prepare(id), client, "recover")
         except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as raised:
             error = raised
         if error is None or isinstance(error, ResultNotStored):

@@ -119,14 +119,14 @@ class RelayRun:
         while not signals.stopping:
             try:
                 had_rows = await pump.run_round()
-                store_backoff.worked()
+                store_backoff.record_success()
             except (StoreUnavailable, Contention) as error:
-                await self._pause(store_backoff.failed(error), error)
+                await self._pause(store_backoff.record_failure(error), error)
                 continue
             if signals.outage is not None:
-                await self._pause(broker_backoff.failed(signals.outage), signals.outage)
+                await self._pause(broker_backoff.record_failure(signals.outage), signals.outage)
             elif had_rows:
-                broker_backoff.worked()
+                broker_backoff.record_success()
                 pause = _MIN_POLL_S
             elif await self._sleep(pause):
                 pause = _MIN_POLL_S

@@ -161,17 +161,15 @@ class Recorder:
         assert run is not None
         await finish.abort(run, self._client, error)
         self._leased_runs.discard(run)
-        attempt, retry = job.attempt, job.route.retry
-        if isinstance(error, run.policy.permanent) and not isinstance(error, EffectOnceError):
-            await self._bury(job, error, attempt, "permanent-failure")
-        elif run.policy.doubt_on_error:
-            await self._bury(job, error, attempt, "in-doubt")
-        elif not failed:  # cancelled, or it ended this process: that says nothing about the message
-            self._consumer.redeliver(job, 0.0)
-        elif (delay := retry.after(error, attempt)) is not None:
-            self._consumer.redeliver(job, delay, tried=True)
+        step = job.route.next_step(error, job.attempt)
+        if not failed and step not in ("permanent-failure", "in-doubt"):
+            self._consumer.redeliver(
+                job, 0.0
+            )  # cancelled, or it ended this process: that says nothing about the message
+        elif isinstance(step, str):
+            await self._bury(job, error, job.attempt, step)
         else:
-            await self._bury(job, error, attempt, "refused" if retry.refuses(error) else "attempts-exhausted")
+            self._consumer.redeliver(job, step, tried=True)
         self._consumer.finishing -= 1
 
     def give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:

@@ -191,14 +191,10 @@ class TransactionExecutor:
         elif isinstance(error, _DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(error)
-        elif isinstance(error, job.route.policy.permanent) or (delay := retry.after(error, attempt)) is None:
-            if isinstance(error, job.route.policy.permanent):
-                why = "permanent-failure"
-            else:
-                why = "refused" if retry.refuses(error) else "attempts-exhausted"
-            consumer.dead_letter(job, cause_of(error, why, attempts=attempt))
+        elif isinstance(step := job.route.next_step(error, attempt), str):
+            consumer.dead_letter(job, cause_of(error, step, attempts=attempt))
         else:
-            consumer.redeliver(job, delay, tried=True)
+            consumer.redeliver(job, step, tried=True)
 
     def _make_progress(self, unit: WorkUnit) -> None:
         """``unit`` has ended: the next suspect may run, and there may be room, or nothing left to wait for."""

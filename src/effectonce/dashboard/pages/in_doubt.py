@@ -8,10 +8,11 @@ from msgspec import DecodeError, json
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext, link
-from effectonce.dashboard.sources import PAGE_SIZE
-from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, target_of
+from effectonce.dashboard.sources import PAGE_SIZE, Sources
+from effectonce.display.formatting import format_target
+from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
-from effectonce.intents.intents import UNFINISHED_HOLD_US
+from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
@@ -31,37 +32,26 @@ CONFIRMATIONS: Final = {
 
 
 def show_queue(context: RequestContext) -> Response:
-    cursor = context.text("cursor") or None
-    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=cursor)
-    rows = [(record, kind_of(record.scope), *_describe(context, record)) for record in page.records]
-    next_page = link("/in-doubt", cursor=page.cursor) if page.cursor is not None else ""
-    return context.render("in_doubt.html", rows=rows, next=next_page, now=context.sources.store.now())
+    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=context.text("cursor") or None)
+    rows = [(record, kind_of(record.scope), *_describe(context.sources, record)) for record in page.records]
+    return context.render(
+        "in_doubt.html", rows=rows, next=context.next_page(page.cursor), now=context.sources.store.now()
+    )
 
 
-def _describe(context: RequestContext, record: Record) -> tuple[str, str]:
-    """Return what is known of a record in a few words, and, for operators, the reason of the doubt."""
+def _describe(sources: Sources, record: Record) -> tuple[str, str]:
+    """Return what is known of a record in a few words, and the reason of the doubt, which is for operators only."""
     kind = kind_of(record.scope)
     if kind == "intent":
-        return _describe_intent(context, record)
+        intent = sources.intent_log(record)
+        if intent is None:
+            return "", ""
+        return "sent once" if intent.send_count == 1 else f"sent {intent.send_count} times", f"for {show(intent.key)}"
     if kind == "saga":
-        return _describe_saga(context, record)
-    tries = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
-    return f"{tries}, none with an outcome", ""
-
-
-def _describe_intent(context: RequestContext, record: Record) -> tuple[str, str]:
-    log = intent_log(context.sources, record)
-    if log is None:
-        return "", ""
-    times = "once" if log.send_count == 1 else f"{log.send_count} times"
-    return f"sent {times}", f"for {show(log.key, 80)}" if context.session.acts else ""
-
-
-def _describe_saga(context: RequestContext, record: Record) -> tuple[str, str]:
-    log = saga_log(context.sources, record)
-    if log is None:
-        return "", ""
-    return f"at {'undo ' if log.undoing else ''}{log.doubtful}", log.doubt if context.session.acts else ""
+        saga = sources.saga_log(record)
+        return (f"at {'undo ' if saga.undoing else ''}{saga.doubtful}", saga.doubt) if saga is not None else ("", "")
+    attempts = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
+    return f"{attempts}, none with an outcome", ""
 
 
 def resolve(context: RequestContext) -> Response:
@@ -70,12 +60,12 @@ def resolve(context: RequestContext) -> Response:
     record = context.sources.record(scope, key)
     if record is None:
         raise NotInDoubt("there is no such record any more; nothing was changed")
-    allowed = decision_options(context, record)["outcomes"]
+    allowed = decision_options(context.sources, record)["outcomes"]
     if outcome not in allowed:
         raise InvalidOption(f"choose one of: {', '.join(allowed)}")
     result = _parse_result(context.text("result")) if outcome == "done" else ...
     place = repr(context.sources.store.runtime.backend)
-    with context.audit("records resolve", target_of(scope, key), detail=outcome, place=place):
+    with context.audit("records resolve", format_target(scope, key), detail=outcome, place=place):
         _apply_decision(context, record, outcome, result)
     record_page = link("/saga" if kind_of(scope) == "saga" else "/record", scope=scope, key=key)
     return context.redirect(record_page, CONFIRMATIONS[outcome])
@@ -86,7 +76,7 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
     scope, key, operator = record.scope, record.key, context.session.signature
     saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
-        log = saga_log(context.sources, record)
+        log = context.sources.saga_log(record)
         if log is None:
             raise CorruptRecord(f"the log of saga {show(key)} cannot be read; upgrade this process")
         saga.resolve(log.id, outcome, result=None if result is ... else result, who=operator)
@@ -102,7 +92,7 @@ def _retention(scope: str, outcome: str) -> Duration:
     if kind_of(scope) == "guard":
         return DEFAULT_RETENTION
     if outcome == "retry":  # unfinished: its program needs it, however late it resumes
-        return UNFINISHED_HOLD_US / 1e6
+        return UNFINISHED_RETENTION_US / 1e6
     return INTENT_RETENTION
 
 
