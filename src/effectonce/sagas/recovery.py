@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -25,10 +25,11 @@ from effectonce.errors import (
     show,
 )
 from effectonce.record import Record
-from effectonce.store import Store
 
-from .log import SagaLog
-from .runner import SagaDefinition, run_saga
+from .runner import run_saga
+
+if TYPE_CHECKING:
+    from .saga import Saga
 
 
 class Resumed(Struct, frozen=True):
@@ -41,21 +42,10 @@ class Resumed(Struct, frozen=True):
     refused: int = 0  # begun under another definition, or not readable: the log says why
 
 
-class RecoverableSaga(SagaDefinition, Protocol):
-    """The parts of a `Saga` that its recovery needs."""
-
-    store: Store
-    scope: str
-
-    def log(self, record: Record) -> SagaLog: ...
-
-    def prepare_run(self, id: str) -> Run: ...
-
-
 class SagaRecovery:
     """Finds unfinished sagas and runs them on. See `Saga.resume`."""
 
-    def __init__(self, saga: RecoverableSaga) -> None:
+    def __init__(self, saga: Saga[Any]) -> None:
         self._saga = saga
         self._unfinished = UnfinishedRecords(saga.store, saga.scope)
 

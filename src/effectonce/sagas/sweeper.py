@@ -5,34 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from effectonce.core.store_runtime import log
-from effectonce.store import Store
 
-
-class ResumableSaga(Protocol):
-    """The parts of a `Saga` that a sweeper needs."""
-
-    name: str
-    scope: str
-    store: Store
-
-    @property
-    def is_async(self) -> bool: ...
-
-    def resume(self, *, stop: Callable[[], bool]) -> Any: ...
-
-    async def aresume(self, *, stop: Callable[[], bool]) -> Any: ...
+if TYPE_CHECKING:
+    from .saga import Saga
 
 
 class SagaSweeper:
     """The thread of `Saga.sweeper`. Leaving its ``with`` ends it, after the saga that it is running (in an event loop:
     after those few); the others are left to the next sweep."""
 
-    def __init__(self, saga: ResumableSaga, interval_s: float) -> None:
+    def __init__(self, saga: Saga[Any], interval_s: float) -> None:
         self._saga = saga
         self._interval_s = interval_s
         self._stopping = threading.Event()

@@ -441,7 +441,7 @@ async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]
     while True:
         try:
             await work()
-            backoff.worked()
+            backoff.record_success()
             return
         except (BrokerUnavailable, StoreUnavailable) as error:
-            await asyncio.sleep(backoff.failed(error))
+            await asyncio.sleep(backoff.record_failure(error))

@@ -9,7 +9,9 @@ from typing import Any
 
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 
-from .connection import RedisEndpoint, RedisSocket, ReplyError, Script, Subscription, ask, load_driver, translate
+from .connection import RedisSocket, Script, Subscription, Word, ask
+from .endpoint import RedisEndpoint, load_driver
+from .errors import ReplyError
 
 SLOTS = 16_384
 MAX_REDIRECTS = 8  # how often one item follows the cluster's redirections; more means that slots are moving now
@@ -43,14 +45,14 @@ class RedisClusterConnection:
         seeds: Sequence[Node],
         companions: Callable[[bytes], tuple[bytes, ...]],
     ) -> None:
-        self.shown = endpoint.shown
+        self.errors = endpoint.errors
         self._connect = connect
         self._endpoint = endpoint
         self._known_nodes: dict[Node, None] = dict.fromkeys(seeds)
         self._companions = companions
         self._slots: list[Node | None] = [None] * SLOTS
         self._slots_are_stale = True
-        self._connections: dict[Node, RedisSocket] = {}
+        self._sockets: dict[Node, RedisSocket] = {}
         self._subscription: Subscription | None = None
         self._pack = load_driver().pack_command
 
@@ -73,7 +75,7 @@ class RedisClusterConnection:
                 if node is None:
                     self._slots_are_stale = True
                     replies[i] = StoreUnavailable(
-                        f"{self.shown} has no node for this key's slot at the moment; retry later"
+                        f"{self.errors.shown} has no node for this key's slot at the moment; retry later"
                     )
                 else:
                     batches.add(node, i, commands[i], asking=asking, load=node in unloaded)
@@ -100,9 +102,9 @@ class RedisClusterConnection:
             if not pending:
                 return replies
             if busy:
-                await self._any_connection().pause(0.01 * 2 ** min(attempt, 4))
+                await self._any_socket().pause(0.01 * 2 ** min(attempt, 4))
         for i in pending:
-            replies[i] = StoreUnavailable(f"{self.shown} is moving this key to another node; retry later")
+            replies[i] = StoreUnavailable(f"{self.errors.shown} is moving this key to another node; retry later")
         return replies
 
     async def _round_trip(self, batches: _NodeBatches) -> list[tuple[Node, int, Any]]:
@@ -138,23 +140,11 @@ class RedisClusterConnection:
             raise
         return replies_by_item
 
-    async def batch_at(self, node: str, script: Script, args: Sequence[bytes]) -> Sequence[Any]:
-        command = (b"EVALSHA", script.sha, b"0", *args)
-        try:
-            reply = await self.command(node, *command)
-        except ReplyError as error:
-            if error.code != "NOSCRIPT":
-                raise translate(error, self.shown) from error
-            await self.command(node, b"SCRIPT", b"LOAD", script.source)
-            reply = await self.command(node, *command)
-        elements: Sequence[Any] = reply
-        return elements
-
     async def nodes(self) -> Sequence[str]:
         await self._load_slots()
         return sorted({f"{node[0]}:{node[1]}" for node in self._slots if node is not None})
 
-    async def command(self, node: str, *words: str | bytes) -> Any:
+    async def command(self, node: str, *words: Word) -> Any:
         try:
             reply = await ask(self._at(_parse_node(node, ("", 0))), *words)
         except StoreUnavailable:
@@ -178,8 +168,8 @@ class RedisClusterConnection:
 
     async def drop(self) -> None:
         self._slots_are_stale = True
-        for connection in self._connections.values():
-            connection.drop()
+        for socket in self._sockets.values():
+            socket.drop()
 
     async def close(self) -> None:
         await self.drop()
@@ -187,17 +177,19 @@ class RedisClusterConnection:
             self._subscription.drop()
 
     def _at(self, node: Node) -> RedisSocket:
-        connection = self._connections.get(node)
-        if connection is None:
-            connection = self._connections[node] = self._connect(self._endpoint.at(*node))
-        return connection
+        socket = self._sockets.get(node)
+        if socket is None:
+            socket = self._sockets[node] = self._connect(self._endpoint.at(*node))
+        return socket
 
-    def _any_connection(self) -> RedisSocket:
-        return next(iter(self._connections.values()))
+    def _any_socket(self) -> RedisSocket:
+        return next(iter(self._sockets.values()))
 
     async def _load_slots(self) -> None:
         """Ask one node after another for the slots, until one that knows them answers."""
-        last_error: Exception = StoreUnavailable(f"{self.shown} has no node that answers; name others with nodes=")
+        last_error: Exception = StoreUnavailable(
+            f"{self.errors.shown} has no node that answers; name others with nodes="
+        )
         for node in list(self._known_nodes):
             try:
                 reply = await ask(self._at(node), "CLUSTER", "SLOTS")
@@ -206,13 +198,15 @@ class RedisClusterConnection:
                 continue
             if isinstance(reply, ReplyError):
                 if "cluster support disabled" in str(reply):
-                    raise ConfigurationError(f"{self.shown} is not a Redis Cluster; write its URL with redis://")
-                last_error = translate(reply, self.shown)
+                    raise ConfigurationError(f"{self.errors.shown} is not a Redis Cluster; write its URL with redis://")
+                last_error = self.errors.translate(reply)
                 continue
             if reply:
                 self._store_slots(reply, node)
                 return
-            last_error = StoreUnavailable(f"{self.shown} has not assigned its slots to nodes yet; finish its set-up")
+            last_error = StoreUnavailable(
+                f"{self.errors.shown} has not assigned its slots to nodes yet; finish its set-up"
+            )
         raise last_error
 
     def _store_slots(self, reply: list[Any], asked: Node) -> None:
