@@ -52,10 +52,8 @@ def fingerprints(value: object) -> bytes:
     A stored fingerprint matches if it is any of these.
     """
     if isinstance(value, bytes | bytearray | memoryview):
-        content = _RAW_BYTES + bytes(value)
-    else:
-        content = canonical(value)
-    return _V1 + hashlib.sha256(content).digest()
+        return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
+    return _V1 + hashlib.sha256(canonical(value)).digest()
 
 
 def split_fingerprints(joined: bytes) -> list[bytes]:
