@@ -86,13 +86,29 @@ class InboxTable(ABC):
         Returns the rows that were there, by key, without their results.
         """
 
-    @abstractmethod
     async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
         """Write the result into a row that this transaction has inserted."""
+        await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
-    @abstractmethod
     async def ours(self, session: DriverSession, key: InboxKey) -> bool:
         """Whether the row that is there is the one that was inserted for this very ``key`` object."""
+        return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
+
+    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+        """Take one attempt back."""
+        await session.rows(self._sql["refund"], self._identity(key))
+
+    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+        """Delete the count of attempts."""
+        await session.rows(self._sql["uncount"], self._identity(key))
+
+    @abstractmethod
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        """The parameters that name the row of ``key``."""
+
+    def _encode(self, value: Any) -> Any:
+        """A value as a parameter of this dialect's statements."""
+        return value
 
     @abstractmethod
     async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
@@ -101,14 +117,6 @@ class InboxTable(ABC):
     @abstractmethod
     async def count(self, session: DriverSession, key: InboxKey) -> int | None:
         """Count one attempt. Returns how many there are now; None if the message is handled already."""
-
-    @abstractmethod
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        """Take one attempt back."""
-
-    @abstractmethod
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        """Delete the count of attempts."""
 
     @abstractmethod
     async def purge(self, session: DriverSession, limit: int) -> int:
@@ -157,21 +165,12 @@ class TextKeyTable(InboxTable):
                 return existing
         raise _purged_meanwhile()
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
-        await session.rows(self._sql["store"], (key.scope, key.key, result))
-
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
-        return bool(await session.rows(self._sql["ours"], (key.scope, key.key, key.row_mark)))
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        return key.scope, key.key
 
     async def count(self, session: DriverSession, key: InboxKey) -> int | None:
         counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
         return counted[0][0] if counted else None
-
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["refund"], (key.scope, key.key))
-
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["uncount"], (key.scope, key.key))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await session.rows(self._sql["purge_attempts"], (limit,))
@@ -290,7 +289,7 @@ class MySQLInboxTable(InboxTable):
         first = keys[0]
         params: list[Any] = [nonce.hex(), first.scope.encode().hex(), first.retention_us]
         for key in keys:
-            params += (key.id, key.key.encode().hex(), None if key.fingerprint is None else key.fingerprint.hex())
+            params += (key.id, key.key.encode().hex(), self._encode(key.fingerprint))
         return self._insert_statement(len(keys)), params
 
     def _insert_statement(self, count: int) -> str:
@@ -304,11 +303,11 @@ class MySQLInboxTable(InboxTable):
         )
         return self._sql["insert"].replace("{rows}", rows)
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
-        await session.rows(self._sql["store"], (key.id, None if result is None else result.hex()))
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        return (key.id,)
 
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
-        return bool(await session.rows(self._sql["ours"], (key.id, key.row_mark.hex())))
+    def _encode(self, value: bytes | None) -> str | None:
+        return None if value is None else value.hex()
 
     async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
         if keys:
@@ -319,12 +318,6 @@ class MySQLInboxTable(InboxTable):
         await session.rows(self._sql["count"], params)
         counted = await session.rows(self._sql["counted"], (key.id,))
         return int(counted[0][0]) if counted else None
-
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["refund"], (key.id,))
-
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["uncount"], (key.id,))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await self._purge(session, "due_attempts", "forget_attempts", limit)
