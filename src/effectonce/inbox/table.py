@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import inbox_words, quoted, statements
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quoted
 from effectonce.contracts import Dialect, DriverSession
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
@@ -67,13 +67,10 @@ class InboxTable(ABC):
     Its methods run statements in the transaction that is open on ``session``; none begins, ends or repeats one.
     """
 
-    sql_file: str
-    now: str  # the server's clock in microseconds, as an expression
-
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.name = name
         self._quoted_name = quoted(name, dialect)
-        self._sql = statements(self.sql_file, now=self.now, **inbox_words(dialect, name))
+        self._sql = inbox_statements(dialect, name)
 
     @abstractmethod
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
@@ -195,9 +192,6 @@ class TextKeyTable(InboxTable):
 
 
 class PostgresInboxTable(TextKeyTable):
-    sql_file = "inbox/postgres.sql"
-    now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
-
     def _key_list(self, keys: Sequence[InboxKey]) -> str:
         """An array literal. (psycopg's own adaptation of a list takes three times as long.)"""
         text = '","'.join([key.key for key in keys])
@@ -222,9 +216,6 @@ class PostgresInboxTable(TextKeyTable):
 
 
 class SQLiteInboxTable(TextKeyTable):
-    sql_file = "inbox/sqlite.sql"
-    now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
-
     def _key_list(self, keys: Sequence[InboxKey]) -> str:
         return msgspec.json.encode([key.key for key in keys]).decode()
 
@@ -247,9 +238,6 @@ class SQLiteInboxTable(TextKeyTable):
 
 class MySQLInboxTable(InboxTable):
     """A table whose primary key is a hash. A row is new if it holds the nonce that its own insert has sent."""
-
-    sql_file = "inbox/mysql.sql"
-    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
         nonce = key.row_mark = os.urandom(16)
@@ -294,10 +282,11 @@ class MySQLInboxTable(InboxTable):
 
     def _insert_statement(self, count: int) -> str:
         """Three parameters are shared by all rows, and each row has three more: id, key, fingerprint."""
+        now = CLOCKS["mysql"]
         rows = ",".join(
             [
                 f"(UNHEX(${at}), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX(${at + 1}) USING utf8mb4), UNHEX($1), "
-                f"UNHEX(${at + 2}), {self.now}, {self.now} + $3)"
+                f"UNHEX(${at + 2}), {now}, {now} + $3)"
                 for at in range(4, 4 + 3 * count, 3)
             ]
         )
