@@ -21,6 +21,7 @@ from .brokers import Packet as Packet
 from .brokers import Publisher as Publisher
 from .clocks import Clock as Clock
 from .envelopes import Envelope as Envelope
+from .envelopes import StableHeaders as StableHeaders
 from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
