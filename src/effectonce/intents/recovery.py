@@ -57,10 +57,11 @@ class IntentRecovery:
         client = self._intents.store.runtime.async_client()
         results: Counter[str] = Counter()
         found = self._find(idle, limit, is_async=True)
-        while not stop():
-            chunk = await asyncio.to_thread(lambda: [*islice(found, MAX_CONCURRENT_RESUMES)])
-            if not chunk:
-                break
+
+        def read_chunk() -> list[tuple[IntentOperation[Any, Any], Record]]:
+            return list(islice(found, MAX_CONCURRENT_RESUMES))
+
+        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
             recoveries = (self._recover_one(operation, record, client) for operation, record in chunk)
             results.update(await asyncio.gather(*recoveries))
         return Recovered(**results)
