@@ -54,7 +54,7 @@ from .decisions import SagaDecision, apply_decision
 from .inputs import SagaInputs
 from .log import LoggedStep, SagaLog, decode_log, encode_log
 from .migrations import SagaMigration, fit_to_definition
-from .recovery import Resumed, SagaRecovery
+from .recovery import Resumed, SagaRecovery, SagaSweeper
 from .runner import record_saga, run_saga
 from .steps import (
     MAX_STEP_NAME_BYTES,
@@ -66,7 +66,6 @@ from .steps import (
     draw_diagram,
     make_step_function,
 )
-from .sweeper import SagaSweeper
 
 In = TypeVar("In")
 
@@ -260,7 +259,7 @@ class Saga(Generic[In]):
 
     def sweeper(self, every: Duration = "30s") -> SagaSweeper:
         """Return a thread that calls `resume` again and again: ``with saga.sweeper():``."""
-        return SagaSweeper(self, micros(every, "every") / 1e6)
+        return SagaSweeper(self, every)
 
     # -- for operators
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final, get_args
 from zlib import crc32
 
-from effectonce.backends.common.sql_files import fill, inbox_words, outbox_words, statements
+from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -171,5 +171,5 @@ def outbox_statements(table: str, prefix: str) -> dict[str, str]:
         began=STATEMENT_BEGAN,
         **outbox_words("mysql", table),
     )
-    inbox = statements("inbox/mysql.sql", now=STATEMENT_BEGAN, **inbox_words("mysql", f"{prefix}_inbox"))
+    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN)
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

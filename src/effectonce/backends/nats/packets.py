@@ -11,28 +11,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
-
+from effectonce.backends.common.packets import read_own_field
 from effectonce.contracts import Packet
 
 ID_HEADER: Final = "Nats-Msg-Id"
 OWN_HEADER: Final = "Eo-Packet"
 _PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
-
-
-class _OwnFields(Struct, omit_defaults=True):
-    """What our header holds, as JSON: that which NATS has no place for."""
-
-    id: str | None = None
-    key: str | None = None
-    headers: dict[str, str] = {}
-
-
-_own_decoder = msgspec.json.Decoder(_OwnFields)
 
 
 def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
@@ -42,16 +29,23 @@ def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     """
     packet = packet.for_broker("nats")
     headers: dict[str, str] = {}
-    own = _OwnFields(key=packet.ordering_key)
+    unfit: dict[str, str] = {}
     for name, value in packet.headers.items():
-        fits = _PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value)
-        (headers if fits else own.headers)[name] = value
+        if _PLAIN_NAME.fullmatch(name) and _PLAIN_VALUE.fullmatch(value):
+            headers[name] = value
+        else:
+            unfit[name] = value
     if message_id is None:
         message_id = _fit_id(packet.id)
+    own: dict[str, Any] = {}
     if packet.id and message_id != packet.id:
-        own.id = packet.id
-    if own != _OwnFields():
-        headers[OWN_HEADER] = json.dumps(msgspec.to_builtins(own))  # escaped: a header is ASCII
+        own["id"] = packet.id
+    if packet.ordering_key is not None:
+        own["key"] = packet.ordering_key
+    if unfit:
+        own["headers"] = unfit
+    if own:
+        headers[OWN_HEADER] = json.dumps(own)
     if message_id:
         headers[ID_HEADER] = message_id
     return headers
@@ -68,10 +62,6 @@ def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
     headers = {
         name: value for name, value in raw.items() if name != OWN_HEADER and not name.lower().startswith("nats-")
     }
-    try:
-        own = _own_decoder.decode(raw.get(OWN_HEADER, "{}"))
-    except msgspec.DecodeError:  # another client has written it
-        own = _OwnFields()
-    headers.update(own.headers)
-    id = own.id if own.id is not None else raw.get(ID_HEADER, "")
-    return Packet(body=body, headers=headers, id=id, ordering_key=own.key)
+    own = read_own_field(raw.get(OWN_HEADER))
+    headers.update(own.get("headers", {}))
+    return Packet(body=body, headers=headers, id=own.get("id", raw.get(ID_HEADER, "")), ordering_key=own.get("key"))
