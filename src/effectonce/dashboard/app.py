@@ -119,7 +119,7 @@ def _cookie_name(request: Request) -> str:
 
 
 def _session_of(dashboard: Dashboard, request: Request) -> LoginSession | None:
-    return dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
+    return dashboard.access.find_session(request.cookies.get(_cookie_name(request)))
 
 
 def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
@@ -198,16 +198,17 @@ def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
             return dashboard.render("login.html", wrong=False)
         form = await _read_form(request)
         token, who = ((form.get(name) or [""])[0] for name in ("token", "who"))
-        cookie = None
+        session = None
         if who.strip() and dashboard.access.is_own_page(request.headers):
-            cookie = dashboard.access.log_in(token, who)
-        if cookie is None:
+            session = dashboard.access.log_in(token, who)
+        if session is None:
             await asyncio.sleep(WRONG_TOKEN_DELAY_S)
             return dashboard.render("login.html", 401, wrong=True)
         response = RedirectResponse("/", 303)
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
+        cookie = _cookie_name(request)
         response.set_cookie(
-            _cookie_name(request), cookie, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
+            cookie, session.id, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
         )
         return response
 

@@ -119,7 +119,7 @@ class RequestContext(Struct, frozen=True):
             status,
             session=self.session,
             acts=self.session.acts,
-            csrf=dashboard.access.csrf(self.session),
+            csrf=self.session.csrf,
             flashes=dashboard.flashes.pop(self.session.id, []),
             path=self.request.url.path,
             in_doubt=in_doubt,

@@ -195,14 +195,17 @@ class Sources:
         """Return the log in a saga's record; None where it is sealed, or written by a newer release."""
         return _read_log(record, self.sagas, saga_logs.decode_log)
 
+    def log(self, record: Record) -> intent_logs.LoggedIntent | saga_logs.SagaLog | None:
+        """Return the log of an intent or a saga, where the record is of one."""
+        kind = kind_of(record.scope)
+        if kind == "intent":
+            return self.intent_log(record)
+        return self.saga_log(record) if kind == "saga" else None
+
     def timeline(self, record: Record) -> list[Moment]:
         """Return the moments of a record, oldest first."""
-        log: intent_logs.LoggedIntent | saga_logs.SagaLog | None = None
-        if kind_of(record.scope) == "intent":
-            log = self.intent_log(record)
-        elif kind_of(record.scope) == "saga":
-            log = self.saga_log(record)
-        return record_timeline(record, log, self._audit_entries(record), repr(self.store.runtime.backend))
+        place = repr(self.store.runtime.backend)
+        return record_timeline(record, self.log(record), self._audit_entries(record), place)
 
     def _audit_entries(self, record: Record) -> list[AuditEntry]:
         """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end

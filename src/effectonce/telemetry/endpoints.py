@@ -45,7 +45,7 @@ class Endpoints:
 
     def __init__(self, watched: Worker | Relay, listen: str) -> None:
         self._watched = watched
-        self._address = parse(listen)
+        self._address = parse_address(listen)
         self._metrics = Metrics().watch(watched)
         self._loop = asyncio.get_running_loop()
         self._loop_answered_at = time.monotonic()
@@ -131,7 +131,7 @@ class Endpoints:
         return answered.is_set()
 
 
-def parse(listen: str) -> tuple[str, int]:
+def parse_address(listen: str) -> tuple[str, int]:
     """Split "127.0.0.1:9464", "[::1]:9464" or ":9464" into host and port. Without a host it is this machine only."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:

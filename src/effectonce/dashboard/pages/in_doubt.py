@@ -8,7 +8,7 @@ from msgspec import DecodeError, json
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext, link
-from effectonce.dashboard.sources import PAGE_SIZE, Sources
+from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
@@ -33,25 +33,10 @@ CONFIRMATIONS: Final = {
 
 def show_queue(context: RequestContext) -> Response:
     page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=context.text("cursor") or None)
-    rows = [(record, kind_of(record.scope), *_describe(context.sources, record)) for record in page.records]
+    rows = [(record, kind_of(record.scope), context.sources.log(record)) for record in page.records]
     return context.render(
         "in_doubt.html", rows=rows, next=context.next_page(page.cursor), now=context.sources.store.now()
     )
-
-
-def _describe(sources: Sources, record: Record) -> tuple[str, str]:
-    """Return what is known of a record in a few words, and the reason of the doubt, which is for operators only."""
-    kind = kind_of(record.scope)
-    if kind == "intent":
-        intent = sources.intent_log(record)
-        if intent is None:
-            return "", ""
-        return "sent once" if intent.send_count == 1 else f"sent {intent.send_count} times", f"for {show(intent.key)}"
-    if kind == "saga":
-        saga = sources.saga_log(record)
-        return (f"at {'undo ' if saga.undoing else ''}{saga.doubtful}", saga.doubt) if saga is not None else ("", "")
-    attempts = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
-    return f"{attempts}, none with an outcome", ""
 
 
 def resolve(context: RequestContext) -> Response:
