@@ -20,6 +20,7 @@ from effectonce.dashboard.poller import Poller, Sample, count_events
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
+from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.prometheus import Metrics
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR, VIEWER
@@ -237,8 +238,8 @@ def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
     sources = world.sources()
     record = world.saga.get("order-2005")
     assert record is not None
-    log = sources.saga_log(record)
-    assert log is not None
+    log = sources.log(record)
+    assert isinstance(log, SagaLog)
     drawing = draw(log, record.state, {"reserve", "charge"})
     shown = {(node.title, node.state) for node in drawing.nodes}
     assert shown == {

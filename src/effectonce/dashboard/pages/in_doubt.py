@@ -14,6 +14,7 @@ from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
+from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
 
@@ -42,7 +43,7 @@ def show_queue(context: RequestContext) -> Response:
 def resolve(context: RequestContext) -> Response:
     """Apply an operator's decision to one record. The decision is in the audit log before it is applied."""
     scope, key, outcome = context.text("scope"), context.text("key"), context.text("outcome")
-    record = context.sources.record(scope, key)
+    record = context.sources.store.get(scope, key)
     if record is None:
         raise NotInDoubt("there is no such record any more; nothing was changed")
     allowed = decision_options(context.sources, record)["outcomes"]
@@ -61,8 +62,8 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
     scope, key, operator = record.scope, record.key, context.session.signature
     saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
-        log = context.sources.saga_log(record)
-        if log is None:
+        log = context.sources.log(record)
+        if not isinstance(log, SagaLog):
             raise CorruptRecord(f"the log of saga {show(key)} cannot be read; upgrade this process")
         saga.resolve(log.id, outcome, result=None if result is ... else result, who=operator)
     elif intents is not None:
