@@ -119,8 +119,8 @@ def redrive(
     key: Key = "",
     id: Ids = None,
     limit: options.OptionalLimit = None,
-    rate: Annotated[float | None, typer.Option(help="How many a second at most.", show_default=False)] = None,
-    to: Annotated[str | None, typer.Option(help="Another queue.", show_default=False)] = None,
+    rate: Annotated[float | None, typer.Option(help="How many a second at most.")] = None,
+    to: Annotated[str | None, typer.Option(help="Another queue.")] = None,
     new_generation: Annotated[
         bool, typer.Option("--new-generation", help="Run also what is done, failed or in doubt: its effects repeat.")
     ] = False,

@@ -32,7 +32,6 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="URL|MODULE:NAME…",
-            show_default=False,
             help="The store, and your workers and intents (shop.worker:worker), whose settings are checked as well.",
         ),
     ] = None,
@@ -42,12 +41,8 @@ def doctor(
         list[str] | None, typer.Option(help="A queue whose dead letters are counted; may be repeated.")
     ] = None,
     group: Annotated[str, typer.Option(help="With --queue: the name of the worker.")] = "worker",
-    table: Annotated[
-        str | None, typer.Option(help="An outbox that `migrate` has not made.", show_default=False)
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option("--fail-on", help="Exit with 1 from here on: error, warning or note.")
-    ] = "warning",
+    table: Annotated[str | None, typer.Option(help="An outbox that `migrate` has not made.")] = None,
+    fail_on: Annotated[str, typer.Option(help="Exit with 1 from here on: error, warning or note.")] = "warning",
     as_json: options.Json = False,
 ) -> None:
     """Check the store, the broker and your programs; report what is wrong, why it matters, and what to run.

@@ -51,18 +51,10 @@ _RESOLVE_COMMANDS = {"intent": "intents resolve MODULE:INTENTS ID", "saga": "sag
 def list_(
     url: options.Url = None,
     store_url: options.StoreUrl = None,
-    scope: Annotated[str | None, typer.Option(help="Only of this scope.", show_default=False)] = None,
-    state: Annotated[
-        str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.", show_default=False)
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="SPAN", show_default=False, help="Unchanged for this long: 1h."),
-    ] = None,
-    newer_than: Annotated[
-        str | None,
-        typer.Option("--newer-than", metavar="SPAN", show_default=False, help="Changed within this span: 10m."),
-    ] = None,
+    scope: Annotated[str | None, typer.Option(help="Only of this scope.")] = None,
+    state: Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Unchanged for this long: 1h.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Changed within this span: 10m.")] = None,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
@@ -200,9 +192,7 @@ def resolve(
 def purge(
     url: options.Url = None,
     store_url: options.StoreUrl = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="How many at most.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
