@@ -26,7 +26,7 @@ from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access, LoginSession
 from .context import HERE, Dashboard, RequestContext
 from .pages import checks, dead_letters, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
-from .view_pool import Overdue, run_in_thread
+from .view_pool import Overdue, start_view
 
 log = logging.getLogger("effectonce")
 
@@ -86,7 +86,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
             yield
         finally:
             # A call that hangs ends with the process.
-            await asyncio.wait({run_in_thread(close)}, timeout=SHUTDOWN_TIMEOUT_S)
+            await asyncio.wait({start_view(close)}, timeout=SHUTDOWN_TIMEOUT_S)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -158,7 +158,7 @@ async def _run_view(view: View, context: RequestContext, *, acts: bool = False, 
     view_pool = context.dashboard.view_pool
     try:
         if storeless:
-            return await run_in_thread(lambda: view(context))
+            return await start_view(lambda: view(context))
         return await view_pool.answer(lambda: view(context), acts=acts)
     except Overdue:
         store, undone = context.sources.store.runtime.backend, "Nothing was done: it had not begun. " if acts else ""

@@ -110,9 +110,10 @@ class Endpoints:
         if not self._loop_answers(PROBE_TIMEOUT_S / 2):
             problems.append("the event loop does not run: a handler blocks it (make it a plain `def`)")
             return problems
+        refresh(self._probes, PROBE_TIMEOUT_S)
         problems += [
             f"the {probe.what} does not answer: {show(probe.error or 'no reply in time', 300)}"
-            for probe in refresh(self._probes, PROBE_TIMEOUT_S)
+            for probe in self._probes
             if probe.value is None
         ]
         if isinstance(self._watched, Relay) and self._watched.outage is not None:
