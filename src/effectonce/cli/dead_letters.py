@@ -19,7 +19,7 @@ from effectonce.errors import InvalidOption, show
 from . import options
 from .actions import GracefulInterrupt, audit_action
 from .output import COLOURS, print_details, print_json, print_page, report
-from .programs import load_worker
+from .programs import close_program, load_worker
 from .terminal import Progress, Screen, confirm
 
 dlq = options.command_group("Dead letters: list, show, redrive, purge.")
@@ -247,9 +247,7 @@ def _open_queue(name: str, queue: str) -> Iterator[DeadLetterQueue]:
     try:
         yield DeadLetterQueue(worker, queue)
     finally:
-        worker.broker.close()
-        if worker.store is not None:
-            worker.store.close()
+        close_program(worker)
 
 
 def _given_up_at(dead: DeadLetterDetails) -> int:

@@ -21,6 +21,7 @@ from effectonce.worker.worker import Worker
 
 from . import options, settings
 from .output import print_json
+from .programs import close_program
 from .terminal import Colour, Screen, wrap
 
 _COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -58,7 +59,7 @@ def doctor(
     loaded = [_load_program(word) for word in programs or () if "://" not in word]
     with ExitStack() as stack:
         for program in loaded:
-            stack.callback(_close, program)
+            stack.callback(close_program, program)
         store_url = settings.setting("store", next(iter(urls), store_url))
         broker_url = settings.setting("broker", broker)
         if store_url is None and broker_url is None and not loaded:
@@ -86,14 +87,6 @@ def _load_program(name: str) -> Worker | Intents:
     if not isinstance(program, Worker | Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, neither a Worker nor Intents")
     return program
-
-
-def _close(program: Worker | Intents) -> None:
-    """Close a program's connections: those that doctor opened would warn when the process ends."""
-    if isinstance(program, Worker):
-        program.broker.close()
-    if program.store is not None:
-        program.store.close()
 
 
 def _limits() -> Limits:
