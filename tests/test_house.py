@@ -100,7 +100,7 @@ TABLE = {
     "integrations.faststream": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "faststream"),
     "integrations.taskiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "taskiq"),
     "agents*": (f"{SEAMS} core* {TOOLS}", ""),
-    "testing*": (f"{SEAMS} core* {TOOLS}", "pytest msgspec"),
+    "testing*": (f"{SEAMS} core* {TOOLS} backends.memory*", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
@@ -322,6 +322,20 @@ def test_the_page_about_the_layout_names_all_that_is_there() -> None:
     page = (ROOT.parents[1] / "docs/internals/layout.md").read_text()
     there = {module.partition(".")[0] for module in modules()} - {"__init__", "__main__"}
     assert sorted(there - set(re.findall(r"\w+", page))) == []
+
+
+def test_the_walks_name_files_and_functions_that_are_there() -> None:
+    page = (ROOT.parents[1] / "docs/internals/life-of-a-message.md").read_text()
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|", page, re.MULTILINE)
+    assert len(rows) > 30
+    for row in rows:
+        names = [name for name in re.findall(r"`([^`]+)`", row) if name != "connect="]
+        files = [name for name in names if name.endswith((".py", "/"))]
+        paths = [path for name in files for path in ROOT.glob(name)]
+        assert [name for name in files if not any(ROOT.glob(name))] == []
+        source = "".join(path.read_text() for path in paths if path.is_file())
+        for name in set(names) - set(files):
+            assert re.search(rf"\b(?:def|class) {name.rpartition('.')[2]}\b", source), f"{name} is not in {files}"
 
 
 # -- what is public

@@ -66,7 +66,12 @@ else:
     def __getattr__(name: str) -> Any:
         """A public name, or a module of ours by its name, as in ``effectonce.contracts``."""
         if name in _MODULES:
-            module = import_module(f"{__name__}.{_MODULES[name]}")
+            # Packages first: Python 3.11 locks a submodule before its package, and two threads would deadlock where the
+            # package itself imports that submodule.
+            path = __name__
+            for step in _MODULES[name].split("."):
+                path = f"{path}.{step}"
+                module = import_module(path)
             value = globals()[name] = module if name == "keys" else getattr(module, name)
             return value
         if not name.startswith("_"):

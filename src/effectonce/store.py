@@ -358,18 +358,18 @@ class RedisStore(Store):
     """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
 
     def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
-        from .backends.redis.store import RedisStoreBackend
+        from .backends.redis.store import RedisClientStoreBackend
 
-        super().__init__(RedisStoreBackend.from_client(client, namespace=namespace), **options)
+        super().__init__(RedisClientStoreBackend(client, namespace=namespace), **options)
 
 
 class PostgresStore(Store):
     """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
 
     def __init__(self, *, pool: Any, prefix: str = "effectonce", allow_unsafe: bool = False, **options: Any) -> None:
-        from .backends.postgres.store import PostgresBackend
+        from .backends.postgres.store import PostgresPoolBackend
 
-        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
+        super().__init__(PostgresPoolBackend(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
 
 
 def _same_code(one: Any, other: Any) -> bool:

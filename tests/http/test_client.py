@@ -89,7 +89,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(self: Any, seconds: float) -> None:
         pauses.append(seconds)
 
-    for port in ("for_httpx._HttpxPort", "for_httpx._AsyncHttpxPort", "for_requests._RequestsPort"):
+    for port in ("calls.SyncPort", "for_httpx._AsyncPort"):
         monkeypatch.setattr(f"effectonce.http.client.{port}.sleep", sleep)
     return pauses
 

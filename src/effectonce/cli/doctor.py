@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from effectonce.broker import connect_broker
-from effectonce.core.registry import named
+from effectonce.core.registry import load_object
 from effectonce.doctor import SEVERITIES, Finding, Limits, examine
 from effectonce.errors import ConfigurationError, show
 from effectonce.intents.intents import Intents
@@ -83,7 +83,7 @@ def doctor(
 
 
 def _load_program(name: str) -> Worker | Intents:
-    program: Any = named(name, "shop.worker:worker")
+    program: Any = load_object(name, "shop.worker:worker")
     if not isinstance(program, Worker | Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, neither a Worker nor Intents")
     return program

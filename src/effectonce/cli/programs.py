@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from effectonce.contracts import Event
-from effectonce.core.registry import named
+from effectonce.core.registry import load_object
 from effectonce.display.formatting import format_state, format_target
 from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, show
 from effectonce.guard.introspection import name_of
@@ -28,7 +28,7 @@ _FINISHING_EVENTS = frozenset(("completed", "failed", "exhausted", "in_doubt", "
 
 def load_program(name: str, kind: type[T], example: str) -> T:
     """Import the object that ``module:name`` names. Raises `ConfigurationError` where it is not a ``kind``."""
-    program = named(name, example)
+    program = load_object(name, example)
     if not isinstance(program, kind):
         raise ConfigurationError(f"{show(name)!r} is of type {name_of(type(program))}, not {kind.__name__}")
     return program

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -37,16 +37,19 @@ from effectonce.errors import (
 )
 from effectonce.keys import Key, encode_key
 
-KEY: Final = "idempotency-key"
-REPLAYED: Final = "idempotent-replayed"
-RETENTION: Final = "idempotency-key-retention"
+KEY_HEADER: Final = "idempotency-key"
+REPLAYED_HEADER: Final = "idempotent-replayed"
+RETENTION_HEADER: Final = "idempotency-key-retention"
 """The published expiry policy: for how many seconds a finished request is replayed."""
 
-DRAFT: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
+MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length: more are too large for any limit, and slow to read
+UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
+
+DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
 """Where problems link to, unless the API has a page of its own."""
 
 #: The response headers that are stored. Others belong to one exchange, one connection or one client.
-KEPT: Final = frozenset(
+STORED_HEADERS: Final = frozenset(
     (
         "content-type",
         "content-encoding",
@@ -67,7 +70,7 @@ KEPT: Final = frozenset(
 )
 
 #: What is never stored: another's session, a challenge, a connection's business, and what is made anew for each reply.
-DROPPED: Final = frozenset(
+NEVER_STORED_HEADERS: Final = frozenset(
     (
         "set-cookie",
         "set-cookie2",
@@ -93,7 +96,7 @@ DROPPED: Final = frozenset(
 Headers = list[tuple[str, str]]
 
 
-# -- the header
+# -- the request
 
 
 #: A key without quotes. RFC 9651 lets a token begin with a letter or "*" only; most clients send a bare UUID.
@@ -103,11 +106,13 @@ _BARE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-][!#$%&'*+.^_`|~0-9A-Za-z:
 def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
     """The key that the header's field lines carry: a structured-field string, or a bare token.
 
-    ``"k"`` and ``k`` are the same key; parameters are ignored. `InvalidKey` for whatever else: no line that is there
-    is ever taken for none.
+    ``"k"`` and ``k`` are the same key; parameters are ignored. `MissingKey` where there is no such line; `InvalidKey`
+    for anything else, so that a request with a broken key never runs as one without.
     """
+    if not values:
+        raise MissingKey("the request has no Idempotency-Key, and its route requires one")
     if len(values) != 1:
-        raise InvalidKey(f"the Idempotency-Key header is there {len(values)} times")
+        raise InvalidKey(f"the request has {len(values)} Idempotency-Key headers; send one")
     raw = values[0].strip(b" \t")
     if len(raw) > 2 * limit + 64:  # longer than with every character escaped: no parser is needed to tell
         raise KeyTooLong(f"the Idempotency-Key header is over {limit} characters")
@@ -118,15 +123,21 @@ def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
         try:
             value = parse(raw, tltype="item")[0]
         except error as reason:
-            raise InvalidKey(f"the Idempotency-Key header is no structured-field string: {show(reason)}") from reason
+            raise InvalidKey(f"the Idempotency-Key header is not a structured-field string: {show(reason)}") from reason
         if not isinstance(value, str | token):
-            raise InvalidKey(f"the Idempotency-Key header is no string but a {type(value).__name__}")
+            raise InvalidKey(f"the Idempotency-Key header is not a string but a {type(value).__name__}")
         key = str(value)
     if not key:
         raise InvalidKey("the Idempotency-Key header is an empty string")
     if len(key) > limit:
         raise KeyTooLong(f"the Idempotency-Key has {len(key)} characters, more than the {limit} that are allowed")
     return key
+
+
+def check_announced_length(length: str, limit: int) -> None:
+    """Raise `PayloadTooLarge` where a request's Content-Length is over ``limit``, before its body is read."""
+    if length.isdecimal() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
+        raise PayloadTooLarge(f"the body is over max_body={limit}, by its Content-Length")
 
 
 @cache
@@ -139,7 +150,7 @@ def _structured_fields() -> tuple[Callable[..., Any], type[Exception], type]:
 
 
 def require_parser() -> None:
-    """`MissingDriver` now, and not at the first quoted key."""
+    """Raise `MissingDriver` at start-up, not at the first quoted key."""
     _structured_fields()
 
 
@@ -149,26 +160,25 @@ def require_parser() -> None:
 def record_key(principal: Key, method: str, path: str, key: str) -> str:
     """The key of the record, for `Store.get`, `resolve` and `forget`: ``POST /charges 9f86d0…``.
 
-    The SHA-256 is of the length-prefixed (principal, method, path, key), so that no two requests share a record that
-    differ in any of these, and neither caller nor key can be read in a log. Method and path stand before it for people.
+    The SHA-256 is of the length-prefixed (principal, method, path, key), so that requests that differ in any of these
+    never share a record, and neither caller nor key can be read in a log. Method and path stand before it for people.
     """
-    who = encode_key(principal)
-    text = f"{len(who)}:{who}{len(method)}:{method}{len(path)}:{path}{len(key)}:{key}"
-    if text.isascii():  # then a character is a byte
-        raw = text.encode()
-    else:  # a path may have been decoded from bytes that are no UTF-8
-        parts = [part.encode("utf-8", "surrogatepass") for part in (who, method, path, key)]
-        raw = b"".join([b"%d:%b" % (len(part), part) for part in parts])
-    return f"{show(method, 16)} {show(path)} {hashlib.sha256(raw).hexdigest()}"
+    # A path may have been decoded from bytes that are not UTF-8.
+    parts = [part.encode("utf-8", "surrogatepass") for part in (encode_key(principal), method, path, key)]
+    joined = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return f"{show(method, 16)} {show(path)} {hashlib.sha256(joined).hexdigest()}"
 
 
-def fingerprint_state(method: str, path: bytes, query: bytes) -> hashlib._Hash:
+FingerprintState: TypeAlias = "hashlib._Hash"
+
+
+def fingerprint_state(method: str, path: bytes, query: bytes) -> FingerprintState:
     """The hash to update with the body; `fingerprint` ends it. Headers are left out: they change from try to try."""
     verb = method.encode("latin-1", "replace")
     return hashlib.sha256(b"%d:%b%d:%b%d:%b" % (len(verb), verb, len(path), path, len(query), query))
 
 
-def fingerprint(state: hashlib._Hash) -> bytes:
+def fingerprint(state: FingerprintState) -> bytes:
     """The fingerprint in the form that claims send, its version first."""
     return b"\x81" + state.digest()
 
@@ -199,14 +209,14 @@ class ResponseCodec(Codec):
         return super().encode(value)
 
 
-def kept(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:
-    """The headers that are stored with a response."""
+def headers_to_store(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:
+    """The headers that are stored with a response: those whose names are ``allowed``."""
     return [(name, value) for name, value in headers if name.lower() in allowed]
 
 
 def replay(stored: Response, retention: int) -> Response:
     """A stored response as it goes out again: marked, and with its length where a body may be."""
-    headers = [*stored.headers, *published(retention), (REPLAYED, "true")]
+    headers = [*stored.headers, *retention_headers(retention), (REPLAYED_HEADER, "true")]
     body = stored.body or b""
     if has_body(stored.status):
         headers.append(("content-length", str(len(body))))
@@ -214,13 +224,13 @@ def replay(stored: Response, retention: int) -> Response:
 
 
 def has_body(status: int) -> bool:
-    """Whether a client expects a body, or its length, after the headers of a response to what we guard."""
+    """Whether a client expects a body, or its length, after the headers of a response with this ``status``."""
     return status >= 200 and status not in (204, 304)
 
 
-def published(retention: int) -> Headers:
+def retention_headers(retention: int) -> Headers:
     """The expiry policy, from the retention in microseconds."""
-    return [(RETENTION, str(retention // 1_000_000))]
+    return [(RETENTION_HEADER, str(retention // 1_000_000))]
 
 
 # -- problems
@@ -276,48 +286,35 @@ _PROBLEMS: dict[type[EffectOnceError], tuple[int, str, str]] = {
 _PROBLEMS[AttemptsExhausted] = _PROBLEMS[PermanentFailure]
 _PROBLEMS[Reentered] = _PROBLEMS[InProgress]
 
-_json = msgspec.json.Encoder()
 
-
-def status_of(error: EffectOnceError) -> int:
-    """The status that ``error`` is answered with; 503 for all that is neither the client's nor the request's doing."""
-    return _problem(type(error))[0]
-
-
-def problem(error: EffectOnceError, docs: str = DRAFT) -> Response:
-    """``error`` as problem+json. Its own text stays here: it may name what is not the client's to know."""
-    status, title, detail = _problem(type(error))
+def problem(error: EffectOnceError, docs: str = DRAFT_URL) -> Response:
+    """``error`` as problem+json, 503 unless the client or its request caused it. The error's own text is left out: it
+    may name what the client must not know."""
+    status, title, detail = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
     code = InProgress.code if isinstance(error, Reentered) else error.code
-    body = {"type": f"{docs}#{code}", "title": title, "status": status, "detail": detail, "code": code}
-    headers = [("content-type", "application/problem+json"), ("cache-control", "no-store")]
-    headers.append(("link", f'<{docs}>; rel="describedby"'))
+    response = _problem_response(docs, status, title, detail, code)
+    response.headers += [("cache-control", "no-store"), ("link", f'<{docs}>; rel="describedby"')]
     if status == 503 or isinstance(error, InProgress | LeaseLost | Reentered):
-        headers.append(("retry-after", str(_retry_after(error))))
+        response.headers.append(("retry-after", str(_retry_after(error))))
     if isinstance(error, ResultNotStored):
-        headers.append((REPLAYED, "true"))
-    raw = _json.encode(body)
-    headers.append(("content-length", str(len(raw))))
-    return Response(status, headers, raw)
-
-
-def _problem(kind: type[EffectOnceError]) -> tuple[int, str, str]:
-    return next(_PROBLEMS[each] for each in kind.__mro__ if each in _PROBLEMS)
+        response.headers.append((REPLAYED_HEADER, "true"))
+    response.headers.append(("content-length", str(len(response.body or b""))))
+    return response
 
 
 def _retry_after(error: EffectOnceError) -> int:
-    """Whole seconds. Of what is in progress always one: when its lease ends says nothing about when its work does."""
+    """Whole seconds, 60 at most. One where another attempt runs: when its lease ends says nothing about its work."""
     if isinstance(error, Retryable) and not isinstance(error, InProgress):
         return min(max(1, math.ceil(error.retry_after)), 60)
     return 1
 
 
-def lost_attempt(docs: str = DRAFT) -> Response:
+def lost_attempt(docs: str) -> Response:
     """What is replayed of an attempt that raised, where the route says ``on_error="replay"``."""
-    body = {
-        "type": f"{docs}#attempt-failed",
-        "title": "The request failed",
-        "status": 500,
-        "detail": "It ended with an error, and will not run again under this key.",
-        "code": "attempt-failed",
-    }
-    return Response(500, [("content-type", "application/problem+json")], _json.encode(body))
+    detail = "It ended with an error, and will not run again under this key."
+    return _problem_response(docs, 500, "The request failed", detail, "attempt-failed")
+
+
+def _problem_response(docs: str, status: int, title: str, detail: str, code: str) -> Response:
+    body = {"type": f"{docs}#{code}", "title": title, "status": status, "detail": detail, "code": code}
+    return Response(status, [("content-type", "application/problem+json")], msgspec.json.encode(body))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
@@ -22,6 +22,7 @@ from effectonce.errors import (
     LeaseLost,
     OutcomeUnknown,
     PermanentFailure,
+    ResultNotStored,
     Retryable,
     SagaChanged,
     show,
@@ -31,10 +32,11 @@ from effectonce.record import Answer
 from effectonce.values.durations import readable
 
 from .claimed import ClaimedSaga
-from .inputs import SagaInputs
-from .log import LoggedStep, SagaLog, StepProgress, unpack_results
-from .migrations import SagaMigration, fit_to_definition
+from .log import LoggedStep, StepProgress, unpack_results
 from .steps import Done, Step, StepCall, StepFunction, StepRun
+
+if TYPE_CHECKING:
+    from .saga import Saga
 
 #: Errors of a step after which only an operator can find out whether it happened.
 _DOUBTFUL: Final = (InDoubt, LeaseLost)
@@ -42,37 +44,12 @@ _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
 
-SagaDraft = tuple[SagaLog, Any]
-"""The log of a saga that may be new, and its input as it reads back from there."""
-
-
-class SagaDefinition(Protocol):
-    """The parts of a `Saga` that a runner needs."""
-
-    name: str
-    version: str
-    steps: dict[str, Step[Any]]
-    migrations: dict[str, SagaMigration]
-    key_prefix: str  # the beginning of its steps' keys, so that two sagas never share one
-    inputs: SagaInputs
-
-    @property
-    def undoable(self) -> dict[str, bool]: ...
-
 
 async def run_saga(
-    saga: SagaDefinition,
-    run: Run,
-    client: StoreClient,
-    only: Literal["", "write", "compensate"] = "",
-    claimed_at: int | None = None,
-    draft: SagaDraft | None = None,
-) -> Done | None:
-    """Claim a saga, run it from where it stands to its end, and return the results of its steps.
-
-    ``only="write"`` records it and leaves it to others; ``only="compensate"`` undoes what is done.
-    ``claimed_at``: see `ClaimedSaga`. ``draft``: its log if it is new.
-    """
+    saga: Saga[Any], run: Run, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
+) -> Done:
+    """Claim a saga, run it from where it stands to its end, and return the results of its steps. With ``compensate``,
+    undo what is done. ``claimed_at``: see `ClaimedSaga`."""
     runner: SagaRunner | None = None
     try:
         try:
@@ -83,23 +60,17 @@ async def run_saga(
                 "then decide: effectonce sagas resolve"
             ) from error
         if run.replayed:
-            return Done(saga.steps, set(saga.steps), unpack_results(run.value)) if not only else None
+            return Done(saga.steps, set(saga.steps), unpack_results(run.value))
         running.set(run)
-        claimed = ClaimedSaga(run, client, saga.name, claimed_at, draft and draft[0])
-        if only == "write":
-            await claimed.give_back()
-            return None
+        claimed = ClaimedSaga(run, client, saga.name, claimed_at)
         try:
-            if draft is not None and claimed.log is draft[0]:
-                runner = SagaRunner(saga, claimed, draft[1])
-            else:
-                fit_to_definition(claimed.log, saga.version, saga.undoable, saga.migrations)
-                runner = SagaRunner(saga, claimed, saga.inputs.decode(claimed.log.input))
+            saga.fit(claimed.log)
+            runner = SagaRunner(saga, claimed, saga.inputs.decode(claimed.log.input))
         except SagaChanged:
             with suppress(EffectOnceError):
                 await claimed.give_back()
             raise
-        return await runner.run(only == "compensate")
+        return await runner.run(compensate)
     finally:
         run.active = False
         run.end()
@@ -107,10 +78,26 @@ async def run_saga(
             runner.orphan.keep_leased(run)
 
 
+async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
+    """Record a saga and leave it to `Saga.resume`. Changes nothing where it was recorded before."""
+    try:
+        await begin(run, client)
+        if not run.replayed:
+            await ClaimedSaga(run, client, saga.name).give_back()
+    except (InDoubt, PermanentFailure, ResultNotStored):
+        pass
+    except Retryable as error:
+        if error.code != "in-progress":
+            raise
+    finally:
+        run.active = False
+        run.end()
+
+
 class SagaRunner:
     """Runs the steps and compensations of one claimed saga."""
 
-    def __init__(self, saga: SagaDefinition, claimed: ClaimedSaga, input: Any) -> None:
+    def __init__(self, saga: Saga[Any], claimed: ClaimedSaga, input: Any) -> None:
         self._saga = saga
         self._claimed = claimed
         self._log = claimed.log

@@ -104,7 +104,7 @@ class Tracing:
         if worker.tracer is None:
             worker.tracer = tracer = _WorkerTracer(self, worker)
             for route in worker.routes:
-                route.function = tracer.handling(route.queue, route.function)
+                route.function = tracer.trace_handler(route.queue, route.function)
 
     # -- a hook
 
@@ -120,10 +120,10 @@ class Tracing:
 
     # -- results
 
-    def context(self) -> bytes:
+    def current_context(self) -> bytes:
         return _log_errors(lambda: _encode_context(trace.get_current_span().get_span_context()), b"")
 
-    def replayed(self, run: Run) -> None:
+    def link_replay(self, run: Run) -> None:
         def link_to_first() -> None:
             span = trace.get_current_span()
             if span.is_recording():
@@ -134,7 +134,7 @@ class Tracing:
 
     # -- sending
 
-    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
+    def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
         attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
@@ -142,7 +142,9 @@ class Tracing:
             return _with_trace_header(message)
 
     @contextmanager
-    def sending(self, system: str, queue: str, messages: Sequence[Message[Any]]) -> Iterator[Sequence[Message[Any]]]:
+    def trace_publish(
+        self, system: str, queue: str, messages: Sequence[Message[Any]]
+    ) -> Iterator[Sequence[Message[Any]]]:
         links = [link for message in messages for link in _links_from_headers(message.headers)]
         about = _attributes(system, queue, "send")
         attributes: Attributes = {**about, "messaging.batch.message_count": len(messages)}
@@ -155,7 +157,7 @@ class Tracing:
         ):
             yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
         if error is not None:
             about["error.type"] = type(error).__qualname__
@@ -171,7 +173,7 @@ class Tracing:
     # -- handling
 
     @contextmanager
-    def processing(
+    def trace_processing(
         self, about: Attributes, message: Message[Any], links: Sequence[Link], **more: str | int | bool
     ) -> Iterator[trace.Span]:
         """Make a span around the processing of ``message``, in the trace of the message."""
@@ -188,7 +190,7 @@ class Tracing:
         ):
             yield span
 
-    def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+    def record_settlement(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
         CloudEvents the body names it, which is not decoded again for this.)"""
         counts: Attributes = {
@@ -269,7 +271,7 @@ class _WorkerTracer:
         self._system = worker.broker.capabilities.name
         self._group = worker.name
 
-    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if is_async(function):
 
             @functools.wraps(function)
@@ -290,18 +292,22 @@ class _WorkerTracer:
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = running.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._tracing.processing(self._process_attributes(queue), message, (), **more) as span:
+        with self._tracing.trace_processing(self._process_attributes(queue), message, (), **more) as span:
             if run is not None:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
-    def skipped(self, queue: str, message: Message[Any], run: Run) -> None:
+    def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._tracing.processing(self._process_attributes(queue), message, _links_to_first_run(run.trace), **more):
+        with self._tracing.trace_processing(
+            self._process_attributes(queue), message, _links_to_first_run(run.trace), **more
+        ):
             pass
 
-    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self._tracing.settled(_attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds)
+    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        self._tracing.record_settlement(
+            _attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds
+        )
 
     def _process_attributes(self, queue: str) -> Attributes:
         return _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
