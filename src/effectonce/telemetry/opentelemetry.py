@@ -104,7 +104,7 @@ class Tracing:
         if worker.tracer is None:
             worker.tracer = tracer = _WorkerTracer(self, worker)
             for route in worker.routes:
-                route.function = tracer.handling(route.queue, route.function)
+                route.function = tracer.trace_handler(route.queue, route.function)
 
     # -- a hook
 
@@ -120,10 +120,10 @@ class Tracing:
 
     # -- results
 
-    def context(self) -> bytes:
+    def current_context(self) -> bytes:
         return _log_errors(lambda: _encode_context(trace.get_current_span().get_span_context()), b"")
 
-    def replayed(self, run: Run) -> None:
+    def link_replay(self, run: Run) -> None:
         def link_to_first() -> None:
             span = trace.get_current_span()
             if span.is_recording():
@@ -134,7 +134,7 @@ class Tracing:
 
     # -- sending
 
-    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
+    def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
         about = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
@@ -142,7 +142,9 @@ class Tracing:
             return _with_trace_header(message)
 
     @contextmanager
-    def sending(self, system: str, queue: str, messages: Sequence[Message[Any]]) -> Iterator[Sequence[Message[Any]]]:
+    def trace_publish(
+        self, system: str, queue: str, messages: Sequence[Message[Any]]
+    ) -> Iterator[Sequence[Message[Any]]]:
         known = [
             link
             for message in messages
@@ -168,7 +170,7 @@ class Tracing:
         finally:
             self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - started_at, labels)
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
         labels = dict(about)
         about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
@@ -217,7 +219,7 @@ class Tracing:
         finally:
             self._count(self._consumed, 1, self._process_time, time.perf_counter() - started_at, labels)
 
-    def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+    def record_settlement(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
         CloudEvents the body names it, which is not decoded again for this.)"""
         now = time.time_ns()
@@ -280,7 +282,7 @@ class _WorkerTracer:
         self._system = worker.broker.capabilities.name
         self._group = worker.name
 
-    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if is_async(function):
 
             @functools.wraps(function)
@@ -306,13 +308,15 @@ class _WorkerTracer:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
-    def skipped(self, queue: str, message: Message[Any], run: Run) -> None:
+    def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
         with self._tracing.processing(self._process_attributes(queue), message, _links_to_first_run(run.trace), **more):
             pass
 
-    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self._tracing.settled(_attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds)
+    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        self._tracing.record_settlement(
+            _attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds
+        )
 
     def _process_attributes(self, queue: str) -> Attributes:
         return _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
