@@ -26,7 +26,7 @@ from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
 from .events import Meter as Meter
-from .events import Selective as Selective
+from .events import SelectiveHook as SelectiveHook
 from .events import Tracer as Tracer
 from .outbox_port import OutboxBackend as OutboxBackend
 from .outbox_port import OutboxPort as OutboxPort

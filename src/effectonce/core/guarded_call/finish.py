@@ -84,7 +84,7 @@ def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
     run.stop_clock()
     policy, tracer = run.policy, run.runtime.tracer
     if tracer is not None and result is not None:
-        result = with_trace(result, run.trace or tracer.context())
+        result = with_trace(result, run.trace or tracer.current_context())
     result = run.seal(result)
     retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
     if policy.seen:
