@@ -1,9 +1,9 @@
 """What a mutant is, and all that a file has.
 
 Left out, since no test of behaviour can or should tell: annotations, `if TYPE_CHECKING`, overloads, `__repr__`, calls
-of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), options of
-dataclasses and structs, and how long the module's constants of time are. Left out as well: a constructor's own
-assignments, since every test would see that one is missing.
+of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a `zip`'s
+`strict`, options of dataclasses and structs, and how long the module's constants of time are. Left out as well: a
+constructor's own assignments, since every test would see that one is missing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _changeable(node: ast.AST) -> Iterator[ast.AST]:
 
 def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
-        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.FunctionDef(name="__repr__"):
+        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.keyword(arg="strict") | ast.FunctionDef(name="__repr__"):
             return ()
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
