@@ -37,7 +37,9 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
     ast.FloorDiv: ("//", ("*",)),
     ast.Div: ("/", ("*",)),
 }
-LOG_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.", re.IGNORECASE)
+#: Calls of a logger and of `warnings`, and type variables.
+LEFT_ALONE_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$", re.IGNORECASE)
+SMALL_NUMBER: Final = 20
 TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
 
 
@@ -107,13 +109,13 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
             return () if value is None or timed else (value,)
         case ast.If(test=test) if _is_for_types(test):
             return ()
-        case ast.Call() if _is_log_call(node):
+        case ast.Call() if _is_left_alone(node):
             return ()
     return ast.iter_child_nodes(node)
 
 
-def _is_log_call(node: ast.Call) -> bool:
-    return LOG_CALL.match(ast.unparse(node.func)) is not None
+def _is_left_alone(node: ast.Call) -> bool:
+    return LEFT_ALONE_CALL.match(ast.unparse(node.func)) is not None
 
 
 def _is_for_types(test: ast.expr) -> bool:
@@ -152,7 +154,9 @@ class _File:
             case ast.Constant(value=bool(value)):
                 yield self._replace("boolean", node, str(not value))
             case ast.Constant(value=int(value) | float(value)):
-                yield self._replace("number", node, repr(value + 1))
+                # A limit of 4096 may be off by one unnoticed, and a time of 5.0 seconds by another.
+                other = value + 1 if isinstance(value, int) and value < SMALL_NUMBER else 2 * value
+                yield self._replace("number", node, repr(other or 1.0))
             case (
                 ast.If(test=test)
                 | ast.While(test=test)
@@ -164,7 +168,7 @@ class _File:
                 for condition in conditions:
                     yield from self._negate(condition)
             case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
-                if not _is_log_call(call):
+                if not _is_left_alone(call):
                     yield self._replace("removed call", node, "pass")
             case ast.Assign(targets=[ast.Attribute() | ast.Subscript(), *_]) | ast.AnnAssign(target=ast.Attribute()):
                 if node not in self._in_constructors:

@@ -35,6 +35,7 @@ BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka na
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
+    **{f"backends/{name}": (f"backends/{name}", "relay/test_port.py") for name in ("sqlite", "postgres", "mysql")},
     "outbox": ("outbox", "relay/test_relay.py"),
     "core": ("guard", "backends/memory", "backends/test_guarded_calls.py"),
 }
