@@ -165,7 +165,7 @@ def test_refused_from_the_first_try_on_it_never_left(client: Callable[[str], Any
     error = raised(lambda: client(nobody))
     assert classify(TWILIO, error).kind == "not_executed"
     assert not is_ambiguous(error)
-    assert is_ambiguous(error, again=True)
+    assert is_ambiguous(error, resend=True)
 
 
 def test_what_lost_its_traceback_shows_nothing(nobody: str) -> None:

@@ -208,7 +208,7 @@ def test_what_grpc_says(code: Code, module: str) -> None:
     final = code.name in SAID_NO | SAID_NO_FIRST
     turned_away = code is Code.UNAUTHENTICATED
     assert is_ambiguous(error) is (not final and not turned_away)
-    assert is_ambiguous(error, again=True) is (code.name not in SAID_NO)
+    assert is_ambiguous(error, resend=True) is (code.name not in SAID_NO)
     verdict = classify(find("twilio"), error)
     assert verdict.kind == ("failure" if final else "not_executed" if turned_away else "unknown")
     assert code.name in verdict.why
@@ -262,7 +262,7 @@ def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
     ],
 )
 def test_a_status_counts_whoever_says_it(error: Exception, ambiguous: bool, again: bool) -> None:
-    assert (is_ambiguous(error), is_ambiguous(error, again=True)) == (ambiguous, again)
+    assert (is_ambiguous(error), is_ambiguous(error, resend=True)) == (ambiguous, again)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import msgspec
 
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.errors import (
-    AttemptsExhausted,
     EffectOnceError,
     InDoubt,
     InProgress,
@@ -48,49 +47,24 @@ UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
 """Where problems link to, unless the API has a page of its own."""
 
+_CONTENT_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-disposition")
+_RESOURCE_HEADERS: Final = ("content-location", "location", "etag", "last-modified", "link", "deprecation", "sunset")
+_CACHE_HEADERS: Final = ("cache-control", "expires", "vary", "retry-after")
 #: The response headers that are stored. Others belong to one exchange, one connection or one client.
-STORED_HEADERS: Final = frozenset(
-    (
-        "content-type",
-        "content-encoding",
-        "content-language",
-        "content-disposition",
-        "content-location",
-        "location",
-        "etag",
-        "last-modified",
-        "cache-control",
-        "expires",
-        "vary",
-        "link",
-        "retry-after",
-        "deprecation",
-        "sunset",
-    )
-)
+STORED_HEADERS: Final = frozenset((*_CONTENT_HEADERS, *_RESOURCE_HEADERS, *_CACHE_HEADERS))
 
-#: What is never stored: another's session, a challenge, a connection's business, and what is made anew for each reply.
+_CREDENTIAL_HEADERS: Final = ("set-cookie", "set-cookie2", "authorization", "proxy-authorization")
+_CHALLENGE_HEADERS: Final = (
+    "www-authenticate",
+    "authentication-info",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+)
+_CONNECTION_HEADERS: Final = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "trailers", "upgrade")
+_MESSAGE_HEADERS: Final = ("date", "content-length", "transfer-encoding")
+#: The response headers that no route may store: they are another client's secrets, or made anew for each reply.
 NEVER_STORED_HEADERS: Final = frozenset(
-    (
-        "set-cookie",
-        "set-cookie2",
-        "www-authenticate",
-        "authentication-info",
-        "proxy-authenticate",
-        "proxy-authentication-info",
-        "authorization",
-        "proxy-authorization",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "date",
-        "content-length",
-    )
+    (*_CREDENTIAL_HEADERS, *_CHALLENGE_HEADERS, *_CONNECTION_HEADERS, *_MESSAGE_HEADERS)
 )
 
 Headers = list[tuple[str, str]]
@@ -283,7 +257,6 @@ _PROBLEMS: dict[type[EffectOnceError], tuple[int, str, str]] = {
     ),
     EffectOnceError: (503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"),
 }
-_PROBLEMS[AttemptsExhausted] = _PROBLEMS[PermanentFailure]
 _PROBLEMS[Reentered] = _PROBLEMS[InProgress]
 
 
