@@ -28,6 +28,7 @@ from effectonce.keys import Key, encode_key
 from effectonce.store import Store
 
 from . import protocol
+from .problems import lost_attempt, problem
 from .protocol import Headers, Response
 from .routes import Route, RoutePlan, Routes, RouteTable
 
@@ -70,7 +71,7 @@ def key_lines(environ: Mapping[str, Any]) -> list[bytes]:
 def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
     """Return the problem that is answered instead of running the handler, and log it: as an error where the server is
     at fault."""
-    response = protocol.problem(error, docs)
+    response = problem(error, docs)
     if response.status >= 500:
         log.error("%s %s: %s: %s", show(method, 16), show(path), error.code, error)
     else:
@@ -221,7 +222,7 @@ class Recording:
         if self._route.on_error != "replay" or isinstance(error, GeneratorExit):
             await abort(self.run, self.client, error)
             return
-        unrecorded = await self._record(protocol.lost_attempt(self._docs))
+        unrecorded = await self._record(lost_attempt(self._docs))
         if unrecorded is not None:
             log.warning("scope %s: a failed attempt was not recorded: %s", show(self.run.scope), unrecorded)
 

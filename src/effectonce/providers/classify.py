@@ -109,14 +109,14 @@ def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict
     if codes:
         why += f" {show(min(codes), 60)}"
     retry_after = _retry_after(outcome, response)
-    if codes & provider.in_use:
+    if codes.intersection(provider.in_use):
         return Verdict.unknown(f"{why}: a request with this key is still running", retry_after)
-    if codes & provider.mismatch:
+    if codes.intersection(provider.mismatch):
         return Verdict.unknown(f"{why}: this key was used with another request", retry_after)
     if 200 <= status < 300:
         return Verdict.unknown(f"{why}, and then it raised", retry_after) if raised else Verdict.success(outcome)
     sent_before = sent_before_answer(outcome, response)
-    if status in (401, 429) or codes & provider.turned_away:
+    if status in (401, 429) or codes.intersection(provider.turned_away):
         if sent_before is False:
             return Verdict.not_executed(why, retry_after)
         return Verdict.unknown(f"{why}, {_after_an_earlier_send(sent_before)}", retry_after)
