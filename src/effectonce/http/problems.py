@@ -1,9 +1,9 @@
-"""Errors as problem+json (RFC 9457): what a client is told about a request that was not run."""
+"""Errors as problem+json (RFC 9457): what a client is told about a request that was not run, and how it reads that."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -84,6 +84,26 @@ def lost_attempt(docs: str) -> Response:
     """What is replayed of an attempt that raised, where the route says ``on_error="replay"``."""
     detail = "It ended with an error, and will not run again under this key."
     return _make_response(docs, 500, "The request failed", detail, "attempt-failed")
+
+
+_RAISED_BY_CLIENTS: Final = (
+    *(errors.InProgress, errors.LeaseLost, errors.InDoubt),
+    *(errors.PayloadMismatch, errors.ResultNotStored, errors.PermanentFailure),
+)
+
+
+def error_of_problem(body: bytes, retry_after: float | None) -> errors.EffectOnceError | None:
+    """The error that a client raises for a problem; None: it is not a problem of this protocol."""
+    try:
+        problem: Any = msgspec.json.decode(body)
+        kind = {kind.code: kind for kind in _RAISED_BY_CLIENTS}[problem["code"]]
+        text = f"{problem.get('title')}: {problem.get('detail')}"
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
+        return None
+    message = f"the API answered: {errors.show(text, 300)}"
+    if kind in (errors.InProgress, errors.LeaseLost):  # LeaseLost: an attempt of the API's, not this call's run
+        return errors.InProgress(message, retry_after or 1.0)
+    return kind(message)
 
 
 def _retry_after(error: errors.EffectOnceError) -> int:

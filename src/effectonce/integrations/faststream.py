@@ -29,7 +29,7 @@ from effectonce.core.codec import Codec
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish, leave
-from effectonce.core.guarded_call.run import Policy, running
+from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, Retryable
 from effectonce.guard.introspection import default_scope, return_type
 from effectonce.guard.options import check_scope, policy_options
@@ -66,7 +66,7 @@ class Idempotency:
         self.key = key
         self.scope = scope
         self._codec = None if returns is ... else Codec(returns, store.max_result)
-        self._options = policy_options(**{"lease": "30s", "retention": DEFAULT_RETENTION, **options})
+        self._options = policy_options(mode="lease", **{"lease": "30s", "retention": DEFAULT_RETENTION, **options})
         self._policies: dict[Any, Policy] = {}
 
     def __call__(self, msg: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
@@ -119,7 +119,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
         if run.replayed:
             await self._settle_by_hand(msg, "ack")
             return run.value
-        running.set(run)
+        run.enter()
         try:
             try:
                 value = await call_next(msg)

@@ -21,7 +21,6 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import read_choice
 from effectonce.http import protocol, wsgi
 from effectonce.http.exchange import (
     KEY_VARIABLE,
@@ -30,7 +29,6 @@ from effectonce.http.exchange import (
     Recording,
     identify_request,
     key_lines,
-    make_principal_getter,
 )
 from effectonce.http.routes import RoutePlan, make_view_plan
 from effectonce.http.streams import RecordedBody
@@ -55,13 +53,10 @@ def idempotent(
     What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
     may be `def` or `async def`.
     """
-    guard, plan = HttpGuard(store, service, docs), make_view_plan(service, settings)
-    get_principal = make_principal_getter(principal)
-    raises = read_choice("errors", errors, "raise", "respond")
+    guard = HttpGuard(store, service, docs, principal=principal, errors=errors)
+    plan = make_view_plan(service, settings)
 
     def refuse(error: EffectOnceError) -> Response:
-        if raises:
-            raise error
         return _make_response(guard.refusal(error, request.method, wsgi.path_of(request.environ)))
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
@@ -71,7 +66,7 @@ def idempotent(
             if not plan.guards(request.method, KEY_VARIABLE in request.environ):
                 return run_view()
             try:
-                claimed = _claim(guard, plan, get_principal)
+                claimed = _claim(guard, plan)
             except EffectOnceError as error:
                 return refuse(error)
             if isinstance(claimed, protocol.Response):
@@ -89,14 +84,14 @@ def idempotent(
     return decorate
 
 
-def _claim(guard: HttpGuard, plan: RoutePlan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
+def _claim(guard: HttpGuard, plan: RoutePlan) -> Recording | protocol.Response:
     environ, method = request.environ, request.method
     path = wsgi.path_of(environ)
     key = protocol.parse_key(key_lines(environ), plan.route.max_key)
-    stored_key = identify_request(get_principal(), method, path, key)
+    stored_key = identify_request(guard.get_principal(), method, path, key)
     state = wsgi.fingerprint_state(environ, method, path)
     state.update(_read_body(plan.route.max_body))
-    return run_sync(guard.claim(plan, guard.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
+    return run_sync(guard.claim(plan, guard.store.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
 
 
 def _read_body(limit: int) -> bytes:

@@ -7,8 +7,8 @@ and the history of a response, do. Nothing here is guessed: where they do not sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any, Final
 
 from .outcome_fields import class_names, class_packages, response_metadata
@@ -32,7 +32,7 @@ def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
     """Whether the client of an error had sent the request before the try that ``chain`` is about; None: not shown."""
     shown = set()
     for link in chain:
-        for frame in _iter_frames(link):
+        for frame, _ in walk_tb(link.__traceback__):
             function = frame.f_globals.get("__name__"), frame.f_code.co_name
             if function not in _RETRY_EVIDENCE:
                 continue
@@ -64,13 +64,6 @@ def sent_before_answer(outcome: Any, response: Any) -> bool | None:
         # The other clients show retries in their answers, which are read above.
         return None if _may_be_resent_by_aiohttp(getattr(outcome, "request_info", None)) else False
     return sent_before
-
-
-def _iter_frames(error: BaseException) -> Iterator[FrameType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
 
 
 def _any_may_have_executed(history: Any) -> bool | None:

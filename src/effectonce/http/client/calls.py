@@ -14,21 +14,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from effectonce.core.guarded_call.run import Run, running
-from effectonce.errors import (
-    ConfigurationError,
-    EffectOnceError,
-    InDoubt,
-    InProgress,
-    LeaseLost,
-    NotExecuted,
-    OutcomeUnknown,
-    PayloadMismatch,
-    PermanentFailure,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import ConfigurationError, NotExecuted, OutcomeUnknown, Retryable, show
 from effectonce.guard.options import read_choice
+from effectonce.http.problems import error_of_problem
 from effectonce.http.protocol import UNSAFE_METHODS
 from effectonce.values.durations import Duration, micros
 from effectonce.values.retry_after import parse_retry_after
@@ -190,26 +178,7 @@ class KeyedCall:
     async def _raise_problem(self, port: ClientPort, response: Any, retry_after: float | None) -> None:
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type == "application/problem+json":
-            error = _error_of(await port.read_body(response), retry_after)
+            error = error_of_problem(await port.read_body(response), retry_after)
             if error is not None:
                 await port.close(response)
                 raise error
-
-
-_ERROR_BY_CODE: Final[dict[str, type[EffectOnceError]]] = {
-    kind.code: kind for kind in (InProgress, LeaseLost, InDoubt, PayloadMismatch, ResultNotStored, PermanentFailure)
-}
-
-
-def _error_of(body: bytes, retry_after: float | None) -> EffectOnceError | None:
-    """The error that a problem of this protocol stands for; None: it is not one of this protocol."""
-    try:
-        problem: Any = msgspec.json.decode(body)
-        kind = _ERROR_BY_CODE[problem["code"]]
-        text = f"{problem.get('title')}: {problem.get('detail')}"
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
-        return None
-    message = f"the API answered: {show(text, 300)}"
-    if kind in (InProgress, LeaseLost):  # LeaseLost: an attempt of the API's, not this call's run
-        return InProgress(message, retry_after or 1.0)
-    return kind(message)
