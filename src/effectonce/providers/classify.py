@@ -30,18 +30,8 @@ from effectonce.errors import (
 )
 from effectonce.values.retry_after import parse_retry_after
 
+from . import outcome_fields as fields
 from .client_retries import NEVER_LEFT, sent_before_answer, sent_before_error
-from .outcome_fields import (
-    class_names,
-    class_packages,
-    error_chain,
-    find_codes,
-    find_grpc_code,
-    find_header,
-    find_loose_status,
-    find_status,
-    is_client_error,
-)
 from .registry import Provider
 from .verdicts import Verdict
 
@@ -101,11 +91,11 @@ def is_ambiguous(error: BaseException, resend: bool = False) -> bool:
 def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict:
     raised = isinstance(outcome, BaseException)
     response = getattr(outcome, "response", None) if raised else outcome
-    status = find_status(outcome, response)
+    status = fields.find_status(outcome, response)
     if status is None:
         return _classify_unanswered(outcome) if raised else Verdict.success(outcome)
-    codes = frozenset(find_codes(outcome, response))
-    why = f"{provider.name} answered {find_grpc_code(outcome) or status}"
+    codes = frozenset(fields.find_codes(outcome, response))
+    why = f"{provider.name} answered {fields.find_grpc_code(outcome) or status}"
     if codes:
         why += f" {show(min(codes), 60)}"
     retry_after = _retry_after(outcome, response)
@@ -124,7 +114,7 @@ def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict
         return Verdict.unknown(why, retry_after)
     if (sent_before and not provider.keyed) or ((sent_before or resend) and status in GATEWAY_STATUSES):
         return Verdict.unknown(f"{why}, which says nothing about the send before", retry_after)
-    if provider.transient and str(find_header(provider.transient, outcome, response)).lower() == "true":
+    if provider.transient and str(fields.find_header(provider.transient, outcome, response)).lower() == "true":
         return Verdict.unknown(why, retry_after)
     return Verdict.failure(f"{why}: {_describe(outcome)}" if raised else why)
 
@@ -132,9 +122,9 @@ def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict
 def _classify_unanswered(error: BaseException) -> Verdict:
     """Classify a call without an answer. Only one that an HTTP client could not send was surely not executed."""
     why = f"{type(error).__name__}: {_describe(error)}"
-    chain = error_chain(error) if is_client_error(error) else []
+    chain = fields.error_chain(error) if fields.is_client_error(error) else []
     for link in chain:
-        names = class_names(link)
+        names = fields.class_names(link)
         if names & NEVER_LEFT:
             sent_before = sent_before_error(chain)
             if sent_before is False or (sent_before is None and names & {"InvalidURL", "UnsupportedProtocol"}):
@@ -156,9 +146,9 @@ def _is_unknown(error: BaseException, resend: bool) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_unknown(inner, resend) for inner in error.exceptions)
     if _is_server_error(error):
-        status = find_status(error) or find_loose_status(error) or 0
+        status = fields.find_status(error) or fields.find_loose_status(error) or 0
         return status >= 500 or _has_unknown_cause(error, resend)
-    if not is_client_error(error):
+    if not fields.is_client_error(error):
         return _looks_unknown(error, resend) or _has_unknown_cause(error, resend)
     kind = classify(_ANY_PROVIDER, error, resend).kind
     return kind == "unknown" or (resend and kind == "not_executed")
@@ -167,7 +157,7 @@ def _is_unknown(error: BaseException, resend: bool) -> bool:
 def _is_server_error(error: BaseException) -> bool:
     """Whether a web framework's: the step's own word to its caller. It may pass on what a provider's 5xx left open."""
     modules = {kind.__module__ for kind in type(error).__mro__}
-    return not (SERVER_PACKAGES.isdisjoint(class_packages(error)) and modules.isdisjoint(SERVER_MODULES))
+    return not (SERVER_PACKAGES.isdisjoint(fields.class_packages(error)) and modules.isdisjoint(SERVER_MODULES))
 
 
 def _has_unknown_cause(error: BaseException, resend: bool) -> bool:
@@ -181,7 +171,7 @@ def _has_unknown_cause(error: BaseException, resend: bool) -> bool:
 
 def _looks_unknown(error: BaseException, resend: bool) -> bool:
     """Judge an error of any other package: only one that shows it leaves the outcome unknown."""
-    names = class_names(error)
+    names = fields.class_names(error)
     if names & {"ConnectionRefusedError", "gaierror", "SSLCertVerificationError"}:
         return resend
     if names & UNKNOWN_OUTCOME_ERRORS or any(name.endswith(("Timeout", "TimeoutError")) for name in names):
@@ -195,7 +185,7 @@ def _looks_unknown(error: BaseException, resend: bool) -> bool:
 def _status_is_unknown(error: BaseException, resend: bool) -> bool | None:
     """Whether the status that ``error`` carries leaves the outcome unknown; None: it carries none."""
     response = getattr(error, "response", None)
-    status = find_status(error, response) or find_loose_status(error)
+    status = fields.find_status(error, response) or fields.find_loose_status(error)
     if status is None:
         return None
     if status < 400 or status >= 500 or status == 408:
@@ -205,7 +195,7 @@ def _status_is_unknown(error: BaseException, resend: bool) -> bool | None:
 
 
 def _retry_after(*sources: Any) -> float:
-    header = find_header("Retry-After", *sources)
+    header = fields.find_header("Retry-After", *sources)
     if not header:
         return 1.0
     seconds = parse_retry_after(header)
