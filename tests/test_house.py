@@ -100,7 +100,7 @@ TABLE = {
     "integrations.faststream": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "faststream"),
     "integrations.taskiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "taskiq"),
     "agents*": (f"{SEAMS} core* {TOOLS}", ""),
-    "testing*": (f"{SEAMS} core* {TOOLS}", "pytest msgspec"),
+    "testing*": (f"{SEAMS} core* {TOOLS} backends.memory*", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),

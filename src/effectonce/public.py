@@ -4,10 +4,7 @@
 
 from . import keys as keys
 from .guard.block import Block as Block, block as block
-from .broker import (
-    Broker as Broker,
-    connect_broker as connect_broker,
-)
+from .broker import Broker as Broker, connect_broker as connect_broker
 from .contracts import Event as Event
 from .core.delivery_outcome import Ack as Ack, Redeliver as Redeliver, Reject as Reject
 from .core.guarded_call.run import Run as Run, current as current
@@ -26,10 +23,5 @@ from .record import Record as Record
 from .relay.relay import Relay as Relay
 from .sagas.saga import Saga as Saga
 from .sagas.steps import Done as Done, Step as Step
-from .store import (
-    PostgresStore as PostgresStore,
-    RedisStore as RedisStore,
-    Store as Store,
-    connect as connect,
-)
+from .store import PostgresStore as PostgresStore, RedisStore as RedisStore, Store as Store, connect as connect
 from .worker.worker import Worker as Worker

@@ -367,9 +367,9 @@ class PostgresStore(Store):
     """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
 
     def __init__(self, *, pool: Any, prefix: str = "effectonce", allow_unsafe: bool = False, **options: Any) -> None:
-        from .backends.postgres.store import PostgresBackend
+        from .backends.postgres.store import PostgresPoolBackend
 
-        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
+        super().__init__(PostgresPoolBackend(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
 
 
 def _same_code(one: Any, other: Any) -> bool:

@@ -21,11 +21,12 @@ from .brokers import Packet as Packet
 from .brokers import Publisher as Publisher
 from .clocks import Clock as Clock
 from .envelopes import Envelope as Envelope
+from .envelopes import StableHeaders as StableHeaders
 from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
 from .events import Meter as Meter
-from .events import Selective as Selective
+from .events import SelectiveHook as SelectiveHook
 from .events import Tracer as Tracer
 from .outbox_port import OutboxBackend as OutboxBackend
 from .outbox_port import OutboxPort as OutboxPort
@@ -42,4 +43,3 @@ from .stores import Contention as Contention
 from .stores import Examinable as Examinable
 from .stores import Fresh as Fresh
 from .stores import Port as Port
-from .stores import remedy as remedy

@@ -190,14 +190,3 @@ class Backend(Protocol):
     def schema_sql(self) -> str:
         """The schema as a script for people who run their own migrations ('' where there is none)."""
         ...
-
-
-def remedy(found: int | None, oldest: int | None, ours: int) -> str:
-    """What is to be done about tables of version ``found``; '' where this release, which reads ``ours``, can use them.
-
-    A migration adds first and removes a release later, so that both releases run on the same tables meanwhile (F38).
-    It writes its version, and ``oldest``: the oldest one whose statements still work. None: its own.
-    """
-    if found is None or found < ours:
-        return "migrate"
-    return "upgrade" if (found if oldest is None else oldest) > ours else ""

@@ -44,7 +44,7 @@ def url_in_environment(variable: str, example: str) -> str:
     return url
 
 
-def named(name: str, example: str) -> Any:
+def load_object(name: str, example: str) -> Any:
     """The object that ``module:name`` names on a command line; modules of the working directory are found."""
     module, _, path = name.partition(":")
     if not module or not path:

@@ -11,6 +11,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
 from effectonce.guard.introspection import name_of
 from effectonce.sessions import DriverAdapter, connect_error, is_connection, session_on
+from effectonce.values.awaitables import maybe_await
 
 if TYPE_CHECKING:
     from .handler import TransactionalHandler
@@ -144,9 +145,7 @@ class InboxTransaction:
                 if session is not None:
                     await session.close()
                 return
-            pending = leave(None if error is None else type(error), error, error and error.__traceback__)
-            if hasattr(pending, "__await__"):
-                await pending
+            await maybe_await(leave(None if error is None else type(error), error, error and error.__traceback__))
         except BaseException as raised:
             if raised is error:
                 return

@@ -13,7 +13,8 @@ from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
 from effectonce.values.backoff import Backoff
 
-from .pump import RelayPump, RelaySettings, RelaySignals
+from .pump import RelayPump
+from .settings import RelaySettings, RelaySignals
 
 log = logging.getLogger("effectonce")
 
@@ -39,7 +40,7 @@ class RelayRun:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _open_pump(self, stack: AsyncExitStack) -> RelayPump:
-        publisher = self._settings.broker.publisher()
+        publisher = self._settings.broker_backend.publisher()
         stack.push_async_callback(publisher.close)
         return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
 
@@ -114,24 +115,24 @@ class RelayRun:
         """Run round after round until the relay stops, with growing pauses while there are no rows."""
         settings, signals = self._settings, self.signals
         store_backoff = Backoff(f"outbox {pump.port.table}")
-        broker_backoff = Backoff(f"relay to {settings.broker!r}")
+        broker_backoff = Backoff(f"relay to {settings.broker_backend!r}")
         pause = _MIN_POLL_S
         while not signals.stopping:
             try:
                 had_rows = await pump.run_round()
-                store_backoff.worked()
+                store_backoff.record_success()
             except (StoreUnavailable, Contention) as error:
-                await self._pause(store_backoff.failed(error), error)
+                await self._pause(store_backoff.record_failure(error), error)
                 continue
             if signals.outage is not None:
-                await self._pause(broker_backoff.failed(signals.outage), signals.outage)
+                await self._pause(broker_backoff.record_failure(signals.outage), signals.outage)
             elif had_rows:
-                broker_backoff.worked()
+                broker_backoff.record_success()
                 pause = _MIN_POLL_S
             elif await self._sleep(pause):
                 pause = _MIN_POLL_S
             else:
-                pause = min(pause * _POLL_GROWTH, settings.poll)
+                pause = min(pause * _POLL_GROWTH, settings.poll_s)
 
     async def _help_when_crowded(self, pump: RelayPump) -> None:
         """Run rounds of a second pump while there are more rows than the first can publish."""

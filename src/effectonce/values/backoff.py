@@ -20,7 +20,7 @@ class Backoff:
         self._what = what
         self.failures = 0  # since it last worked
 
-    def failed(self, error: BaseException) -> float:
+    def record_failure(self, error: BaseException) -> float:
         """Count a failure. Returns the seconds to wait before the next try."""
         longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))
         self.failures += 1
@@ -28,7 +28,7 @@ class Backoff:
             log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, MAX_PAUSE_S)
         return longest * random.uniform(0.5, 1.0)
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         """Start again from the shortest pause."""
         if self.failures:
             log.warning("%s: it answers again, after %d tries", self._what, self.failures)

@@ -221,7 +221,7 @@ class LeaseExecutor:
                 self._recorder.give_up(job, error, attempts, _REFUSAL_CODES[answer.kind])
                 return
         if self._consumer.tracer is not None:
-            self._consumer.tracer.skipped(self._consumer.queue, job.message, run)
+            self._consumer.tracer.trace_duplicate(self._consumer.queue, job.message, run)
         job.outgoing = run.value if job.route.to else None
         self._recorder.forward_or_ack(job)
 

@@ -23,7 +23,7 @@ class Pause:
         """The server did not answer. Does nothing during a pause."""
         if not self.active:
             self.active = self.failed = True
-            self._loop.call_later(self._backoff.failed(error), self._end)
+            self._loop.call_later(self._backoff.record_failure(error), self._end)
 
     def _end(self) -> None:
         self.active = False
@@ -33,4 +33,4 @@ class Pause:
         """Let the next pause be a short one again. An answer that comes during a pause does not count."""
         if self.failed and not self.active:
             self.failed = False
-            self._backoff.worked()
+            self._backoff.record_success()

@@ -114,12 +114,12 @@ class QueueConsumer:
             try:
                 deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
-                await asyncio.sleep(self.backoff.failed(error))
+                await asyncio.sleep(self.backoff.record_failure(error))
                 continue
             finally:
                 self.settler.fetching = False
             if self.backoff.failures:
-                self.backoff.worked()
+                self.backoff.record_success()
             if deliveries:
                 self._accept(deliveries)
 

@@ -192,12 +192,12 @@ class Batch(InboxTransaction):
                 del self._keys[ran]
                 if ran is job:
                     break
-            raise self._ended(job)
+            raise self._ended_error(job)
 
     async def finish(self) -> None:
         session = self.session
         if not await session.is_marked(release=True):
-            raise self._ended(*list(self._keys)[:1])
+            raise self._ended_error(*list(self._keys)[:1])
         self._is_marked = False
         await self.commit()
 
@@ -216,7 +216,7 @@ class Batch(InboxTransaction):
         await table.forget_many(session, committed)
         await session.commit()
 
-    def _ended(self, *jobs: Job) -> ConfigurationError:
+    def _ended_error(self, *jobs: Job) -> ConfigurationError:
         name = jobs[0].route.name if jobs else self.handler.inbox.scope
         return ConfigurationError(
             f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "

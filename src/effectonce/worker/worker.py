@@ -206,7 +206,7 @@ class Worker:
                 inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
                 self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
-                route.function = self.tracer.handling(queue, function)
+                route.function = self.tracer.trace_handler(queue, function)
             self.routes.append(route)
             return function
 
@@ -441,7 +441,7 @@ async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]
     while True:
         try:
             await work()
-            backoff.worked()
+            backoff.record_success()
             return
         except (BrokerUnavailable, StoreUnavailable) as error:
-            await asyncio.sleep(backoff.failed(error))
+            await asyncio.sleep(backoff.record_failure(error))

@@ -16,7 +16,7 @@ from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
 from effectonce.store import Store
-from effectonce.testing.operations import operation_name
+from effectonce.testing.fault_points import operation_name
 
 from .loop import SimulatedLoop
 from .oracle import CONTRACT, PROMISES, Grant

@@ -1,4 +1,4 @@
-"""What the stores in SQL databases share: a row as a `Record`, and the version of their tables."""
+"""What the stores in SQL databases share: rows as records, operations as settlements, the version of their tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from effectonce.errors import SchemaMismatch, SchemaMissing
-from effectonce.record import Record
+from effectonce.record import Note, Record, Renewal, Settlement
 
 #: The columns of a record, in the order in which every store's statements select them.
 RECORD_COLUMNS: Final = Record.__struct_fields__
@@ -24,6 +24,15 @@ def record_from(row: Sequence[Any]) -> Record:
     if values["state"] != "claimed":
         values["lease_until"] = None
     return Record(**values)
+
+
+def as_settlement(op: Settlement | Note | Renewal) -> Settlement:
+    """``op`` as the settlement that it is to a store's statement: a note and a renewal leave the record claimed."""
+    if isinstance(op, Settlement):
+        return op
+    retention = op.retention if isinstance(op, Renewal) else 0
+    note = op.note if isinstance(op, Note) else None
+    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", retention, note=note)  # type: ignore[arg-type]
 
 
 def require_schema_version(address: object, stored: int | None, oldest: int | None, ours: int) -> None:

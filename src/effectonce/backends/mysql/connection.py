@@ -32,6 +32,7 @@ from effectonce.values.urls import Address
 
 ResultRows = Sequence[tuple[Any, ...]]  # of one statement
 
+PACKET_OVERHEAD_BYTES = 65_536  # beside the values a packet holds the statement and the list of ids
 _OLDEST_VERSIONS = {"MySQL": (8, 0, 0), "MariaDB": (10, 6, 0)}
 _QUIT_TIMEOUT_S = 1.0
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
@@ -94,22 +95,6 @@ def _tls(value: str) -> ssl.SSLContext | None:
     return context
 
 
-# Literals. Keys, owners and results are arbitrary bytes: in hexadecimal they need no quotes and no escapes.
-
-
-def blob(value: bytes | None) -> str:
-    # Without `_binary`, MariaDB silently cuts a literal in a UNION to its length modulo 65536.
-    return "NULL" if value is None else f"_binary x'{value.hex()}'"
-
-
-def blobs(values: Sequence[bytes]) -> str:
-    return ",".join([f"_binary x'{value.hex()}'" for value in values])
-
-
-def text(value: str) -> str:
-    return f"_utf8mb4 x'{value.encode().hex()}'"
-
-
 class MySQLServer(NamedTuple):
     """What a session has read from its server."""
 
@@ -123,6 +108,16 @@ class MySQLServer(NamedTuple):
     def returning(self) -> bool:
         """Whether the server has INSERT ... RETURNING."""
         return self.flavour == "MariaDB"
+
+    @property
+    def packet_room(self) -> int:
+        """How many bytes of values fit into one packet."""
+        return max(self.max_packet - PACKET_OVERHEAD_BYTES, self.max_packet // 2)
+
+    @property
+    def largest_result(self) -> int:
+        """How many bytes of a result fit into one packet, in hexadecimal and beside other values."""
+        return self.packet_room // 4
 
 
 def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQLServer:

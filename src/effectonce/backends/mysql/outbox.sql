@@ -4,6 +4,7 @@
 -- {outbox}, {meta}       the tables
 -- {now}, {began}         the clock when the expression is evaluated, and when the statement began
 -- {owner}, {seqs} ...    literals
+-- {before_or_null}       `before`, or NULL where rows are leased without regard to their order
 --
 -- FORCE INDEX: for a list of numbers the optimizer prefers to walk over the whole table, and waits for other sessions'
 -- locks on the way.
@@ -18,7 +19,7 @@
 
 -- name: fresh
 -- Rows that were never tried and are not leased by another relay.
-SELECT p.seq, p.line, {place}
+SELECT p.seq, p.line, {before_or_null}
 FROM {outbox} p FORCE INDEX (due)
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > {after} AND (p.leased_until <= {began} OR p.owner = {owner})
 {without}
@@ -27,7 +28,7 @@ ORDER BY p.seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 
 -- name: due
 -- Rows whose retry is due.
-SELECT p.seq, p.line, {place}
+SELECT p.seq, p.line, {before_or_null}
 FROM {outbox} p FORCE INDEX (due)
 WHERE p.state = 'waiting' AND p.due_at <= {began} {without}
 ORDER BY p.due_at, p.seq LIMIT {limit} FOR UPDATE SKIP LOCKED

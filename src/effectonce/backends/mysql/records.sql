@@ -5,6 +5,7 @@
 --                    lease that is counted from there may be over after a wait for a lock.
 -- {began}            the clock when the statement began: a constant, so that an index range can end there.
 -- {rows}, {ids} ...  literals. All text and bytes are hexadecimal: immune to quoting modes and character sets.
+-- {scan}, {wanted}    of `page`: the entries of an index, and which of them match
 --
 -- The session is in READ COMMITTED (see the connection), so that statements lock the rows they name and no
 -- gaps. Rows are named by primary key in sorted order, so that two batches never deadlock.
@@ -113,31 +114,25 @@ SELECT {stored_claim} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expire
 
 
 -- name: settle
--- Ends claims; with state `claimed` it only writes a note. An update with a join has no order of assignments, so no
--- expression here reads a column that another writes. STRAIGHT_JOIN takes the locks in the order of the list, which is
--- sorted.
+-- Ends claims, writes notes, renews leases. A note and a renewal have the state `claimed`, a renewal also a lease. An
+-- update with a join has no order of assignments, so no expression here reads a column that another writes.
+-- STRAIGHT_JOIN takes the locks in the order of the list, which is sorted.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.state = s.state,
     r.result = s.result,
     r.error = s.error,
     r.note = COALESCE(s.note, r.note),
     r.attempts = r.attempts - s.refund,
-    r.lease_until = IF(s.state = 'claimed', r.lease_until, NULL),
-    r.expires_at = CASE s.state
-        WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE {now} + s.retention END,
-    r.changed_at = {now},
+    r.lease_until = IF(s.state = 'claimed', COALESCE({now} + s.lease, r.lease_until), NULL),
+    r.expires_at = CASE
+        WHEN s.lease IS NOT NULL THEN IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
+        WHEN s.state = 'claimed' THEN r.expires_at
+        WHEN s.state = 'in_doubt' THEN NULL
+        ELSE {now} + s.retention END,
+    r.changed_at = IF(s.lease IS NULL, {now}, r.changed_at),
     r.verdict = 0
 WHERE r.owner = s.owner AND r.token = s.token AND NOT COALESCE(r.expires_at <= {now}, FALSE)
     AND (r.state = 'claimed' OR (r.state = 'in_doubt' AND s.state = 'done'))
-
-
--- name: renew
--- The heartbeat: extends the leases of claims that are still held.
-UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
-SET r.lease_until = {now} + s.lease,
-    r.expires_at = IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
-WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
-    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
 
 
 -- name: complete
@@ -154,17 +149,8 @@ WHERE id = $1 AND owner = $2 AND token = $3 AND state IN ('claimed', 'in_doubt')
 SELECT 1 FROM {records} WHERE id = $1 AND owner = $2 AND token = $3 AND state = 'done' FOR UPDATE
 
 
--- name: note
--- Writes notes where no settlement is in the batch: a twentieth faster than `settle`.
-UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
-SET r.note = s.note,
-    r.changed_at = {now}
-WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
-    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
-
-
 -- name: before
--- Remembers the time before a settlement, a note or a renewal, for `settled`.
+-- Stores the time before a settlement, for `settled`.
 SET @effectonce_before = {now}
 
 
@@ -198,13 +184,14 @@ COMMIT
 
 
 -- name: resolve
--- An operator's decision on a record in doubt; {retry} is 1 where it shall run again. The SELECT tells whether it was.
+-- An operator's decision on a record in doubt; {is_retry} is 1 where it shall run again. The SELECT tells whether it
+-- was in doubt.
 BEGIN;
 SELECT 1 FROM {records}
 WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE)
     AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse AND lease_until <= {now})) FOR UPDATE;
 UPDATE {records}
-SET generation = generation + {retry}, attempts = IF({retry}, 0, attempts), token = GREATEST(token + 1, {now}),
+SET generation = generation + {is_retry}, attempts = IF({is_retry}, 0, attempts), token = GREATEST(token + 1, {now}),
     owner = '', changed_at = {now}, expires_at = {now} + {retention},
     result = {result}, error = {error}, verdict = 0,
     lease_until = NULL, state = {state}
@@ -285,7 +272,7 @@ ORDER BY created_at DESC, id DESC LIMIT {width}
 -- name: page
 -- Which of those entries match the query.
 SELECT k.id, k.at, NOT COALESCE(r.expires_at <= {began}, FALSE) AND {wanted}
-FROM ({stretch}) AS k JOIN {records} AS r ON r.id = k.id
+FROM ({scan}) AS k JOIN {records} AS r ON r.id = k.id
 ORDER BY k.at DESC, k.id DESC
 
 

@@ -1,7 +1,7 @@
 -- What effectonce asks of PostgreSQL. `-- name: x` starts statement x; each statement is its own transaction.
 --
 -- A word in braces stands for an expression. The file defines {decision}, {settled}, {record_columns} and
--- {listed_columns} itself, each under its name; `postgres_statements.py` defines the others:
+-- {listed_columns} itself, each under its name; `statements.py` defines the others:
 --
 -- {records}, {meta}   the two tables
 -- {now}               the server's clock at the moment of evaluation, in microseconds. now() would be the moment at which
@@ -593,7 +593,7 @@ SELECT {now} AS now
 
 
 -- name: version
-SELECT max(value) FILTER (WHERE name = 'schema') AS found, max(value) FILTER (WHERE name = 'oldest') AS oldest
+SELECT max(value) FILTER (WHERE name = 'schema') AS stored, max(value) FILTER (WHERE name = 'oldest') AS oldest
 FROM {meta}
 
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from effectonce.backends.common.sql_files import inbox_words, outbox_schema, outbox_words, statements
+from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -48,7 +48,7 @@ class SQLiteOutbox:
         self.connection = connect(SQLiteConnection(backend.file, self._prepare))
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
         self._sql = statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
-        self._inbox_sql = statements("inbox/sqlite.sql", now="$now", **inbox_words("sqlite", self._inbox))
+        self._inbox_sql = inbox_statements("sqlite", self._inbox, now="$now")
         self._now = backend.clock.now
 
     def _prepare(self, cursor: sqlite3.Cursor) -> None:
