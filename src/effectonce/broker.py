@@ -96,7 +96,7 @@ class Broker:
         sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
             return nullcontext(sequence)
-        return self.tracer.sending(self.capabilities.name, queue, sequence)
+        return self.tracer.trace_publish(self.capabilities.name, queue, sequence)
 
     def _encode(self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None) -> list[Packet]:
         encode = (envelope or self.envelope).encode

@@ -280,40 +280,30 @@ def _outcome_of(block: Block) -> Outcome[Any]:
     return Outcome(block.result, run.replayed, run.key, run.scope, run.attempt)
 
 
-class Once:
+class Once(Struct, frozen=True):
     """What `once(...)` returns: a decorator that keeps the function's signature, sync or async."""
 
-    def __init__(
-        self,
-        store: Store,
-        scope: str | None,
-        key: KeySpec | None,
-        fingerprint: Any,
-        returns: Any,
-        run_without_key: bool,
-        options: dict[str, Any],
-    ) -> None:
-        self._store = store
-        self._scope = scope
-        self._key = key
-        self._fingerprint = fingerprint
-        self._returns = returns
-        self._run_without_key = run_without_key
-        self._options = options
+    store: Store
+    scope: str | None
+    key: KeySpec | None
+    fingerprint: Any
+    returns: Any
+    run_without_key: bool
+    options: dict[str, Any]  # fields of a `Policy`
 
     def __call__(self, function: Callable[P, R]) -> Guarded[P, R]:
         refuse_unguardable(function)
-        store = self._store
-        scope = self._scope if self._scope is not None else default_scope(function)
+        store = self.store
+        scope = self.scope if self.scope is not None else default_scope(function)
         plan = _Plan(
             function=function,
             store=store,
-            policy=Policy(scope=scope, codec=Codec(Any, store.max_result), **self._options),
-            returns=self._returns,
-            extract=message_key(function) if self._key is None else extractor(self._key, function),
-            fingerprint=fingerprint_of(self._fingerprint, function),
-            run_without_key=self._run_without_key,
-            has_default_scope=self._scope is None,
+            policy=Policy(scope=scope, codec=Codec(Any, store.max_result), **self.options),
+            returns=self.returns,
+            extract=message_key(function) if self.key is None else extractor(self.key, function),
+            fingerprint=fingerprint_of(self.fingerprint, function),
+            run_without_key=self.run_without_key,
+            has_default_scope=self.scope is None,
         )
         try:
             plan.resolve_codec()

@@ -56,11 +56,12 @@ class IntentRecovery:
         remember_signal_handlers()
         client = self._intents.store.runtime.async_client()
         results: Counter[str] = Counter()
-        found = self._find(idle, limit, is_async=True)
-        while not stop():
-            chunk = await asyncio.to_thread(lambda: [*islice(found, MAX_CONCURRENT_RESUMES)])
-            if not chunk:
-                break
+        unfinished = self._find(idle, limit, is_async=True)
+
+        def read_chunk() -> list[tuple[IntentOperation[Any, Any], Record]]:
+            return list(islice(unfinished, MAX_CONCURRENT_RESUMES))
+
+        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
             recoveries = (self._recover_one(operation, record, client) for operation, record in chunk)
             results.update(await asyncio.gather(*recoveries))
         return Recovered(**results)

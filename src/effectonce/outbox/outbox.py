@@ -91,7 +91,7 @@ class Outbox:
     def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
         session = session_on(conn)
         if self.tracer is not None:
-            messages = [self.tracer.created(self.to, message) for message in messages]
+            messages = [self.tracer.inject_context(self.to, message) for message in messages]
         rows = [self.row_for(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)

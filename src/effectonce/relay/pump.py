@@ -183,7 +183,7 @@ class RelayPump:
         if runtime.tracer is not None:
             broker = self._settings.broker_backend.capabilities.name
             for row, failure in (*batch.failures, *((row, None) for row in published)):
-                runtime.tracer.relayed(broker, row, seconds, failure)
+                runtime.tracer.trace_relay(broker, row, seconds, failure)
 
 
 async def ask_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -64,7 +64,7 @@ class ClaimedSaga:
         run, log = self.run, self.log
         undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
         error = SagaFailed(
-            f"saga {show(self.name)} {show(log.id)!r} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
+            f"{self} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
             f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
             log.failure,
             log.failed_at,
@@ -121,6 +121,9 @@ class ClaimedSaga:
         run.emit(event if applied else "fenced", detail)
         if not applied:
             raise LeaseLost(
-                f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another process resumed it, or an "
+                f"{self}: the lease ended and another process resumed it, or an "
                 "operator settled it; what this attempt did last was not recorded"
             )
+
+    def __str__(self) -> str:
+        return f"saga {show(self.name)} {show(self.log.id)!r}"

@@ -60,10 +60,11 @@ class SagaRecovery:
         client = self._saga.store.runtime.async_client()
         results: Counter[str] = Counter()
         records = chain.from_iterable(self._unfinished.pages(limit))
-        while not stop():
-            chunk = await asyncio.to_thread(lambda: [*islice(records, MAX_CONCURRENT_RESUMES)])
-            if not chunk:
-                break
+
+        def read_chunk() -> list[Record]:
+            return list(islice(records, MAX_CONCURRENT_RESUMES))
+
+        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
             results.update(await asyncio.gather(*(self._resume_one(record, client) for record in chunk)))
         return Resumed(**results)
 

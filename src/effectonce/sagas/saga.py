@@ -34,14 +34,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
 from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import never_stop
-from effectonce.errors import (
-    ConfigurationError,
-    KeyTooLong,
-    NotInDoubt,
-    SagaFailed,
-    SyncAsyncMismatch,
-    show,
-)
+from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
 from effectonce.guard.introspection import refuse_in_event_loop, return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
@@ -114,7 +107,7 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            unfinished_retention=UNFINISHED_RETENTION_US,
+            hold=UNFINISHED_RETENTION_US,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 

@@ -31,7 +31,7 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
-    Swept,
+    SweepResult,
 )
 from effectonce.values.identity import digest
 from effectonce.values.urls import Address
@@ -285,14 +285,14 @@ class MySQLPort:
         )
         return bool((await self.tables.execute(resolve))[1])
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         expired, deleted = await self._sweep_some("expired", "delete", limit)
         lapsed, moved = await self._sweep_some("lapsed", "doubt", limit)
         # Where others hold locks on all of them, another call would find the same ones.
         more = (expired > limit and deleted > 0) or (lapsed > limit and moved > 0)
         if not more:
             await self.tables.execute(self._sql["swept"])
-        return Swept(deleted, moved, more)
+        return SweepResult(deleted, moved, more)
 
     async def _sweep_some(self, which: str, action: str, limit: int) -> tuple[int, int]:
         """Apply ``action`` to up to ``limit`` records. Returns how many there were (up to one over the limit), and how

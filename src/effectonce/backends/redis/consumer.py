@@ -93,7 +93,7 @@ class RedisConsumer:
         source = ("STREAMS", keys.stream, ">")
         commands.append(("XREADGROUP", "GROUP", keys.group, self._name, "COUNT", room, *blocking, *source))
         try:
-            *_, streams = await self._reading.request(*commands, block=block)
+            *_, streams = await self._reading.exchange(*commands, block=block)
         except BaseException:
             self._acks = acks | self._acks  # sent or not: an ack may be repeated
             raise
@@ -208,7 +208,7 @@ class RedisConsumer:
                 await self._run_settle("ack", "", list(acks))
             else:
                 async with self._settling_lock:
-                    await self._settling.request(("XACK", self._keys.stream, self._keys.group, *acks))
+                    await self._settling.exchange(("XACK", self._keys.stream, self._keys.group, *acks))
         except BaseException:
             self._acks = acks | self._acks
             raise

@@ -39,7 +39,7 @@ from effectonce.record import (
     Settlement,
     Stats,
     StoredClaim,
-    Swept,
+    SweepResult,
     answer_for,
 )
 from effectonce.values.clocks import MachineClock
@@ -323,7 +323,7 @@ class SQLitePort:
     # -- the sweep, and the schema
 
     @one_transaction
-    def sweep(self, cursor: sqlite3.Cursor, limit: int) -> Swept:
+    def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
         rows = cursor.execute(self._sql["due"], (self._due(now) | _TICKET_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
@@ -347,7 +347,7 @@ class SQLitePort:
         more = len(expired) > limit or len(lapsed) > limit or has_more_due
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
-        return Swept(min(len(expired), limit), min(len(lapsed), limit), more)
+        return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
