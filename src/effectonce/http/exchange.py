@@ -85,13 +85,7 @@ class HttpGuard:
     are named (``principal``)."""
 
     def __init__(
-        self,
-        store: Store,
-        service: str,
-        docs: str,
-        *,
-        principal: Callable[..., Any] | str = GLOBAL,
-        errors: str = "respond",
+        self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
     ) -> None:
         protocol.require_parser()
         check_scope(service)
