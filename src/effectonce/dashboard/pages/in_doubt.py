@@ -49,7 +49,11 @@ def _describe(sources: Sources, record: Record) -> tuple[str, str]:
         return "sent once" if intent.send_count == 1 else f"sent {intent.send_count} times", f"for {show(intent.key)}"
     if kind == "saga":
         saga = sources.saga_log(record)
-        return (f"at {'undo ' if saga.undoing else ''}{saga.doubtful}", saga.doubt) if saga is not None else ("", "")
+        return (
+            (f"at {'undo ' if saga.compensation_in_doubt else ''}{saga.doubtful}", saga.doubt)
+            if saga is not None
+            else ("", "")
+        )
     attempts = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
     return f"{attempts}, none with an outcome", ""
 

@@ -67,7 +67,7 @@ def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     undoing, hint = False, ""
     if kind == "saga":
         log = sources.saga_log(record)
-        undoing = log is not None and log.undoing
+        undoing = log is not None and log.compensation_in_doubt
         if record.scope not in sources.sagas or log is None:
             outcomes, hint = ("abandon",), "Start the dashboard with --saga MODULE:SAGA to decide its step instead."
         elif log.phase == "running":
