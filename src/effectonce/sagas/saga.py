@@ -107,7 +107,7 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            unfinished_retention=UNFINISHED_RETENTION_US,
+            hold=UNFINISHED_RETENTION_US,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
