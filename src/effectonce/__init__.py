@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 #: The module of each public name that is not an error. It is loaded when the name is first used, and with it only what
 #: it needs.
 _MODULES = {
-    "Ack": "guard.dispatch",
+    "Ack": "core.delivery_outcome",
     "Block": "guard.block",
     "Broker": "broker",
     "DeadLetterQueue": "dead_letters.queue",
@@ -37,9 +37,9 @@ _MODULES = {
     "Outcome": "guard.once",
     "PostgresStore": "store",
     "Record": "record",
-    "Redeliver": "guard.dispatch",
+    "Redeliver": "core.delivery_outcome",
     "RedisStore": "store",
-    "Reject": "guard.dispatch",
+    "Reject": "core.delivery_outcome",
     "Relay": "relay.relay",
     "Retry": "core.retry",
     "Run": "core.guarded_call.run",

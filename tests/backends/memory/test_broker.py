@@ -133,6 +133,6 @@ async def test_settled_messages_leave_nothing_behind() -> None:
         )
         while found := await consumer.receive(20, 0.0):
             await consumer.ack(found)
-    group = backend.room.queues["q"].groups["g"]
-    assert (len(group.items), len(group.keys)) == (0, 0)
-    assert len(group.due) < 200
+    group = backend.queues.queue("q").groups["g"]
+    assert (len(group.messages), len(group.numbers_by_key)) == (0, 0)
+    assert len(group.schedule) < 200

@@ -76,6 +76,7 @@ class RedisConsumer:
                         entries = await self._read(room, min(left, max(self._tend_at - time.monotonic(), 0.001)))
                 except MissingGroup:
                     await declare_group(self._reading, self._keys)
+                    continue
             elif left:
                 await self._unsettled.wait_for_room(left)
             deliveries = self._make_deliveries(entries)
