@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import effectonce as eo
-from effectonce.backends.postgres.store import PostgresBackend
+from effectonce.backends.postgres.store import PostgresPoolBackend
 from effectonce.store import open_backend
 from tests.harness import servers
 
@@ -166,7 +166,7 @@ def saga(scale: float) -> Iterator[Table]:
         loop.run_until_complete(pool.open(wait=True))
         stack.callback(lambda: loop.run_until_complete(pool.close()))
         ungrouped = _commit_per_step(lambda: open_backend(server.url), 1, loop, stack)
-        through_pool = _commit_per_step(lambda: PostgresBackend.from_pool(pool), 6, loop, stack)
+        through_pool = _commit_per_step(lambda: PostgresPoolBackend(pool), 6, loop, stack)
         six_stores = _commit_per_step(lambda: open_backend(server.url), 6, loop, stack)
         peer: Dbos | None = None
         if python:

@@ -379,11 +379,12 @@ def duplicates(scale: float) -> Iterator[Table]:
                 message for at, message in enumerate(distinct) for message in [message] * (2 if at % 10 == 0 else 1)
             ]
             await fill(broker, queue, flow)
-            hooks, store.runtime.hooks = store.runtime.hooks, (told,)
+            hooks = store.runtime.hooks
+            store.runtime.set_hooks((told,))
             try:
                 return await consume(worker, len(flow), lambda: seen)
             finally:
-                store.runtime.hooks = hooks
+                store.runtime.set_hooks(hooks)
 
         yield Table(
             "50 concurrent handlers of 5 ms, one in ten delivered twice",

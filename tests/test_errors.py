@@ -43,7 +43,6 @@ def test_a_traceback_ends_with_the_page_and_the_message_stays_as_it_is(caplog: p
 
 def test_notes_of_others_are_kept_beside_it() -> None:
     error = eo.InProgress("wait", 3.0)
-    assert "__notes__" not in vars(error), "it costs nothing until it is asked for"
     error.add_note("order 7")
     assert error.__notes__ == ["effectonce docs: reference/errors/#in-progress", "order 7"]
     error.__notes__ = ["mine"]

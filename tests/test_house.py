@@ -82,7 +82,7 @@ TABLE = {
     "worker*": (f"{SEAMS} core* sessions* store broker guard* inbox*", "msgspec"),
     "dead_letters*": (f"{SEAMS} core* broker guard* worker*", "msgspec"),
     "public": (f"{SEAMS} core* envelopes* {TOOLS}", ""),
-    "__init__": ("public", ""),
+    "__init__": ("errors public", ""),
     # what stands around them
     "babelqueue*": (f"{SEAMS} core* {COMMON} backends.redis* envelopes* {TOOLS}", "msgspec"),
     "http.*": (f"{SEAMS} core* {TOOLS}", "msgspec http_sf"),
@@ -94,25 +94,27 @@ TABLE = {
     "integrations.django*": (f"{SEAMS} core* {TOOLS} http.*", "django asgiref"),
     "integrations.aws_lambda": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "integrations.webhooks": (f"{VALUES}", "msgspec"),
-    "integrations.redelivery": (f"{VALUES}", ""),
-    "integrations.celery": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "celery"),
-    "integrations.dramatiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "dramatiq"),
-    "integrations.faststream": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "faststream"),
-    "integrations.taskiq": (f"{SEAMS} core* {TOOLS} integrations.redelivery", "taskiq"),
+    "integrations.celery": (f"{SEAMS} core* {TOOLS}", "celery"),
+    "integrations.dramatiq": (f"{SEAMS} core* {TOOLS}", "dramatiq"),
+    "integrations.faststream": (f"{SEAMS} core* {TOOLS}", "faststream"),
+    "integrations.taskiq": (f"{SEAMS} core* {TOOLS}", "taskiq"),
     "agents*": (f"{SEAMS} core* {TOOLS}", ""),
-    "testing*": (f"{SEAMS} core* {TOOLS}", "pytest msgspec"),
+    "testing*": (f"{SEAMS} core* {TOOLS} backends.memory*", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
+    # how people see records, in the command line and on the pages
+    "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
     # pages for the engineer on call
-    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry*", "msgspec starlette jinja2"),
+    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec yaml"),
     "cli.terminal": (f"{VALUES}", "msgspec rich"),
     "demo*": (f"{SEAMS} core* {TOOLS} cli.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* dashboard* demo* effectonce_lint* cli.terminal __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* cli.terminal "
+        "__init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
     "__main__": ("cli*", ""),
@@ -312,13 +314,27 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"core.registry", "sessions.adapters", "__init__"}
+    assert callers == {"core.registry", "sessions.adapters", "cli.app", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:
     page = (ROOT.parents[1] / "docs/internals/layout.md").read_text()
     there = {module.partition(".")[0] for module in modules()} - {"__init__", "__main__"}
     assert sorted(there - set(re.findall(r"\w+", page))) == []
+
+
+def test_the_walks_name_files_and_functions_that_are_there() -> None:
+    page = (ROOT.parents[1] / "docs/internals/life-of-a-message.md").read_text()
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|", page, re.MULTILINE)
+    assert len(rows) > 30
+    for row in rows:
+        names = [name for name in re.findall(r"`([^`]+)`", row) if name != "connect="]
+        files = [name for name in names if name.endswith((".py", "/"))]
+        paths = [path for name in files for path in ROOT.glob(name)]
+        assert [name for name in files if not any(ROOT.glob(name))] == []
+        source = "".join(path.read_text() for path in paths if path.is_file())
+        for name in set(names) - set(files):
+            assert re.search(rf"\b(?:def|class) {name.rpartition('.')[2]}\b", source), f"{name} is not in {files}"
 
 
 # -- what is public

@@ -1,8 +1,8 @@
-"""A broker made of folders. A message is a file, and to move it is to rename it: of those who try at once, one does.
+"""A broker made of folders. A message is a file, moved by renaming it: of several that try at once, one succeeds.
 
 queue/new/    TIME.ATTEMPT.ID     to be delivered, not before TIME (microseconds)
-queue/held/   UNTIL.ATTEMPT.ID    with a consumer, until its ack window ends; then anybody takes it back
-queue/dead/   TIME.0.ID           given up
+queue/held/   UNTIL.ATTEMPT.ID    with a consumer, until its ack window ends; then any consumer takes it back
+queue/dead/   TIME.0.ID           dead letters
 """
 
 import asyncio
@@ -59,32 +59,34 @@ class Spool:
 
     def __init__(self, backend: SpoolBackend, queue: str) -> None:
         folder = backend.root / require_name(queue)
+        self.name = queue
         self.new, self.held, self.dead = folder / "new", folder / "held", folder / "dead"
-        for each in (self.new, self.held, self.dead):
-            each.mkdir(parents=True, exist_ok=True)
+        for subfolder in (self.new, self.held, self.dead):
+            subfolder.mkdir(parents=True, exist_ok=True)
 
     def take(self, limit: int, window: float) -> list[Delivery]:
-        for file in due(self.held):  # what dead consumers have left
-            move(file, self.new / name_at(0.0, attempt_of(file), file))
-        found: list[Delivery] = []
-        for file in due(self.new):
-            if len(found) == limit:
+        """Deliver up to ``limit`` messages, each for ``window`` seconds."""
+        for file in list_due(self.held):  # deliveries of dead consumers
+            move(file, self.new / make_name(0.0, attempt_of(file), file))
+        deliveries: list[Delivery] = []
+        for file in list_due(self.new):
+            if len(deliveries) == limit:
                 break
             attempt = attempt_of(file) + 1
-            held = self.held / name_at(window, attempt, file)
+            held = self.held / make_name(window, attempt, file)
             if move(file, held):
-                found.append(Delivery(packet=read(held), queue=self.new.parent.name, attempt=attempt, handle=held))
-        return found
+                deliveries.append(Delivery(packet=read(held), queue=self.name, attempt=attempt, handle=held))
+        return deliveries
 
 
 def now() -> int:
     return time.time_ns() // 1000
 
 
-def name_at(seconds: float, attempt: int = 0, file: Path | None = None) -> str:
-    """``seconds`` from now, how often it was delivered, and which message it is."""
-    which = uuid.uuid4().hex if file is None else file.name.split(".")[2]
-    return f"{now() + round(seconds * 1e6):020}.{attempt}.{which}"
+def make_name(seconds: float, attempt: int = 0, file: Path | None = None) -> str:
+    """Make a file's name of a time, ``seconds`` from now, its attempts, and the id of its message."""
+    id = uuid.uuid4().hex if file is None else file.name.split(".")[2]
+    return f"{now() + round(seconds * 1e6):020}.{attempt}.{id}"
 
 
 def attempt_of(file: Path) -> int:
@@ -95,13 +97,13 @@ def is_due(file: Path) -> bool:
     return file.name.split(".")[0] <= f"{now():020}"
 
 
-def due(folder: Path) -> list[Path]:
+def list_due(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.name[0] != "." and is_due(file))
 
 
 def write(folder: Path, packet: Packet) -> None:
-    """All of it or nothing: it is written under another name, and renamed."""
-    file = folder / name_at(0.0)
+    """Write a message whole or not at all: under another name, which is then changed."""
+    file = folder / make_name(0.0)
     unready = file.with_name(f".{file.name}")
     unready.write_bytes(msgpack.encode(packet))
     unready.rename(file)
@@ -112,7 +114,7 @@ def read(file: Path) -> Packet:
 
 
 def move(file: Path, to: Path) -> bool:
-    """False: somebody else was faster, or it is settled."""
+    """Rename a message. False: another consumer was faster, or it is settled."""
     try:
         file.rename(to)
     except FileNotFoundError:
@@ -134,9 +136,9 @@ class SpoolPublisher:
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         spool = Spool(self._backend, queue)
-        return [self._sent(spool, packet) for packet in packets]
+        return [self._send(spool, packet) for packet in packets]
 
-    def _sent(self, spool: Spool, packet: Packet) -> Exception | None:
+    def _send(self, spool: Spool, packet: Packet) -> Exception | None:
         if len(packet.body) > MAX_BODY:
             return PayloadTooLarge(f"a body of {len(packet.body)} bytes is over {MAX_BODY}; send a reference to it")
         write(spool.new, packet)
@@ -148,51 +150,51 @@ class SpoolPublisher:
 class SpoolConsumer:
     def __init__(self, backend: SpoolBackend, queue: str, prefetch: int) -> None:
         self._spool, self._window, self._prefetch = Spool(backend, queue), backend.window, prefetch
-        self._mine: dict[int, Delivery] = {}
+        self._unsettled: dict[int, Delivery] = {}
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:
-            found = self._spool.take(min(limit, self._prefetch - len(self._mine)), self._window)
-            self._mine.update((id(each), each) for each in found)
-            if found or time.monotonic() >= deadline:
-                return found
+            deliveries = self._spool.take(min(limit, self._prefetch - len(self._unsettled)), self._window)
+            self._unsettled.update((id(delivery), delivery) for delivery in deliveries)
+            if deliveries or time.monotonic() >= deadline:
+                return deliveries
             await asyncio.sleep(0.02)
 
-    def _give_up(self, delivery: Delivery) -> bool:
-        """Whether it was still this consumer's, which it no longer is."""
-        return self._mine.pop(id(delivery), None) is not None and not is_due(delivery.handle)
+    def _release(self, delivery: Delivery) -> bool:
+        """Forget a delivery. Returns whether it was still this consumer's."""
+        return self._unsettled.pop(id(delivery), None) is not None and not is_due(delivery.handle)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return [self._give_up(each) and remove(each.handle) for each in deliveries]
+        return [self._release(delivery) and remove(delivery.handle) for delivery in deliveries]
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        return [
-            self._give_up(each) and move(each.handle, self._spool.new / name_at(delay, each.attempt, each.handle))
-            for each in deliveries
-        ]
+        return [self._release(delivery) and self._requeue(delivery, delay) for delivery in deliveries]
+
+    def _requeue(self, delivery: Delivery, delay: float) -> bool:
+        return move(delivery.handle, self._spool.new / make_name(delay, delivery.attempt, delivery.handle))
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        return [self._extended(each, seconds) for each in deliveries]
+        return [self._extend(delivery, seconds) for delivery in deliveries]
 
-    def _extended(self, delivery: Delivery, seconds: float) -> bool:
-        longer = delivery.handle.with_name(name_at(seconds, delivery.attempt, delivery.handle))
-        if id(delivery) not in self._mine or is_due(delivery.handle) or not move(delivery.handle, longer):
+    def _extend(self, delivery: Delivery, seconds: float) -> bool:
+        longer = delivery.handle.with_name(make_name(seconds, delivery.attempt, delivery.handle))
+        if id(delivery) not in self._unsettled or is_due(delivery.handle) or not move(delivery.handle, longer):
             return False
         delivery.handle = longer
         return True
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        if not self._extended(delivery, self._window):
+        if not self._extend(delivery, self._window):
             return False
-        given_up = structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
-        write(self._spool.dead, given_up)  # there before it is gone from here: killed in between, there are two
-        return self._give_up(delivery) and remove(delivery.handle)
+        dead_letter = structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
+        write(self._spool.dead, dead_letter)  # before it is removed: a process killed in between leaves two, not none
+        return self._release(delivery) and remove(delivery.handle)
 
     async def flush(self) -> None: ...
 
     async def close(self) -> None:
-        await self.nack(list(self._mine.values()))
+        await self.nack(list(self._unsettled.values()))
 
 
 class SpoolDeadLetters:
@@ -200,14 +202,14 @@ class SpoolDeadLetters:
         self._queue, self._spool = queue, Spool(backend, queue)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        files = [file for file in due(self._spool.dead) if cursor is None or file.name > cursor]
+        files = [file for file in list_due(self._spool.dead) if cursor is None or file.name > cursor]
         page = [DeadLetter(id=file.name, packet=read(file), queue=self._queue) for file in files[:limit]]
         return page, page[-1].id if len(files) > limit else None
 
     async def remove(self, ids: Sequence[str]) -> int:
-        return sum(remove(self._spool.dead / require_name(each)) for each in ids)
+        return sum(remove(self._spool.dead / require_name(id)) for id in ids)
 
     async def count(self) -> int:
-        return len(due(self._spool.dead))
+        return len(list_due(self._spool.dead))
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Records in one file: slow, and whole. Every operation reads it, and writes it anew, under a lock."""
+"""A store of one file: every operation reads it, and writes it anew, under a lock. Slow, and correct."""
 
 import fcntl
 import os
@@ -36,7 +36,7 @@ from effectonce.values.urls import Address
 class Row(Record, frozen=True):
     lapsed: bool = False  # taken from a lease that had ended
 
-    def live(self, now: int) -> bool:
+    def is_live(self, now: int) -> bool:
         return self.expires_at is None or self.expires_at > now
 
 
@@ -55,7 +55,7 @@ class FileBackend:
     def sync_port(self) -> "FilePort":
         return FilePort(self)
 
-    async_port = sync_port  # it waits for a disk, as SQLite does: a server would want a driver that awaits
+    async_port = sync_port  # it waits for a disk, as SQLite does; a server needs a driver that awaits
 
     def schema_sql(self) -> str:
         return ""
@@ -71,13 +71,13 @@ class FilePort:
     @contextmanager
     def _rows(self) -> Iterator[tuple[Rows, int]]:
         with open(f"{self._path}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # before the clock is read: who waits has a later time
+            fcntl.flock(lock, fcntl.LOCK_EX)  # before the clock is read: one that waits has a later time
             stored = self._path.read_bytes() if self._path.exists() else b"\x90"
             rows = {(row.scope, row.key): row for row in msgpack.decode(stored, type=list[Row])}
             yield rows, self._clock.now()
             after = msgpack.encode(list(rows.values()))
             if after != stored:
-                with open(f"{self._path}.new", "wb") as new:  # without fsync: a power cut may lose the last of it
+                with open(f"{self._path}.new", "wb") as new:  # without fsync: a power cut may lose the last writes
                     new.write(after)
                 os.replace(new.name, self._path)
 
@@ -88,27 +88,27 @@ class FilePort:
     async def get(self, scope: str, key: str) -> Record | None:
         with self._rows() as (rows, now):
             row = rows.get((scope, key))
-            return row if row is not None and row.live(now) else None
+            return row if row is not None and row.is_live(now) else None
 
     async def list(self, query: Query) -> Page:
         after = query.after if query.cursor is None else tuple(msgpack.decode(bytes.fromhex(query.cursor)))
         with self._rows() as (rows, now):
-            found = [
+            selected = [
                 row
-                for at, row in sorted(rows.items())
-                if row.live(now)
-                and (after is None or at > after)
+                for place, row in sorted(rows.items())
+                if row.is_live(now)
+                and (after is None or place > after)
                 and query.scope in (None, row.scope)
                 and query.state in (None, row.state)
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
             ]
-        page = found[: query.limit]
-        more = len(found) > len(page)
+        page = selected[: query.limit]
+        more = len(selected) > len(page)
         return Page(list(page), msgpack.encode((page[-1].scope, page[-1].key)).hex() if more else None)
 
     async def stats(self) -> Stats:
         with self._rows() as (rows, now):
-            live = [row for row in rows.values() if row.live(now)]
+            live = [row for row in rows.values() if row.is_live(now)]
         states = ("claimed", "done", "failed", "in_doubt", "free")
         return Stats(
             counts={state: sum(row.state == state for row in live) for state in states},
@@ -121,24 +121,24 @@ class FilePort:
         swept = Path(f"{self._path}.swept")
         return int(swept.read_text()) if swept.exists() else None
 
-    def _note_sweep(self, now: int) -> None:
+    def _set_swept_at(self, now: int) -> None:
         Path(f"{self._path}.swept").write_text(str(now))
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         with self._rows() as (rows, now):
             row = rows.get((scope, key))
-            if row is None or not row.live(now):
+            if row is None or not row.is_live(now):
                 return False
-            rows[scope, key] = structs.replace(reopened(row, now, retention), fingerprint=None, note=None)
+            rows[scope, key] = structs.replace(reopen(row, now, retention), fingerprint=None, note=None)
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         with self._rows() as (rows, now):
             row = rows.get((scope, key))
-            answer = answer_of(row, b"", now) if row is not None and row.live(now) else None
+            answer = answer_of(row, b"", now) if row is not None and row.is_live(now) else None
             if row is None or answer is None or answer.kind != "in_doubt":
                 return False
-            new = reopened(row, now, resolution.retention)
+            new = reopen(row, now, resolution.retention)
             if resolution.state != "free":
                 new = structs.replace(new, generation=row.generation, attempts=row.attempts)
             rows[scope, key] = structs.replace(
@@ -148,17 +148,17 @@ class FilePort:
 
     async def sweep(self, limit: int) -> Swept:
         with self._rows() as (rows, now):
-            expired = [at for at, row in rows.items() if not row.live(now)]
+            expired = [place for place, row in rows.items() if not row.is_live(now)]
             lapsed = [
-                at
-                for at, row in rows.items()
+                place
+                for place, row in rows.items()
                 if row.state == "claimed" and row.doubt_on_lapse and (row.lease_until or 0) <= now
             ]
-            for at in expired[:limit]:
-                del rows[at]
-            for at in lapsed[:limit]:
-                rows[at] = structs.replace(rows[at], state="in_doubt", changed_at=now, lease_until=None)
-            self._note_sweep(now)
+            for place in expired[:limit]:
+                del rows[place]
+            for place in lapsed[:limit]:
+                rows[place] = structs.replace(rows[place], state="in_doubt", changed_at=now, lease_until=None)
+            self._set_swept_at(now)
         return Swept(min(len(expired), limit), min(len(lapsed), limit), max(len(expired), len(lapsed)) > limit)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
@@ -181,66 +181,88 @@ def answer_of(row: Row, fingerprints: bytes, now: int, claimant: bytes | None = 
 
 
 def apply(rows: Rows, op: Batchable, now: int) -> Reply:
-    at = (op.scope, op.key)
-    old = rows.get(at)
-    row = old if old is not None and old.live(now) else None  # step 1: expired counts as absent
-    if isinstance(op, Claim | Look | Remember):
-        claimant = op.owner if isinstance(op, Claim) else None
-        answer = answer_of(row, op.fingerprints, now, claimant) if row is not None else None
-        if isinstance(op, Look):
-            return answer or Answer("absent")
+    """Apply one operation to its record, and return the reply."""
+    place = (op.scope, op.key)
+    old = rows.get(place)
+    row = old if old is not None and old.is_live(now) else None  # step 1: expired counts as absent
+    if isinstance(op, Look):
+        return (row and answer_of(row, op.fingerprints, now)) or Answer("absent")
+    if isinstance(op, Remember):
+        answer = answer_of(row, op.fingerprints, now) if row is not None else None
         if answer is not None:
-            if isinstance(op, Remember):
-                return answer.kind == "done"
-            if row is not None and answer.kind == "in_doubt" and row.state == "claimed":  # step 7
-                rows[at] = structs.replace(row, state="in_doubt", changed_at=now, lease_until=None)
-            return answer
-        if isinstance(op, Claim) and row is not None and 0 < op.max_attempts <= row.attempts:
-            rows[at] = structs.replace(
-                row,
-                state="failed",
-                error=EXHAUSTED,
-                result=None,
-                changed_at=now,
-                lease_until=None,
-                expires_at=now + op.retention,
-            )
-            return Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
-        new = Row(  # step 8
-            scope=op.scope,
-            key=op.key,
-            state="done",
-            token=now if old is None else max(old.token + 1, now),
-            attempts=row.attempts if row else 0,
-            generation=row.generation if row else 0,
-            doubt_on_lapse=False,
-            created_at=row.created_at if row else now,
+            return answer.kind == "done"
+        rows[place] = structs.replace(make_row(op, old, row, now), note=None, result=op.result)
+        return True
+    if isinstance(op, Claim):
+        new, reply = claim(op, old, row, now)
+    else:
+        new = settle(op, row, now)
+        reply = new is not None
+    if new is not None:
+        rows[place] = new
+    return reply
+
+
+def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | None, Answer]:
+    """Return what becomes of the record, and what the claim is answered."""
+    answer = answer_of(row, op.fingerprints, now, op.owner) if row is not None else None
+    if row is not None and answer is not None:
+        if answer.kind == "in_doubt" and row.state == "claimed":  # step 7
+            row = structs.replace(row, state="in_doubt", changed_at=now, lease_until=None)
+        return row, answer
+    if row is not None and 0 < op.max_attempts <= row.attempts:  # step 8
+        failed = structs.replace(
+            row,
+            state="failed",
+            error=EXHAUSTED,
+            result=None,
             changed_at=now,
+            lease_until=None,
             expires_at=now + op.retention,
-            fingerprint=op.fingerprints[:33] or (row.fingerprint if row else None),
-            note=row.note if row else None,
         )
-        if isinstance(op, Remember):
-            rows[at] = structs.replace(new, result=op.result, fingerprint=op.fingerprints[:33] or None, note=None)
-            return True
-        rows[at] = new = structs.replace(
-            new,
-            state="claimed",
-            owner=op.owner,
-            attempts=new.attempts + 1,
-            doubt_on_lapse=op.doubt_on_lapse,
-            lease_until=now + op.lease,
-            expires_at=None if op.doubt_on_lapse else now + op.lease + op.retention,
-            note=op.note if new.note is None else new.note,
-            lapsed=row is not None and row.state == "claimed",
-        )
-        return Answer("claimed", new.token, new.attempts, new.generation, lapsed=new.lapsed, note=new.note)
+        return failed, Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
+    new = make_row(op, old, row, now)
+    new = structs.replace(
+        new,
+        state="claimed",
+        owner=op.owner,
+        attempts=new.attempts + 1,
+        fingerprint=new.fingerprint or (row.fingerprint if row else None),
+        doubt_on_lapse=op.doubt_on_lapse,
+        lease_until=now + op.lease,
+        expires_at=None if op.doubt_on_lapse else now + op.lease + op.retention,
+        note=op.note if new.note is None else new.note,
+        lapsed=row is not None and row.state == "claimed",
+    )
+    return new, Answer("claimed", new.token, new.attempts, new.generation, lapsed=new.lapsed, note=new.note)
+
+
+def make_row(op: Claim | Remember, old: Row | None, row: Row | None, now: int) -> Row:
+    """Return the record that takes the place of ``row``. Its token also grows over ``old``, which may have expired."""
+    return Row(
+        scope=op.scope,
+        key=op.key,
+        state="done",
+        token=now if old is None else max(old.token + 1, now),
+        attempts=row.attempts if row else 0,
+        generation=row.generation if row else 0,
+        doubt_on_lapse=False,
+        created_at=row.created_at if row else now,
+        changed_at=now,
+        expires_at=now + op.retention,
+        fingerprint=op.fingerprints[:33] or None,
+        note=row.note if row else None,
+    )
+
+
+def settle(op: Settlement | Note | Renewal, row: Row | None, now: int) -> Row | None:
+    """Return the record after what its owner asks for. None: it is no longer this owner's, and nothing changes."""
     if row is None or (row.owner, row.token) != (op.owner, op.token):
-        return False
+        return None
     if isinstance(op, Settlement):
         if row.state != "claimed" and (row.state, op.state) != ("in_doubt", "done"):
-            return row.state == op.state  # this very settlement, whose reply was lost; or another came between
-        rows[at] = structs.replace(
+            return row if row.state == op.state else None  # its repetition, whose reply was lost; or another came first
+        return structs.replace(
             row,
             state=op.state,
             changed_at=now,
@@ -251,21 +273,16 @@ def apply(rows: Rows, op: Batchable, now: int) -> Reply:
             error=op.error,
             note=row.note if op.note is None else op.note,
         )
-        return True
     if row.state != "claimed":
-        return False
+        return None
     if isinstance(op, Note):
-        rows[at] = structs.replace(row, note=op.note, changed_at=now)
-    elif isinstance(op, Renewal):
-        until = now + op.lease
-        rows[at] = structs.replace(
-            row, lease_until=until, expires_at=None if row.doubt_on_lapse else until + op.retention
-        )
-    return True
+        return structs.replace(row, note=op.note, changed_at=now)
+    until = now + op.lease
+    return structs.replace(row, lease_until=until, expires_at=None if row.doubt_on_lapse else until + op.retention)
 
 
-def reopened(row: Row, now: int, retention: int) -> Row:
-    """Free, in a new generation; the owner is fenced out by a new token."""
+def reopen(row: Row, now: int, retention: int) -> Row:
+    """Return ``row`` as free, in a new generation; a new token fences its owner out."""
     return structs.replace(
         row,
         state="free",

@@ -8,105 +8,66 @@ import effectonce as eo
     def charge(payment_id: str, amount: int) -> Receipt: ...
 """
 
-# ruff: noqa: F403 - for checkers of types, the names are in `public`
+# ruff: noqa: F403 - type checkers read the names in `public`
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import errors
+from .errors import *
+
 __version__ = "0.1.0"
 
-#: Where each public name is: loaded when it is first asked for, and nothing that it does not need.
-_HOMES = {
-    "Ack": "guard.dispatch",
-    "AttemptsExhausted": "errors",
-    "Block": "guard.block",
-    "Broker": "broker",
-    "BrokerUnavailable": "errors",
-    "ConfigurationError": "errors",
-    "CorruptRecord": "errors",
-    "DeadLetterQueue": "dead_letters.queue",
-    "Done": "sagas.steps",
-    "EffectOnceError": "errors",
-    "Event": "contracts",
-    "ForgedMessage": "errors",
-    "GLOBAL": "guard.once",
-    "Guarded": "guard.once",
-    "InDoubt": "errors",
-    "InProgress": "errors",
-    "Inbox": "inbox.inbox",
-    "Intent": "intents.operations",
-    "Intents": "intents.intents",
-    "InvalidKey": "errors",
-    "InvalidOption": "errors",
-    "KeyTooLong": "errors",
-    "LeaseLost": "errors",
-    "Message": "message",
-    "MissingDriver": "errors",
-    "MissingKey": "errors",
-    "MissingPrincipal": "errors",
-    "NotAwaited": "errors",
-    "NotExecuted": "errors",
-    "NotInDoubt": "errors",
-    "NotInTransaction": "errors",
-    "Outbox": "outbox.outbox",
-    "Outcome": "guard.once",
-    "OutcomeUnknown": "errors",
-    "PayloadMismatch": "errors",
-    "PayloadTooLarge": "errors",
-    "PermanentFailure": "errors",
-    "PostgresStore": "store",
-    "Record": "record",
-    "Redeliver": "guard.dispatch",
-    "RedisStore": "store",
-    "Reentered": "errors",
-    "Reject": "guard.dispatch",
-    "Relay": "relay.relay",
-    "ResultNotStored": "errors",
-    "Retry": "core.retry",
-    "Retryable": "errors",
-    "Run": "core.guarded_call.run",
-    "Saga": "sagas.saga",
-    "SagaChanged": "errors",
-    "SagaFailed": "errors",
-    "SchemaMismatch": "errors",
-    "SchemaMissing": "errors",
-    "ScopeTaken": "errors",
-    "Step": "sagas.steps",
-    "Store": "store",
-    "StoreUnavailable": "errors",
-    "SyncAsyncMismatch": "errors",
-    "TransactionConflict": "errors",
-    "Undecodable": "errors",
-    "UnknownScheme": "errors",
-    "UnsafeStore": "errors",
-    "Worker": "worker.worker",
-    "block": "guard.block",
-    "bypass_external_effects": "dead_letters.bypass",
-    "connect": "store",
-    "connect_broker": "broker",
-    "current": "core.guarded_call.run",
-    "dispatcher": "guard.dispatch",
-    "keys": "keys",
-    "once": "guard.once",
+#: The public names of each module, without the errors. A module is loaded when one of its names is first used, and with
+#: it only what it needs.
+_NAMES = {
+    "broker": ("Broker", "connect_broker"),
+    "contracts": ("Event",),
+    "core.delivery_outcome": ("Ack", "Redeliver", "Reject"),
+    "core.guarded_call.run": ("Run", "current"),
+    "core.retry": ("Retry",),
+    "dead_letters.bypass": ("bypass_external_effects",),
+    "dead_letters.queue": ("DeadLetterQueue",),
+    "guard.block": ("Block", "block"),
+    "guard.dispatch": ("dispatcher",),
+    "guard.once": ("GLOBAL", "Guarded", "Outcome", "once"),
+    "inbox.inbox": ("Inbox",),
+    "intents.intents": ("Intents",),
+    "intents.operations": ("Intent",),
+    "keys": ("keys",),
+    "message": ("Message",),
+    "outbox.outbox": ("Outbox",),
+    "record": ("Record",),
+    "relay.relay": ("Relay",),
+    "sagas.saga": ("Saga",),
+    "sagas.steps": ("Done", "Step"),
+    "store": ("PostgresStore", "RedisStore", "Store", "connect"),
+    "worker.worker": ("Worker",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = list(_HOMES)
+__all__ = [*_MODULES, *errors.__all__]
 
 if TYPE_CHECKING:
     from .public import *
 else:
 
     def __getattr__(name: str) -> Any:
-        """A public name, or a module of ours by its name, as in ``effectonce.errors``."""
-        if name in _HOMES:
-            home = import_module(f"{__name__}.{_HOMES[name]}")
-            found = globals()[name] = home if name == "keys" else getattr(home, name)
-            return found
+        """A public name, or a module of ours by its name, as in ``effectonce.contracts``."""
+        if name in _MODULES:
+            # Packages first: Python 3.11 locks a submodule before its package, and two threads would deadlock where the
+            # package itself imports that submodule.
+            path = __name__
+            for step in _MODULES[name].split("."):
+                path = f"{path}.{step}"
+                module = import_module(path)
+            value = globals()[name] = module if name == "keys" else getattr(module, name)
+            return value
         if not name.startswith("_"):
             try:
                 return import_module(f"{__name__}.{name}")
             except ModuleNotFoundError as missing:
-                if missing.name != f"{__name__}.{name}":  # it is there, and something that it needs is not
+                if missing.name != f"{__name__}.{name}":  # the module exists, but something that it imports does not
                     raise
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

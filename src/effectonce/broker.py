@@ -7,17 +7,18 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.registry import load, url_in_environment
 from .errors import BrokerUnavailable, SyncAsyncMismatch, show
 from .message import Message
 
-ENVIRONMENT = "EFFECTONCE_BROKER"
+ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
+CLOSE_AT_EXIT_S: Final = 2.0  # the longest that the end of a program waits for one broker to close
+LOCK_AT_EXIT_S: Final = 1.0  # ... and for a daemon thread that is in the middle of a call
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -36,40 +37,43 @@ SCHEMES = {
 
 Messages = Message[Any] | Sequence[Message[Any]]
 
+T = TypeVar("T")
+
 
 class Broker:
     """Where messages are sent to and come from. One object serves sync and async code alike.
 
     Opening it does nothing until first use. `publish` sends and waits until the broker has confirmed; `apublish` is
-    the same in async code. ``envelope`` is how messages are written: CloudEvents, unless told.
+    the same in async code. ``envelope`` is how messages are written: by default as CloudEvents.
     """
 
     def __init__(
         self, backend: BrokerBackend | Callable[[], BrokerBackend], *, envelope: Envelope | None = None
     ) -> None:
-        self.envelope: Envelope = envelope if envelope is not None else _default_envelope()
-        self.tracer: Tracer | None = None
-        self._make = backend if callable(backend) else None
-        self._backend: BrokerBackend | None = None if callable(backend) else backend
-        self._fresh()
-        _handles.add(self)
+        if envelope is None:
+            from .envelopes import CloudEvents  # when first needed: most programs import effectonce for its stores
 
-    def _fresh(self) -> None:
+            envelope = CloudEvents()
+        self.envelope: Envelope = envelope
+        self.tracer: Tracer | None = None
+        self._backend = backend
+        self._start_fresh()
+        _brokers.add(self)
+
+    def _start_fresh(self) -> None:
         self._lock = threading.Lock()
         self._sync_lock = threading.RLock()
         self._runner: asyncio.Runner | None = None
-        self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
+        self._publishers: dict[asyncio.AbstractEventLoop, _SharedPublisher] = {}
 
     @property
     def backend(self) -> BrokerBackend:
         """What opens publishers, consumers and dead letters; workers and relays use it."""
-        backend = self._backend
-        if backend is None:
+        if callable(self._backend):
             with self._lock:
-                if self._backend is None:
-                    self._backend = self._make()  # type: ignore[misc]
-                backend = self._backend
-        return backend
+                if callable(self._backend):
+                    self._backend = self._backend()
+        return self._backend
 
     @property
     def capabilities(self) -> BrokerCapabilities:
@@ -84,38 +88,38 @@ class Broker:
         confirmed. `BrokerUnavailable`: it is not known which arrived; send them again as they are, with the same ids.
         """
         with self._traced(queue, messages) as traced:
-            packets = self._packets(queue, traced, envelope)
-            self._run(lambda: self._send(queue, packets))
+            packets = self._encode(queue, traced, envelope)
+            self.run_blocking(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
         with self._traced(queue, messages) as traced:
-            await self._send(queue, self._packets(queue, traced, envelope))
+            await self._send(queue, self._encode(queue, traced, envelope))
 
-    def _traced(self, queue: str, messages: Messages) -> AbstractContextManager[Messages]:
+    def _traced(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
+        sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
-            return nullcontext(messages)
-        several = [messages] if isinstance(messages, Message) else messages
-        return self.tracer.sending(self.capabilities.name, queue, several)
+            return nullcontext(sequence)
+        return self.tracer.trace_publish(self.capabilities.name, queue, sequence)
 
-    def _packets(self, queue: str, messages: Messages, envelope: Envelope | None) -> list[Packet]:
+    def _encode(self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None) -> list[Packet]:
         encode = (envelope or self.envelope).encode
-        if isinstance(messages, Message):
-            return [encode(messages, queue)]
         return [encode(message, queue) for message in messages]
 
     async def _send(self, queue: str, packets: Sequence[Packet]) -> None:
-        batch = self.capabilities.batch
-        refused: dict[str, Exception] = {}
-        keys: set[str] = set()  # of those that were refused: what comes behind them in another batch is not sent
-        for start in range(0, len(packets), batch):
-            part = [packet for packet in packets[start : start + batch] if packet.ordering_key not in keys]
-            outcomes = await self._line().publish(queue, part)
-            for packet, error in zip(part, outcomes, strict=True):
+        batch_size = self.capabilities.batch
+        refused: dict[str, Exception] = {}  # by id
+        refused_keys: set[str] = set()  # a message that stands behind a refused one, in a later batch, is not sent
+        for start in range(0, len(packets), batch_size):
+            batch = [
+                packet for packet in packets[start : start + batch_size] if packet.ordering_key not in refused_keys
+            ]
+            outcomes = await self._publisher().publish(queue, batch)
+            for packet, error in zip(batch, outcomes, strict=True):
                 if error is not None:
                     refused[packet.id] = error
                     if packet.ordering_key is not None:
-                        keys.add(packet.ordering_key)
+                        refused_keys.add(packet.ordering_key)
         if refused:
             error = next(iter(refused.values()))
             if len(packets) > 1:
@@ -125,122 +129,119 @@ class Broker:
                 )
             raise error
 
-    def _line(self) -> _Line:
+    def _publisher(self) -> _SharedPublisher:
         """The publisher of the running event loop."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
+        publisher = self._publishers.get(loop)
+        if publisher is None:
+            publisher = _SharedPublisher(self.backend.publisher())
             with self._lock:
-                self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
-                line = self._lines[loop] = _Line(self.backend.publisher())
-        return line
+                open_publishers = {loop: other for loop, other in self._publishers.items() if not loop.is_closed()}
+                self._publishers = {**open_publishers, loop: publisher}
+        return publisher
 
-    # -- people
+    # -- for operators
 
     def check(self, queue: str, *, group: str = "effectonce") -> None:
         """Connect, and raise what would keep ``queue`` from its promise."""
-        self._run(lambda: self.backend.check(queue, group=group))
+        self.run_blocking(lambda: self.backend.check(queue, group=group))
 
     def declare(self, queue: str, *, group: str = "effectonce") -> None:
         """Create the queue, its group and its dead letters where they are missing."""
-        self._run(lambda: self.backend.declare(queue, group=group))
+        self.run_blocking(lambda: self.backend.declare(queue, group=group))
 
-    def _run(self, work: Callable[[], Any]) -> Any:
-        """``work`` on this handle's own event loop, which keeps its connections from call to call."""
+    def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work()`` to its end, on this handle's own event loop, which keeps its connections from call to call.
+
+        `SyncAsyncMismatch` inside a running event loop.
+        """
         _refuse_in_loop()
         with self._sync_lock:
             if self._runner is None:
                 # With a factory of its own, a Runner leaves the thread's current event loop alone.
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            return self._runner.run(_awaited(work))
+            return self._runner.run(work())
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         """Close the connections of the sync calls. Async ones belong to their loops: use `aclose` there."""
-        self._close(None)
+        self._close(timeout=None)
 
-    def _close(self, within: float | None) -> None:
+    def _close(self, timeout: float | None) -> None:
         with self._sync_lock:
             if self._runner is None:
                 return
             _refuse_in_loop()
             with self._runner as runner:
                 self._runner = None
-                runner.run(asyncio.wait_for(self.aclose(), within))
+                runner.run(asyncio.wait_for(self.aclose(), timeout))
 
-    def at_exit(self) -> None:
-        """What nobody has closed: else its driver complains of it, at length, in the last lines of a program."""
-        if self._sync_lock.acquire(timeout=1):  # a thread that is a daemon may be in the middle of a call
+    def close_at_exit(self) -> None:
+        """Close what was left open: drivers would complain of it, at length, in the last lines of a program."""
+        if self._sync_lock.acquire(timeout=LOCK_AT_EXIT_S):
             try:
-                self._close(2.0)
+                self._close(CLOSE_AT_EXIT_S)
             finally:
                 self._sync_lock.release()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
-        line = self._lines.pop(asyncio.get_running_loop(), None)
-        if line is not None:
-            await line.close()
-        if self._backend is not None:
+        publisher = self._publishers.pop(asyncio.get_running_loop(), None)
+        if publisher is not None:
+            await publisher.close()
+        if not callable(self._backend):
             await self._backend.close()
 
     def after_fork(self) -> None:
-        """The parent's connections are not the child's to use or close: they are kept, untouched."""
-        _inherited.append((self._runner, self._lines))
-        self._fresh()
-        renew = getattr(self._backend, "after_fork", None)
-        if renew is not None:
-            renew()
+        """Start anew in a forked child. The parent's connections are kept, untouched: closing them would speak on
+        sockets that the parent still uses."""
+        _inherited.append((self._runner, self._publishers))
+        self._start_fresh()
+        start_backend_fresh = getattr(self._backend, "after_fork", None)
+        if start_backend_fresh is not None:
+            start_backend_fresh()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"Broker({self._backend!r})" if self._backend is not None else f"Broker(${ENVIRONMENT})"
+        return f"Broker(${ENVIRONMENT_VARIABLE})" if callable(self._backend) else f"Broker({self._backend!r})"
 
 
-class _Line:
-    """One publisher and those who wait for it, on one event loop."""
+class _SharedPublisher:
+    """The publisher of one event loop, whose tasks take turns."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._turn = asyncio.Lock()
-        self._worked = False
+        self._has_published = False
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         async with self._turn:
             try:
                 outcomes = await self._publisher.publish(queue, packets)
             except BrokerUnavailable:
-                # The connection may have died while idle, long before this call. Sent again with the same ids.
-                if not self._worked:
+                # The connection may have died while idle, long before this call: send them again, with the same ids.
+                if not self._has_published:
                     raise
-                self._worked = False
+                self._has_published = False
                 outcomes = await self._publisher.publish(queue, packets)
-            self._worked = True
+            self._has_published = True
             return outcomes
 
     async def close(self) -> None:
         async with self._turn:
             await self._publisher.close()
-
-
-def _default_envelope() -> Envelope:
-    from .envelopes import CloudEvents  # when first needed: most programs import effectonce for its stores
-
-    return CloudEvents()
 
 
 def _refuse_in_loop() -> None:
@@ -254,10 +255,6 @@ def _refuse_in_loop() -> None:
     )
 
 
-async def _awaited(work: Callable[[], Any]) -> Any:
-    return await work()
-
-
 def connect_broker(url: str | None = None, **options: Any) -> Broker:
     """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
     ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
@@ -265,28 +262,25 @@ def connect_broker(url: str | None = None, **options: Any) -> Broker:
 
     Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.
     """
+    return Broker(open_broker if url is None else open_broker(url), **options)
+
+
+def open_broker(url: str | None = None) -> BrokerBackend:
+    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.brokers``. None: the URL
+    in the environment."""
     if url is None:
-        return Broker(_from_environment, **options)
-    return Broker(open_broker(url), **options)
-
-
-def _from_environment() -> BrokerBackend:
-    return open_broker(url_in_environment(ENVIRONMENT, "connect_broker('sqlite:///queue.db')"))
-
-
-def open_broker(url: str) -> BrokerBackend:
-    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.brokers``."""
+        url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
     backend: BrokerBackend = load(url, "broker", SCHEMES)
     return backend
 
 
-_handles: weakref.WeakSet[Broker] = weakref.WeakSet()
-_inherited: list[Any] = []
+_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+_inherited: list[Any] = []  # what forked children must not close
 
 
 def _after_fork() -> None:
-    for handle in list(_handles):
-        handle.after_fork()
+    for broker in list(_brokers):
+        broker.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -295,6 +289,6 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _at_exit() -> None:
-    for handle in list(_handles):
+    for broker in list(_brokers):
         with suppress(Exception):
-            handle.at_exit()
+            broker.close_at_exit()

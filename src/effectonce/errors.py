@@ -3,13 +3,13 @@
     EffectOnceError                    code                   what to do
     ├── Retryable(retry_after)                                do not ack; deliver again later
     │   ├── InProgress                 in-progress            another delivery is running it
-    │   ├── NotExecuted                not-executed           the provider turned it away: nothing happened
-    │   ├── OutcomeUnknown             outcome-unknown        sent, no word back: it goes out again with its key
+    │   ├── NotExecuted                not-executed           the provider refused it before anything happened
+    │   ├── OutcomeUnknown             outcome-unknown        sent, but not answered: it is sent again with its key
     │   ├── StoreUnavailable           store-unavailable      the store did not answer
-    │   ├── TransactionConflict        transaction-conflict   the database ended it in favour of another
+    │   ├── TransactionConflict        transaction-conflict   the database rolled it back in favour of another
     │   └── BrokerUnavailable          broker-unavailable     the broker did not answer
-    ├── InDoubt                        in-doubt               nobody knows if it happened: resolve it
-    ├── PayloadMismatch                payload-mismatch       one key, two payloads: the sender's bug
+    ├── InDoubt                        in-doubt               it may have happened or not: an operator resolves it
+    ├── PayloadMismatch                payload-mismatch       one key, two payloads: fix the sender
     ├── PayloadTooLarge                payload-too-large      a body over its cap
     ├── MissingKey                     missing-key            no key to recognise a duplicate by
     │   └── MissingPrincipal           missing-principal      an HTTP request that names no caller
@@ -19,10 +19,10 @@
     ├── ResultNotStored                result-not-stored      it is done, but its result was not kept
     ├── PermanentFailure               permanent-failure      it failed for good, and this is the replay
     │   ├── AttemptsExhausted          attempts-exhausted     every allowed attempt was used
-    │   └── SagaFailed                 saga-failed            a step failed, and what was done is compensated
+    │   └── SagaFailed                 saga-failed            a step failed, and the steps before are compensated
     ├── CorruptRecord                  corrupt-record         a stored row cannot be read
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
-    ├── Undecodable                    undecodable            a body that is no message: dead-letter it
+    ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
     ├── NotAwaited                     not-awaited            an async answer used without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
@@ -30,16 +30,16 @@
         ├── MissingDriver              missing-driver
         ├── InvalidOption              invalid-option
         ├── ScopeTaken                 scope-taken
-        ├── SagaChanged                saga-changed           a saga in flight was begun under another definition
+        ├── SagaChanged                saga-changed           a saga in flight was started under another definition
         ├── Reentered                  reentered              a handler called itself with its own key
-        ├── SyncAsyncMismatch                sync-async-mismatch           sync use of an async thing, or the reverse
+        ├── SyncAsyncMismatch          sync-async-mismatch    sync use of an async thing, or the reverse
         ├── NotInTransaction           not-in-transaction     the connection would commit each statement by itself
         ├── UnsafeStore                unsafe-store           the server's settings cannot keep the promise
         └── SchemaMissing              schema-missing         run the migration
             └── SchemaMismatch         schema-mismatch        the tables are of another version
 
-Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Driver
-exceptions are translated once, in `connections/`, and stay reachable as ``__cause__``.
+Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Each backend
+translates the exceptions of its driver, once, in its connection; they stay reachable as ``__cause__``.
 """
 
 from __future__ import annotations
@@ -80,13 +80,11 @@ __all__ = [
     "SchemaMissing",
     "ScopeTaken",
     "StoreUnavailable",
+    "SyncAsyncMismatch",
     "TransactionConflict",
     "Undecodable",
     "UnknownScheme",
     "UnsafeStore",
-    "SyncAsyncMismatch",
-    "scrubbed",
-    "show",
 ]
 
 
@@ -116,152 +114,105 @@ class EffectOnceError(Exception):
 
     code: ClassVar[str] = "effectonce"
 
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        """``code``: the stable code of the class. Without one it has that of its base."""
+        if code is not None:
+            cls.code = code
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"effectonce docs: {self.help_url}")  # the last line of a traceback; the message stays as it is
+
     @property
     def help_url(self) -> str:
         """Where the documentation explains this error, from its root on."""
         return f"reference/errors/#{self.code}"
 
-    # A traceback ends with the notes of its error: `help_url`, and whatever `add_note` adds. They are made when they
-    # are first asked for: an error like `InProgress` is raised often, and mostly caught. Messages stay as they are.
 
-    @property
-    def __notes__(self) -> list[str]:
-        notes: list[str] = self.__dict__.setdefault("__notes__", [f"effectonce docs: {self.help_url}"])
-        return notes
-
-    @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:
-        self.__dict__["__notes__"] = notes
-
-
-class Retryable(EffectOnceError):
+class Retryable(EffectOnceError, code="retryable"):
     """The same call may succeed after ``retry_after`` seconds. Do not ack it. Unless it says so, nothing was done."""
-
-    code = "retryable"
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[type[Retryable], tuple[str, float]]:
-        return type(self), (str(self), self.retry_after)
 
-
-class InProgress(Retryable):
+class InProgress(Retryable, code="in-progress"):
     """Another delivery of this key holds the lease. Do not ack this one: the first may still die."""
 
-    code = "in-progress"
+
+class NotExecuted(Retryable, code="not-executed"):
+    """The provider refused the request before anything could happen. Deliver it again later."""
 
 
-class NotExecuted(Retryable):
-    """The provider turned the request away before anything could happen. Deliver it again later."""
-
-    code = "not-executed"
-
-
-class OutcomeUnknown(Retryable):
-    """The request was sent, and nobody knows what came of it. Deliver it again: it is sent with the same key, which is
-    safe while the provider keeps that, or looked up; after that it is in doubt."""
-
-    code = "outcome-unknown"
+class OutcomeUnknown(Retryable, code="outcome-unknown"):
+    """The request was sent, and its outcome is unknown. Deliver it again: while the provider keeps the key, the request
+    is sent with the same key, or looked up; after that it is in doubt."""
 
 
-class StoreUnavailable(Retryable):
+class StoreUnavailable(Retryable, code="store-unavailable"):
     """The store did not answer. The handler did not run, or its outcome could not be recorded."""
 
-    code = "store-unavailable"
 
-
-class TransactionConflict(Retryable):
+class TransactionConflict(Retryable, code="transaction-conflict"):
     """A deadlock or a serialization failure: the database ended this transaction in favour of another. Roll it back,
     and run the whole of it again on a new one."""
 
-    code = "transaction-conflict"
 
-
-class BrokerUnavailable(Retryable):
+class BrokerUnavailable(Retryable, code="broker-unavailable"):
     """The broker did not answer. What was sent may or may not have arrived: send it again with the same id."""
 
-    code = "broker-unavailable"
 
-
-class InDoubt(EffectOnceError):
+class InDoubt(EffectOnceError, code="in-doubt"):
     """An earlier attempt ended without saying whether its effect happened. An operator decides."""
 
-    code = "in-doubt"
 
-
-class PayloadMismatch(EffectOnceError):
+class PayloadMismatch(EffectOnceError, code="payload-mismatch"):
     """The key was used before with another payload. The handler did not run."""
 
-    code = "payload-mismatch"
 
-
-class PayloadTooLarge(EffectOnceError):
+class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
     """The body is over its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done."""
 
-    code = "payload-too-large"
 
-
-class MissingKey(EffectOnceError):
+class MissingKey(EffectOnceError, code="missing-key"):
     """The call carries no key, so a duplicate could not be told from a new operation."""
 
-    code = "missing-key"
 
-
-class MissingPrincipal(MissingKey):
+class MissingPrincipal(MissingKey, code="missing-principal"):
     """The HTTP request names no caller, so its key could not be told from another caller's."""
 
-    code = "missing-principal"
 
-
-class InvalidKey(EffectOnceError):
+class InvalidKey(EffectOnceError, code="invalid-key"):
     """The key (or the fingerprinted payload) has a value that no store can keep faithfully."""
 
-    code = "invalid-key"
 
-
-class KeyTooLong(InvalidKey):
+class KeyTooLong(InvalidKey, code="key-too-long"):
     """The key is over the length cap."""
 
-    code = "key-too-long"
 
-
-class LeaseLost(EffectOnceError):
+class LeaseLost(EffectOnceError, code="lease-lost"):
     """The handler ran, but another delivery had taken over: its outcome was not recorded."""
 
-    code = "lease-lost"
 
-
-class ResultNotStored(EffectOnceError):
+class ResultNotStored(EffectOnceError, code="result-not-stored"):
     """The operation is done; its result could not be kept, so this duplicate has nothing to replay."""
 
-    code = "result-not-stored"
 
-
-class PermanentFailure(EffectOnceError):
+class PermanentFailure(EffectOnceError, code="permanent-failure"):
     """The operation failed for good earlier; ``error`` names the exception it failed with."""
-
-    code = "permanent-failure"
 
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
         self.error = error
 
-    def __reduce__(self) -> tuple[type[PermanentFailure], tuple[str, str]]:
-        return type(self), (str(self), self.error)
 
-
-class AttemptsExhausted(PermanentFailure):
+class AttemptsExhausted(PermanentFailure, code="attempts-exhausted"):
     """Every allowed attempt was used without a recorded success."""
 
-    code = "attempts-exhausted"
 
-
-class SagaFailed(PermanentFailure):
-    """``step`` of a saga failed, and what was done before it is compensated. Duplicates get the same."""
-
-    code = "saga-failed"
+class SagaFailed(PermanentFailure, code="saga-failed"):
+    """``step`` of a saga failed, and the steps before it are compensated. Duplicates get the same error."""
 
     def __init__(self, message: str, error: str = "", step: str = "") -> None:
         super().__init__(message, error)
@@ -271,108 +222,71 @@ class SagaFailed(PermanentFailure):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self) -> tuple[type[SagaFailed], tuple[str, ...]]:  # type: ignore[override]
-        return type(self), self.args
 
-
-class CorruptRecord(EffectOnceError):
+class CorruptRecord(EffectOnceError, code="corrupt-record"):
     """A stored row cannot be read: written by a newer version, by hand, or under another secret."""
 
-    code = "corrupt-record"
+
+class NotInDoubt(EffectOnceError, code="not-in-doubt"):
+    """`resolve` was called for a record that is not in doubt. Nothing changed."""
 
 
-class NotInDoubt(EffectOnceError):
-    """`resolve` was asked of a record that is not in doubt. Nothing changed."""
-
-    code = "not-in-doubt"
+class Undecodable(EffectOnceError, code="undecodable"):
+    """The body is not a message of this envelope. Delivering it again will not help: dead-letter it."""
 
 
-class Undecodable(EffectOnceError):
-    """The body is no message of this envelope. Delivering it again will not help: it belongs to the dead letters."""
-
-    code = "undecodable"
-
-
-class ForgedMessage(Undecodable):
+class ForgedMessage(Undecodable, code="forged-message"):
     """The signature over the raw bytes is missing, wrong or of an unknown key. Nothing was decoded."""
 
-    code = "forged-message"
 
-
-class NotAwaited(EffectOnceError):
+class NotAwaited(EffectOnceError, code="not-awaited"):
     """An async answer was tested without `await`; its truth value would always be true."""
 
-    code = "not-awaited"
 
-
-class ConfigurationError(EffectOnceError):
+class ConfigurationError(EffectOnceError, code="configuration"):
     """The code or the settings cannot work. Retrying will not help."""
 
-    code = "configuration"
 
-
-class UnknownScheme(ConfigurationError):
+class UnknownScheme(ConfigurationError, code="unknown-scheme"):
     """The URL's scheme names no store or broker."""
 
-    code = "unknown-scheme"
 
-
-class MissingDriver(ConfigurationError):
+class MissingDriver(ConfigurationError, code="missing-driver"):
     """The driver library for this URL is not installed."""
 
-    code = "missing-driver"
 
-
-class InvalidOption(ConfigurationError):
+class InvalidOption(ConfigurationError, code="invalid-option"):
     """An option of a URL or a call is unknown or has a bad value."""
 
-    code = "invalid-option"
 
-
-class ScopeTaken(ConfigurationError):
+class ScopeTaken(ConfigurationError, code="scope-taken"):
     """Two functions use one scope on one store: they would hide messages from each other."""
 
-    code = "scope-taken"
+
+class SagaChanged(ConfigurationError, code="saga-changed"):
+    """A saga in flight was started under another definition: other steps, another version, or a compensation that is
+    gone now. It was left as it is."""
 
 
-class SagaChanged(ConfigurationError):
-    """A saga in flight was begun under another definition: other steps, another version, or a compensation that is gone
-    now. It was left as it is."""
-
-    code = "saga-changed"
-
-
-class Reentered(ConfigurationError):
+class Reentered(ConfigurationError, code="reentered"):
     """A handler called a guarded function with the key that it is itself running under."""
 
-    code = "reentered"
 
-
-class SyncAsyncMismatch(ConfigurationError):
+class SyncAsyncMismatch(ConfigurationError, code="sync-async-mismatch"):
     """Sync use of an async thing, or a blocking call inside a running event loop."""
 
-    code = "sync-async-mismatch"
 
-
-class NotInTransaction(ConfigurationError):
+class NotInTransaction(ConfigurationError, code="not-in-transaction"):
     """The connection has no transaction open: the record would be committed without the effect."""
 
-    code = "not-in-transaction"
 
-
-class UnsafeStore(ConfigurationError):
+class UnsafeStore(ConfigurationError, code="unsafe-store"):
     """The server is set up so that it may lose records it has confirmed."""
 
-    code = "unsafe-store"
+
+class SchemaMissing(ConfigurationError, code="schema-missing"):
+    """The tables do not exist yet."""
 
 
-class SchemaMissing(ConfigurationError):
-    """The tables are not there yet."""
-
-    code = "schema-missing"
-
-
-class SchemaMismatch(SchemaMissing):
-    """The tables are there in a version that this release does not read."""
-
-    code = "schema-mismatch"
+class SchemaMismatch(SchemaMissing, code="schema-mismatch"):
+    """The tables exist in a version that this release does not read."""

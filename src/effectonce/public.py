@@ -1,61 +1,21 @@
-"""All public names at once: for checkers of types, and for whoever wants everything loaded before a fork."""
+"""All public names at once: for type checkers, and for programs that load everything before they fork."""
 
-# ruff: noqa: I001 - sorted, each name would be a statement of its own
+# ruff: noqa: F403, I001 - sorted, each name would be a statement of its own
 
 from . import keys as keys
 from .guard.block import Block as Block, block as block
-from .broker import (
-    Broker as Broker,
-    connect_broker as connect_broker,
-)
+from .broker import Broker as Broker, connect_broker as connect_broker
 from .contracts import Event as Event
+from .core.delivery_outcome import Ack as Ack, Redeliver as Redeliver, Reject as Reject
 from .core.guarded_call.run import Run as Run, current as current
 from .core.retry import Retry as Retry
 from .dead_letters.bypass import bypass_external_effects as bypass_external_effects
 from .dead_letters.queue import DeadLetterQueue as DeadLetterQueue
-from .errors import (
-    AttemptsExhausted as AttemptsExhausted,
-    BrokerUnavailable as BrokerUnavailable,
-    ConfigurationError as ConfigurationError,
-    CorruptRecord as CorruptRecord,
-    EffectOnceError as EffectOnceError,
-    ForgedMessage as ForgedMessage,
-    InDoubt as InDoubt,
-    InProgress as InProgress,
-    InvalidKey as InvalidKey,
-    InvalidOption as InvalidOption,
-    KeyTooLong as KeyTooLong,
-    LeaseLost as LeaseLost,
-    MissingDriver as MissingDriver,
-    MissingKey as MissingKey,
-    MissingPrincipal as MissingPrincipal,
-    NotAwaited as NotAwaited,
-    NotExecuted as NotExecuted,
-    NotInDoubt as NotInDoubt,
-    NotInTransaction as NotInTransaction,
-    OutcomeUnknown as OutcomeUnknown,
-    PayloadMismatch as PayloadMismatch,
-    PayloadTooLarge as PayloadTooLarge,
-    PermanentFailure as PermanentFailure,
-    Reentered as Reentered,
-    ResultNotStored as ResultNotStored,
-    Retryable as Retryable,
-    SagaChanged as SagaChanged,
-    SagaFailed as SagaFailed,
-    SchemaMismatch as SchemaMismatch,
-    SchemaMissing as SchemaMissing,
-    ScopeTaken as ScopeTaken,
-    StoreUnavailable as StoreUnavailable,
-    TransactionConflict as TransactionConflict,
-    Undecodable as Undecodable,
-    UnknownScheme as UnknownScheme,
-    UnsafeStore as UnsafeStore,
-    SyncAsyncMismatch as SyncAsyncMismatch,
-)
+from .errors import *
 from .guard.once import GLOBAL as GLOBAL, Guarded as Guarded, Outcome as Outcome, once as once
 from .inbox.inbox import Inbox as Inbox
 from .intents.intents import Intents as Intents
-from .guard.dispatch import Ack as Ack, Redeliver as Redeliver, Reject as Reject, dispatcher as dispatcher
+from .guard.dispatch import dispatcher as dispatcher
 from .message import Message as Message
 from .intents.operations import Intent as Intent
 from .outbox.outbox import Outbox as Outbox
@@ -63,10 +23,5 @@ from .record import Record as Record
 from .relay.relay import Relay as Relay
 from .sagas.saga import Saga as Saga
 from .sagas.steps import Done as Done, Step as Step
-from .store import (
-    PostgresStore as PostgresStore,
-    RedisStore as RedisStore,
-    Store as Store,
-    connect as connect,
-)
+from .store import PostgresStore as PostgresStore, RedisStore as RedisStore, Store as Store, connect as connect
 from .worker.worker import Worker as Worker

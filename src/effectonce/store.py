@@ -6,28 +6,31 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
-from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Fresh, Hook, Port
+from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.codec import ABANDONED, encode_untyped
-from .core.privacy import VERSION as SEALED
+from .core.privacy import VERSION as SEALED_PREFIX
 from .core.privacy import Privacy
 from .core.registry import load, url_in_environment
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
-from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
+from .record import Figures, Page, Query, Record, Resolution, State, Stats, SweepResult
 from .values.durations import Duration, micros
 from .values.identity import Key, encode_key
 
 T = TypeVar("T")
 
-DEFAULT_RETENTION: Duration = "15d"
-MAX_RESULT = 256 * 1024
-ENVIRONMENT = "EFFECTONCE_STORE"
+DEFAULT_RETENTION: Final[Duration] = "15d"
+MAX_RESULT_BYTES: Final = 256 * 1024
+ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_STORE"
 
-_HIDDEN = re.compile("[0-9a-f]{64}")  # a key as `Privacy.hide` leaves it
+MAX_PAGE: Final = 1_000  # records
+SWEEP_BATCH: Final = 500  # records that `purge` deletes in one call of the port
+MAX_ADMIN_TRIES: Final = 5  # of an operator's call that met a broken connection or a deadlock
+
+_HIDDEN_KEY = re.compile("[0-9a-f]{64}")  # as `Privacy.hide` writes it
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -58,31 +61,39 @@ class Store:
         *,
         private: str | bytes | None = None,
         hooks: Sequence[Hook] = (),
-        max_result: int = MAX_RESULT,
+        max_result: int = MAX_RESULT_BYTES,
         sweep_every: Duration | None = "1m",
     ) -> None:
         self.max_result = max_result
         self._privacy = Privacy(private) if private is not None else None
         self._hooks = tuple(hooks)
         self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
-        self._make = backend if callable(backend) else None
-        self._live: StoreRuntime | None = None if callable(backend) else self._runtime_on(backend)
+        self._backend = backend
+        self._runtime: StoreRuntime | None = None
         self._opening = threading.Lock()
         self._scopes: dict[str, weakref.ref[Any]] = {}
 
-    def _runtime_on(self, backend: Backend) -> StoreRuntime:
-        return StoreRuntime(backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every)
-
     @property
     def runtime(self) -> StoreRuntime:
-        """What runs behind this handle; `testing.override` puts another's in its place."""
-        live = self._live
-        if live is None:
+        """What runs behind this handle: connections, group commit and heartbeat."""
+        runtime = self._runtime
+        if runtime is None:
             with self._opening:
-                if self._live is None:
-                    self._live = self._runtime_on(self._make())  # type: ignore[misc]
-                live = self._live
-        return live
+                runtime = self._runtime
+                if runtime is None:
+                    backend = self._backend() if callable(self._backend) else self._backend
+                    runtime = self._runtime = StoreRuntime(
+                        backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every
+                    )
+        return runtime
+
+    def use_runtime(self, runtime: StoreRuntime | None) -> StoreRuntime | None:
+        """Run on ``runtime`` from now on (None: on one that is opened when first used). Returns the one before.
+
+        Calls that have begun keep the runtime that they began with.
+        """
+        before, self._runtime = self._runtime, runtime
+        return before
 
     @property
     def capabilities(self) -> Capabilities:
@@ -100,16 +111,16 @@ class Store:
 
     def add_hook(self, hook: Hook) -> None:
         """Call ``hook`` with every `Event` from now on; once with each, however often it is added."""
-        with self._opening:  # an runtime that opens meanwhile would not be told of it
+        with self._opening:  # a runtime that is opened meanwhile must have it, too
             if hook not in self._hooks:
                 self._hooks = (*self._hooks, hook)
-            if self._live is not None:
-                self._live.add_hook(hook)
+            if self._runtime is not None:
+                self._runtime.add_hook(hook)
 
     def take_scope(self, scope: str, function: Any) -> None:
-        """Note that ``function`` runs under ``scope``; `ScopeTaken` where another one does."""
-        known = self._scopes.get(scope)
-        other = known() if known is not None else None
+        """Note that ``function`` runs under ``scope``. `ScopeTaken` where another function does."""
+        reference = self._scopes.get(scope)
+        other = reference() if reference is not None else None
         if other is not None and other is not function and not _same_code(other, function):
             raise ScopeTaken(
                 f"scope {show(scope)!r} is already used by {_place(other)} on this store, and {_place(function)} would "
@@ -120,7 +131,7 @@ class Store:
         except TypeError:  # a callable that cannot be referred to weakly cannot be told apart later either
             pass
 
-    # -- for people
+    # -- for operators
 
     def get(self, scope: str, key: Key) -> Record | None:
         """The record of ``key``, or None."""
@@ -137,12 +148,12 @@ class Store:
         after: tuple[str, str] | None = None,
     ) -> Page:
         """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
-        sagas that somebody may have to go on with. ``after``: only what comes behind this (scope, stored key), by scope
-        and key, where the store keeps them in that order (`Capabilities.ordered`)."""
-        size = max(1, min(limit, 1000))
+        sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and key,
+        where the store keeps them in that order (`Capabilities.ordered`)."""
+        page_size = max(1, min(limit, MAX_PAGE))
         if after is not None and not self.capabilities.ordered:
-            raise InvalidOption(f"{self!r} keeps its records in no order: after= is not for it")
-        query = Query(state=state, scope=scope, unfinished=unfinished, limit=size, cursor=cursor, after=after)
+            raise InvalidOption(f"{self!r} keeps its records in no order, so after= cannot be used; pass cursor=")
+        query = Query(state=state, scope=scope, unfinished=unfinished, limit=page_size, cursor=cursor, after=after)
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
@@ -153,19 +164,19 @@ class Store:
         """What the store can say about its health without walking its records; None where it has nothing to say."""
         span = micros(overdue_by, "overdue_by")
 
-        async def ask(port: Port) -> Figures | None:
+        async def read_figures(port: Port) -> Figures | None:
             return await port.figures(await port.now() - span) if isinstance(port, Examinable) else None
 
-        return self._ask(ask)
+        return self._ask(read_figures)
 
     def forget(self, scope: str, key: Key, *, retention: Duration = DEFAULT_RETENTION) -> bool:
         """Let the next delivery of ``key`` run as a new generation. False where there is no record.
 
-        Whoever is running it now is fenced out: its completion will not be recorded.
+        A handler that is running it now is fenced out: its completion will not be recorded.
         """
         span = micros(retention, "retention")
         stored = self._stored(scope, key)
-        forgotten = self._tell(lambda port: port.forget(scope, stored, span))
+        forgotten = self._ask_once(lambda port: port.forget(scope, stored, span))
         self.runtime.waiters.wake((scope, stored))
         if forgotten:
             self.runtime.emit("forgotten", scope, encode_key(key))
@@ -184,54 +195,58 @@ class Store:
     ) -> None:
         """Decide a record that is in doubt: it happened (``done``, with its result, if you know it; a duplicate gets
         `ResultNotStored` otherwise), let it run again as a new generation (``retry``), or give it up (``abandon``).
-        `NotInDoubt`, and no change, where it is not in doubt. What was said, and by ``who``, is an event, unless the
-        caller has its own (``quiet``). A result for a private record needs the handle that has its secret."""
-        stored = self._stored(scope, key)
-        about = f"scope {show(scope)!r}, key {show(key)!r}"
-        record = self._ask(lambda port: port.get(scope, stored))
-        if record is None:
-            raise NotInDoubt(f"{about} has no record, so there is nothing to resolve")
-        body = encode_untyped(result) if outcome == "done" and result is not ... else None
-        if body is not None and self.runtime.privacy is None:
-            self._require_public(record)
-        error = ABANDONED if outcome == "abandon" else None
-        if self.runtime.privacy is not None:
-            body, error = (self.runtime.privacy.seal(each, scope, stored, record.generation) for each in (body, error))
+        `NotInDoubt`, and no change, where it is not in doubt. Emits an event with the decision and ``who`` made it,
+        unless ``quiet``. A result for a private record needs the handle that has its secret."""
         states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
         if outcome not in states:
             raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
+        stored = self._stored(scope, key)
+        identity = f"scope {show(scope)!r}, key {show(key)!r}"
+        record = self._ask(lambda port: port.get(scope, stored))
+        if record is None:
+            raise NotInDoubt(f"{identity} has no record, so there is nothing to resolve")
+        body = encode_untyped(result) if outcome == "done" and result is not ... else None
+        error = ABANDONED if outcome == "abandon" else None
+        privacy = self.runtime.privacy
+        if privacy is not None:
+            body = privacy.seal(body, scope, stored, record.generation)
+            error = privacy.seal(error, scope, stored, record.generation)
+        elif body is not None:
+            self._require_public(record)
         resolution = Resolution(
             state=states[outcome], retention=micros(retention, "retention"), result=body, error=error
         )
-        if not self._tell(lambda port: port.resolve(scope, stored, resolution)):
-            raise NotInDoubt(f"{about} is {record.state}, not in doubt; nothing was changed")
+        if not self._ask_once(lambda port: port.resolve(scope, stored, resolution)):
+            raise NotInDoubt(f"{identity} is {record.state}, not in doubt; nothing was changed")
         self.runtime.waiters.wake((scope, stored))
         if not quiet:
             self.runtime.emit("resolved", scope, encode_key(key), detail=f"{outcome} by {who or 'this program'}")
 
     def _require_public(self, record: Record) -> None:
-        """Refuse to write a result in the clear that only a handle with ``private=`` could have sealed, and would read.
-        A hidden key looks like any other hash; whether they are hidden, finished records of the scope tell."""
-        if _HIDDEN.fullmatch(record.key) is None:
+        """Refuse to write a result in the clear where only a handle with ``private=`` would read it.
+
+        A hidden key looks like any other hash, so finished records of the scope are asked: their results are sealed.
+        """
+        if _HIDDEN_KEY.fullmatch(record.key) is None:
             return
         finished = self.list(scope=record.scope, state="done", limit=100).records
-        kept = [each.result for each in finished if each.result is not None]
-        if not kept or any(result.startswith(SEALED) for result in kept):
+        results = [done.result for done in finished if done.result is not None]
+        if not results or any(result.startswith(SEALED_PREFIX) for result in results):
             raise InvalidOption(
                 f"scope {show(record.scope)!r} looks private: a result that is written without the secret could not be "
                 "read; resolve it without one, or from the program that has connect(…, private=…)"
             )
 
-    def purge(self, *, limit: int | None = None) -> Swept:
+    def purge(self, *, limit: int | None = None) -> SweepResult:
         """Delete expired records and move lapsed ones to in doubt, in bounded batches, until none (or ``limit``)
         are left. The store's own thread does this once a minute."""
         deleted = lapsed = 0
         while True:
-            size = 500 if limit is None else min(500, limit - deleted)
+            size = SWEEP_BATCH if limit is None else min(SWEEP_BATCH, limit - deleted)
             swept = self._ask(lambda port: port.sweep(size))  # noqa: B023
             deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
             if not swept.more or (limit is not None and deleted >= limit):
-                return Swept(deleted, lapsed, swept.more)
+                return SweepResult(deleted, lapsed, swept.more)
 
     def now(self) -> int:
         """The store's clock, in microseconds since the epoch."""
@@ -250,69 +265,65 @@ class Store:
         return self.runtime.backend.schema_sql()
 
     def _stored(self, scope: str, key: Key) -> str:
+        """The key as the store has it: hidden, where the store is private."""
         text = encode_key(key)
         privacy = self.runtime.privacy
         return text if privacy is None else privacy.hide(scope, text)
 
-    def _ask(self, ask: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    def _ask(self, work: Callable[[Port], Coroutine[Any, Any, T]], *, repeatable: bool = True) -> T:
+        """Run ``work`` on the operators' port, again where the connection broke or a deadlock ended it.
+
+        Not ``repeatable``: a connection that breaks is an error at once, since ``work`` may have been applied.
+        """
         runtime = self.runtime
         with runtime.admin_lock:
-            port = runtime.admin_port()
-            for _ in range(5):
+            for _ in range(MAX_ADMIN_TRIES):
                 try:
-                    return run_sync(ask(port))
-                except ConnectionLost as error:
-                    failure: Exception = error
+                    return run_sync(work(runtime.admin_port()))
                 except Contention as error:
+                    failure: Exception = error
+                except ConnectionLost as error:
+                    if not repeatable:
+                        raise StoreUnavailable(
+                            f"the connection to {runtime.backend!r} broke before it answered: this may have been "
+                            "applied; look at the record (store.get) before you repeat it"
+                        ) from error
                     failure = error
             raise StoreUnavailable(f"{runtime.backend!r} did not answer: {failure}") from failure
 
-    def _tell(self, tell: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-        """As `_ask`, for what must not be applied twice: it is never repeated once it may have been applied."""
-        self._ask(lambda port: port.now())  # so that a connection that died while idle is not met by what follows
-        runtime = self.runtime
-        with runtime.admin_lock:
-            for _ in range(5):
-                try:
-                    return run_sync(tell(runtime.admin_port()))
-                except Contention as error:
-                    failure: Exception = error
-                except ConnectionLost as error:
-                    raise StoreUnavailable(
-                        f"the connection to {runtime.backend!r} broke before it answered: this may have been applied; "
-                        "look at the record (store.get) before you repeat it"
-                    ) from error
-            raise StoreUnavailable(f"{runtime.backend!r} did not answer: {failure}") from failure
+    def _ask_once(self, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+        """As `_ask`, for ``work`` that must not be applied twice."""
+        self._ask(lambda port: port.now())  # so that a connection that died while idle is replaced before ``work``
+        return self._ask(work, repeatable=False)
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         """Close every sync connection, and the heartbeat. Async ones belong to their loops: use `aclose` there."""
-        if self._live is not None:
-            self._live.close()
+        if self._runtime is not None:
+            self._runtime.close()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, and the sync ones."""
-        if self._live is not None:
-            self._live.close()
-            await self._live.aclose()
+        if self._runtime is not None:
+            self._runtime.close()
+            await self._runtime.aclose()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"Store({self._live.backend!r})" if self._live is not None else f"Store(${ENVIRONMENT})"
+        backend = self._backend if self._runtime is None else self._runtime.backend
+        return f"Store(${ENVIRONMENT_VARIABLE})" if callable(backend) else f"Store({backend!r})"
 
 
 def connect(url: str | None = None, **options: Any) -> Store:
@@ -322,44 +333,43 @@ def connect(url: str | None = None, **options: Any) -> Store:
     Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and
     encrypts results; ``hooks=`` are called with every event.
     """
+    return Store(open_backend if url is None else open_backend(url), **options)
+
+
+def open_backend(url: str | None = None) -> Backend:
+    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``. None: the URL in
+    the environment."""
     if url is None:
-        return Store(_from_environment, **options)
-    return Store(open_backend(url), **options)
-
-
-def _from_environment() -> Backend:
-    return open_backend(url_in_environment(ENVIRONMENT, "connect('sqlite:///shop.db')"))
-
-
-def open_backend(url: str) -> Backend:
-    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``."""
+        url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
     backend: Backend = load(url, "store", SCHEMES)
     return backend
 
 
-def require_there(backend: object, make: str) -> None:
-    """`SchemaMissing` where the first use of ``backend`` would make its file or its tables, for those who only look;
-    ``make`` says what does."""
-    if isinstance(backend, Fresh) and backend.is_new():
-        raise SchemaMissing(f"there is nothing at {backend!r}, and looking makes nothing: check its name, or {make}")
+def require_existing(backend: object, remedy: str) -> None:
+    """`SchemaMissing` where the first use of ``backend`` would create its file or its tables; for commands that only
+    read. ``remedy`` says what creates them."""
+    if isinstance(backend, SelfMigrating) and backend.is_new():
+        raise SchemaMissing(
+            f"there is nothing at {backend!r}, and this command creates nothing: check its name, or {remedy}"
+        )
 
 
 class RedisStore(Store):
     """A store on your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster), which you close."""
 
     def __init__(self, *, client: Any, namespace: str = "eo", **options: Any) -> None:
-        from .backends.redis.store import RedisStoreBackend
+        from .backends.redis.store import RedisClientStoreBackend
 
-        super().__init__(RedisStoreBackend.from_client(client, namespace=namespace), **options)
+        super().__init__(RedisClientStoreBackend(client, namespace=namespace), **options)
 
 
 class PostgresStore(Store):
     """A store on your own psycopg pool (`ConnectionPool` or `AsyncConnectionPool`), which you close."""
 
     def __init__(self, *, pool: Any, prefix: str = "effectonce", allow_unsafe: bool = False, **options: Any) -> None:
-        from .backends.postgres.store import PostgresBackend
+        from .backends.postgres.store import PostgresPoolBackend
 
-        super().__init__(PostgresBackend.from_pool(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
+        super().__init__(PostgresPoolBackend(pool, prefix=prefix, allow_unsafe=allow_unsafe), **options)
 
 
 def _same_code(one: Any, other: Any) -> bool:

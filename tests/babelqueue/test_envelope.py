@@ -124,7 +124,7 @@ def test_a_retry_waits_as_long_as_the_formula_says(folder: Path, case: dict[str,
 def test_a_trace_is_known_by_its_header_else_by_its_trace_id(folder: Path, case: dict[str, Any]) -> None:
     headers = {} if case["traceparent"] is None else {"traceparent": case["traceparent"]}
     sent = BQ.encode(eo.Message(type="urn:a", data={}, trace_id=case["trace_id"], headers=headers))
-    traced, expect = BQ.decode(sent).traced, case["expect"]
+    traced, expect = BQ.decode(sent).trace_context, case["expect"]
     assert traced is not None
     assert traced.trace_id == expect["trace_id_hex"]
     assert (traced.parent_id, traced.flags) == (expect.get("parent_span_id"), expect.get("flags"))

@@ -10,9 +10,11 @@ import pika
 import pytest
 from babelqueue import EnvelopeCodec, idempotency
 from babelqueue.headers import headers_from_context
+from msgspec.structs import replace
 
 import effectonce as eo
 from effectonce.babelqueue import BabelQueue
+from effectonce.envelopes import Signed
 from tests.worker.bench import serving, until
 
 from .test_redis_lists import GO, TRACE, URN
@@ -116,6 +118,22 @@ async def test_our_key_survives_their_retry(both: Both) -> None:
     (found,) = both.messages
     assert (found.id, found.key, found.ordering_key) == (message.id, "order-7", "customer-3")
     assert both.left() == 0
+
+
+async def test_a_signed_message_is_verified_after_its_way_through_the_broker(both: Both) -> None:
+    """RabbitMQ carries the contract's headers under other names, and not all of them."""
+    signed = Signed(BabelQueue(), keys={"k1": b"0123456789abcdef"})
+    message = eo.Message(type=URN, data=PAYMENT, ordering_key="customer-3", headers={"x": "y"})
+    await both.broker.backend.declare(both.queue, group="g")
+    await both.broker.apublish(both.queue, message, envelope=signed)
+    consumer = both.broker.backend.consumer(both.queue, group="g", prefetch=1)
+    (delivery,) = await consumer.receive(1, 10.0)
+    found = signed.decode(delivery.packet)
+    assert (found.id, found.data, found.ordering_key, found.headers["x"]) == (message.id, PAYMENT, "customer-3", "y")
+    for forged in ({**delivery.packet.headers, "x": "z"}, {**delivery.packet.headers, "added": "1"}):
+        with pytest.raises(eo.ForgedMessage):
+            signed.decode(replace(delivery.packet, headers=forged))
+    await consumer.close()
 
 
 def send_as_go(both: Both, body: bytes, **properties: Any) -> None:

@@ -14,11 +14,13 @@ import redis
 from babelqueue import EnvelopeCodec, idempotency
 from babelqueue.headers import headers_from_context
 from babelqueue.redrive import redrive
+from msgspec import structs
 
 import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.redis_lists import RedisBabelQueueBackend
 from effectonce.contracts import Delivery, Packet
+from effectonce.envelopes import Signed
 from effectonce.message import BYPASS, REDRIVEN
 from effectonce.testing.suites import Site, broker_suite
 from effectonce.values.urls import Address
@@ -112,6 +114,18 @@ async def test_we_handle_what_their_producer_publishes(both: Both) -> None:
     assert (message.data, message.attempt, delivery.packet.id) == ({"payment_id": "pay_1"}, 1, id)
     assert list(await both.consumer.ack([delivery])) == [True]
     assert both.keys() == set()
+
+
+async def test_a_signed_message_is_verified_after_its_way_through_the_broker(both: Both) -> None:
+    """An element of the list has no place for the contract's headers: they say again what is in the envelope."""
+    signed = Signed(BabelQueue(), keys={"k1": b"0123456789abcdef"})
+    message = eo.Message(type=URN, data={"payment_id": "pay_1"}, ordering_key="customer-3", headers={"x": "y"})
+    await both.broker.apublish(both.queue, message, envelope=signed)
+    (delivery,) = await both.ours(1)
+    found = signed.decode(delivery.packet)
+    assert (found.id, found.data, found.headers["x"]) == (message.id, {"payment_id": "pay_1"}, "y")
+    with pytest.raises(eo.ForgedMessage):
+        signed.decode(structs.replace(delivery.packet, body=delivery.packet.body.replace(b"pay_1", b"pay_2")))
 
 
 async def test_the_element_is_the_envelope_byte_for_byte(both: Both) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Claim, Look, Query, Record, Remember, Renewal, Resolution, Settlement, Swept
-from effectonce.testing.clock import EPOCH, ManualClock
+from effectonce.testing.clock import START_US, ManualClock
 
 LEASE, RETENTION = 1000, 5000
 
@@ -100,8 +100,8 @@ class ExactTimes:
         assert timed.ask(Renewal("s", "k", b"a" * 16, answer.token, LEASE, RETENTION)) is True
         record = timed.get()
         assert record is not None
-        assert record.lease_until == EPOCH + 2 * LEASE - 1
-        assert record.expires_at == EPOCH + 2 * LEASE - 1 + RETENTION
+        assert record.lease_until == START_US + 2 * LEASE - 1
+        assert record.expires_at == START_US + 2 * LEASE - 1 + RETENTION
         timed.clock.advance_micros(LEASE)
         assert timed.ask(Renewal("s", "k", b"a" * 16, answer.token, LEASE, RETENTION)) is True, "nobody else has it"
 
@@ -109,7 +109,7 @@ class ExactTimes:
         assert timed.ask(Remember("s", "k", RETENTION)) is True
         record = timed.get()
         assert record is not None
-        assert (record.created_at, record.changed_at, record.expires_at) == (EPOCH, EPOCH, EPOCH + RETENTION)
+        assert (record.created_at, record.changed_at, record.expires_at) == (START_US, START_US, START_US + RETENTION)
         assert (record.state, record.attempts, record.generation) == ("done", 0, 0)
 
     def test_a_record_says_when_it_was_created_and_changed(self, timed: TimedPort) -> None:
@@ -118,16 +118,20 @@ class ExactTimes:
         assert timed.settle(token, result=b"1")
         record = timed.get()
         assert record is not None
-        assert (record.created_at, record.changed_at, record.expires_at) == (EPOCH, EPOCH + 10, EPOCH + 10 + RETENTION)
+        assert (record.created_at, record.changed_at, record.expires_at) == (
+            START_US,
+            START_US + 10,
+            START_US + 10 + RETENTION,
+        )
         assert (record.lease_until, record.attempts, record.token) == (None, 1, token)
 
     def test_tokens_grow_by_time_and_by_one_at_least(self, timed: TimedPort) -> None:
         first = timed.claim()
-        assert first.token == EPOCH
+        assert first.token == START_US
         assert timed.settle(first.token, "free")
-        assert timed.claim(b"b" * 16).token == EPOCH + 1, "in the same microsecond"
+        assert timed.claim(b"b" * 16).token == START_US + 1, "in the same microsecond"
         timed.clock.advance_micros(LEASE)
-        assert timed.claim(b"c" * 16).token == EPOCH + LEASE
+        assert timed.claim(b"c" * 16).token == START_US + LEASE
 
     def test_the_last_attempt_is_the_one_that_is_allowed(self, timed: TimedPort) -> None:
         for number in (1, 2):
@@ -138,7 +142,11 @@ class ExactTimes:
         assert timed.claim(max_attempts=2).kind == "exhausted"
         record = timed.get()
         assert record is not None
-        assert (record.state, record.changed_at, record.expires_at) == ("failed", EPOCH + 7, EPOCH + 7 + RETENTION)
+        assert (record.state, record.changed_at, record.expires_at) == (
+            "failed",
+            START_US + 7,
+            START_US + 7 + RETENTION,
+        )
 
     def test_a_refund_is_one_attempt(self, timed: TimedPort) -> None:
         for number in (1, 1, 1):

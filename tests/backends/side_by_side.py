@@ -12,12 +12,12 @@ from effectonce.testing.suites import BrokerCase, Site, broker_cases
 ALONE = (
     "both_ends_recover_from_a_broken_connection",
     "both_ends_recover_from_a_restart",
-    "a_connection_that_breaks_gives_back_what_it_held",
-    "what_is_closed_leaves_nothing_open",
+    "a_connection_that_breaks_gives_back_its_deliveries",
+    "a_closed_backend_leaves_nothing_open",
 )
 
 #: It waits for nearly three ack windows: begun first, so that not all wait for it in the end.
-LONGEST = "extend_keeps_it_past_the_window"
+LONGEST = "extend_keeps_a_delivery_past_the_window"
 
 Make = Callable[[], Site]
 
@@ -33,7 +33,7 @@ def run(
     """
     wanted = [case for case in broker_cases() if case.name not in ALONE]
     if parts is not None:
-        wanted = [case for case in wanted if any(vars(part).get(case.name) is case for part in parts)]
+        wanted = [case for case in wanted if case.body.__module__ in {part.__name__ for part in parts}]
     wanted.sort(key=lambda case: case.name != LONGEST)
     chosen = [(case, make) for case in wanted for make in makes]
     with ThreadPoolExecutor(threads) as pool:

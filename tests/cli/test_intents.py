@@ -104,7 +104,7 @@ def test_an_operator_decides_and_that_is_logged(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["list", "billing:not_intents"], "is a int, not Intents"),
+        (["list", "billing:not_intents"], "is of type int, not Intents"),
         (["list", "billing:nothing"], "was not found"),
         (["resolve", "billing:intents", "nobody", "--retry"], "there is no intent"),
         (["resolve", "billing:intents", "x"], "give exactly one of"),

@@ -122,15 +122,12 @@ def test_show_tells_the_record_and_its_life(store: eo.Store, cli: Cli) -> None:
     shown = cli("records", "show", "charge", "pay_1")
     assert (shown.code, shown.err) == (0, "")
     assert '{"receipt":1}' in shown.out
-    assert "first claimed" in shown.out
-    assert "it is deleted" in shown.out
+    assert "first seen" in shown.out
+    assert "expires: a delivery after this runs again" in shown.out
     facts = cli("records", "show", "charge", "pay_1", "--json").json
     assert (facts["state"], facts["attempts"], facts["result"]) == ("done", 1, {"receipt": 1})
-    assert [what for _, what in facts["timeline"]][-2:] == [
-        "done",
-        "it is deleted, and a delivery after that runs again",
-    ]
-    assert "its lease ends" in cli("records", "show", "slow", "s1").out
+    assert [what for _, what in facts["timeline"]][-2:] == ["done", "expires"]
+    assert "lease ends: if nothing renews it" in cli("records", "show", "slow", "s1").out
     none = cli("records", "show", "charge", "nobody")
     assert (none.code, none.out) == (1, "there is no record of charge nobody\n")
 
@@ -333,7 +330,7 @@ def test_a_result_that_was_traced_is_shown_as_any_other(cli: Cli, store: eo.Stor
     from effectonce.telemetry.opentelemetry import Tracing
 
     class Traced(Tracing):
-        def context(self) -> bytes:
+        def current_context(self) -> bytes:
             return b"ab" * 24
 
     Traced().watch(store)

@@ -144,7 +144,7 @@ def test_purge_shows_how_far_it_is_and_wipes_that(expired: int, at_terminal: Ope
     terminal = at_terminal("records", "purge", *HERE, "--yes")
     assert terminal.end() == 0
     plain = COLOUR.sub("", terminal.shown)
-    assert re.search(r"purging \S+ \d+/600 +[\d,-]+/s left ", plain), "done, rate, time left"
+    assert re.search(r"purging  \S+ \d+/600  [\d.]+/s  \d+ s left", plain), "done, rate, time left"
     assert plain.rstrip().endswith("600 deleted, 0 moved to in doubt")
     assert COLOUR.search(terminal.shown)
 
@@ -189,7 +189,7 @@ def dead_letters(tmp_path: Path) -> Iterator[eo.DeadLetterQueue]:
                 await consumer.dead_letter(delivery, {CAUSE: cause})
             await consumer.close()
 
-        broker._run(bury)
+        broker.run_blocking(bury)
         yield eo.DeadLetterQueue(broker, "orders", group="billing")
 
 

@@ -97,7 +97,7 @@ def test_an_async_handler_of_a_message(run: Run, shop: list[str]) -> None:
     [
         (["shop:nobody"], "'shop:nobody' was not found"),
         (["nowhere:naive"], "No module named 'nowhere'"),
-        (["naive"], "is no MODULE:NAME"),
+        (["naive"], "is not a MODULE:NAME"),
         (["shop:not_a_function"], "is a int, which cannot be called"),
         (["shop:looks_first"], "Pass reset="),
         (["shop:naive", "--message", "missing.json"], "missing.json cannot be read as JSON"),

@@ -151,10 +151,10 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "shop"], "is no MODULE:NAME"),
+        (["run", "shop"], "is not a MODULE:NAME"),
         (["run", "shop:nobody"], "was not found"),
         (["run", "nowhere:worker"], "was not found"),
-        (["run", "shop:broker"], "is Broker, not a Worker"),
+        (["run", "shop:broker"], "is of type Broker, not Worker"),
         (["dlq", "list", "shop:worker", "invoices"], "no handler for queue 'invoices'"),
     ],
 )

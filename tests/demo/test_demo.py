@@ -1,4 +1,4 @@
-"""`effectonce demo`, in both its forms: what it prints, what it counts, and that it can fail."""
+"""`effectonce demo` and `demo --crash`: their output, their counts, and that they can fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCENARIOS = ("twice", "at_once", "killed_before", "killed_after")
 
 
 def in_a_terminal(environment: dict[str, str], *arguments: str, **extra: str) -> tuple[int, str]:
-    """Exit code and output of a command whose stdout and stderr are a terminal of 80 columns."""
+    """Run a command whose stdout and stderr are a terminal of 80 columns. Returns exit code and output."""
     ours, theirs = pty.openpty()
     pty_env = {**environment, "COLUMNS": "80", **extra}
     command = [sys.executable, "-m", "effectonce", *arguments]
@@ -37,7 +37,7 @@ def in_a_terminal(environment: dict[str, str], *arguments: str, **extra: str) ->
     try:
         while chunk := os.read(ours, 65536):
             output += chunk
-    except OSError:  # how Linux says that the other end was closed
+    except OSError:  # on Linux: the other end was closed
         pass
     os.close(ours)
     return process.wait(60), output.decode().replace("\r\n", "\n")
@@ -47,37 +47,37 @@ def in_a_terminal(environment: dict[str, str], *arguments: str, **extra: str) ->
 
 
 def test_one_payment_is_delivered_twice_and_charged_once(run: Run) -> None:
-    done = run("demo")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    completed = run("demo")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    lines = completed.stdout.splitlines()
     assert [line.split("]")[0] for line in lines] == ["[publish", "[publish", "[charge", "[result", "[ok"]
     assert lines[0].startswith("[publish] delivery 1 ")
     assert lines[1].startswith("[publish] delivery 2 ")
     assert re.fullmatch(r"\[result\] 2 deliveries of the SAME payment .* side-effect fired 1 time\(s\)\.", lines[3])
-    assert len(set(re.findall(r"id=([0-9a-f-]{36})", done.stdout))) == 1
+    assert len(set(re.findall(r"id=([0-9a-f-]{36})", completed.stdout))) == 1
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_it_says_the_same_in_json(run: Run) -> None:
-    done = run("demo", "--json")
-    assert done.returncode == 0
-    report = json.loads(done.stdout)
+def test_json_has_the_same_counts(run: Run) -> None:
+    completed = run("demo", "--json")
+    assert completed.returncode == 0
+    report = json.loads(completed.stdout)
     assert (report["ok"], report["deliveries"], report["charges"], report["replayed"]) == (True, 2, 1, 1)
     assert report["receipts"][0] == report["receipts"][1]
 
 
 def test_it_fails_when_the_guard_lets_the_duplicate_through(run: Run, sabotaged: Sabotage) -> None:
     broken = sabotaged(LETS_EVERYTHING_THROUGH)
-    done = run("demo", PYTHONPATH=broken)
-    assert done.returncode == 1
-    assert done.stdout.count("[charge]") == 2
-    assert "side-effect fired 2 time(s)." in done.stdout
-    assert "[FAILED]" in done.stdout
-    assert "[ok]" not in done.stdout
+    completed = run("demo", PYTHONPATH=broken)
+    assert completed.returncode == 1
+    assert completed.stdout.count("[charge]") == 2
+    assert "side-effect fired 2 time(s)." in completed.stdout
+    assert "[FAILED]" in completed.stdout
+    assert "[ok]" not in completed.stdout
     assert json.loads(run("demo", "--json", PYTHONPATH=broken).stdout)["ok"] is False
 
 
-def test_it_needs_nothing_but_msgspec(environment: dict[str, str]) -> None:
+def test_the_demo_imports_nothing_but_msgspec(environment: dict[str, str]) -> None:
     script = """
 import sys
 from effectonce.cli import main
@@ -95,15 +95,15 @@ def test_a_pipe_gets_no_colours_and_a_terminal_does(run: Run, environment: dict[
     assert ESCAPE not in in_a_terminal(environment, "demo", TERM="dumb")[1]
 
 
-def test_it_prints_on_a_terminal_that_knows_only_ascii(run: Run) -> None:
-    done = run("demo", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_it_prints_on_an_ascii_terminal(run: Run) -> None:
+    completed = run("demo", PYTHONIOENCODING="ascii")
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
-def test_a_reader_that_has_read_enough_is_no_error(environment: dict[str, str]) -> None:
+def test_a_closed_pipe_is_not_an_error(environment: dict[str, str]) -> None:
     command = f"{sys.executable} -m effectonce demo | true"
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
+    completed = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert completed.stderr == ""
 
 
 # -- killed
@@ -112,9 +112,9 @@ def test_a_reader_that_has_read_enough_is_no_error(environment: dict[str, str]) 
 @pytest.fixture(scope="module")
 def crash_report() -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", "effectonce", "demo", "--crash", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    report = json.loads(completed.stdout)
     assert report["ok"] is True
     return {mode["mode"]: mode for mode in report["modes"]}
 
@@ -132,7 +132,7 @@ def crash_report() -> dict[str, dict[str, Any]]:
         ("intents", (1, 1, 1, 1), 0, []),
     ],
 )
-def test_each_mode_lets_through_what_it_says(
+def test_the_charges_of_each_mode_in_each_scenario(
     crash_report: dict[str, dict[str, Any]], mode: str, charges: tuple[int, ...], lost: int, in_doubt: list[str]
 ) -> None:
     """F02, F03, F14: a killed worker's work is taken up again, or in doubt; check-then-act races."""
@@ -142,8 +142,8 @@ def test_each_mode_lets_through_what_it_says(
     assert line["lets_through"]
 
 
-def test_a_worker_that_is_hired_has_made_its_tables(tmp_path: Path) -> None:
-    """Otherwise it would wait for them until another ends, which has halted in a transaction: for ever."""
+def test_a_worker_is_ready_only_when_it_has_made_its_tables(tmp_path: Path) -> None:
+    """Otherwise it would wait for ever for another that has halted in a transaction."""
     mode = next(mode for mode in MODES if mode.name == "inbox")
     with WorkerProcesses() as processes:
         ScenarioRun(mode, "30s", tmp_path / "run", processes).start_worker()
@@ -153,15 +153,15 @@ def test_a_worker_that_is_hired_has_made_its_tables(tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_pipe_is_plain_and_leaves_nothing_behind(run: Run, temporary: Path) -> None:
-    done = run("demo", "--crash")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
-    rows = [line for line in done.stdout.splitlines() if line.startswith(("|", "+"))]
+    completed = run("demo", "--crash")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.isascii()
+    rows = [line for line in completed.stdout.splitlines() if line.startswith(("|", "+"))]
     assert len({len(row) for row in rows}) == 1
     assert len(rows[0]) <= 120
-    assert re.search(r"\| L  lease \(default\) +\| 1 +\| 1 +\| 1 +\| 2 DOUBLED +\| 0 ", done.stdout)
-    assert re.search(r"\| check, mark, charge +\| 1 +\| 2 DOUBLED +\| 0 LOST +\| 1 +\| 1 ", done.stdout)
-    assert done.stdout.splitlines()[-1].startswith("[ok] ")
+    assert re.search(r"\| L  lease \(default\) +\| 1 +\| 1 +\| 1 +\| 2 DOUBLED +\| 0 ", completed.stdout)
+    assert re.search(r"\| check, mark, charge +\| 1 +\| 2 DOUBLED +\| 0 LOST +\| 1 +\| 1 ", completed.stdout)
+    assert completed.stdout.splitlines()[-1].startswith("[ok] ")
     assert not list(temporary.iterdir())
 
 
@@ -177,10 +177,10 @@ def test_a_narrow_terminal_gets_boxes_progress_and_no_line_too_long(environment:
 
 def test_it_fails_when_a_promise_is_broken(run: Run, sabotaged: Sabotage) -> None:
     path = sabotaged(LETS_EVERYTHING_THROUGH)
-    done = run("demo", "--crash", PYTHONPATH=path)
-    assert done.returncode == 1
-    assert "[FAILED] a promise was not kept: " in done.stdout
-    assert "[ok]" not in done.stdout
+    completed = run("demo", "--crash", PYTHONPATH=path)
+    assert completed.returncode == 1
+    assert "[FAILED] a promise was not kept: " in completed.stdout
+    assert "[ok]" not in completed.stdout
     report = json.loads(run("demo", "--crash", "--json", PYTHONPATH=path).stdout)
     broken = {mode["mode"]: mode["broken"] for mode in report["modes"]}
     assert report["ok"] is False
@@ -190,10 +190,10 @@ def test_it_fails_when_a_promise_is_broken(run: Run, sabotaged: Sabotage) -> Non
     assert broken["intents"] == []  # the card network knows the key all the same
 
 
-def test_a_worker_that_cannot_work_is_said_in_one_line(run: Run, sabotaged: Sabotage) -> None:
-    done = run("demo", "--crash", PYTHONPATH=sabotaged(BREAKS))
-    assert done.returncode == 2
-    assert done.stderr == "effectonce: [demo] the demo itself failed: ZeroDivisionError: division by zero\n"
+def test_a_worker_that_fails_is_reported_in_one_line(run: Run, sabotaged: Sabotage) -> None:
+    completed = run("demo", "--crash", PYTHONPATH=sabotaged(BREAKS))
+    assert completed.returncode == 2
+    assert completed.stderr == "effectonce: [demo] the demo itself failed: ZeroDivisionError: division by zero\n"
 
 
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -219,9 +219,9 @@ def test_an_interrupted_demo_leaves_no_files_and_no_processes(
 def wait_for_descendants(pid: int, count: int) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = psutil.Process(pid).children(recursive=True)
-        if len(found) >= count:
-            return found
+        children = psutil.Process(pid).children(recursive=True)
+        if len(children) >= count:
+            return children
         time.sleep(0.01)
     raise AssertionError("the demo started no workers")
 

@@ -1,4 +1,4 @@
-"""What doctor says about a store, by code."""
+"""Doctor's findings about a store, by code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from effectonce.doctor import Finding, examine
 from tests.conftest import skip_or_fail
 from tests.harness import servers
 
-Codes = dict[str, Finding]
-Open = Callable[..., eo.Store]
+FindingsByCode = dict[str, Finding]
+StoreOpener = Callable[..., eo.Store]
 
 
 @pytest.fixture
-def open_store() -> Iterator[Open]:
-    """``open_store(url, prefix="x")``: a store that nobody sweeps, closed in the end."""
+def open_store() -> Iterator[StoreOpener]:
+    """``open_store(url, prefix="x")``: a store without a sweeper, closed in the end."""
     stores: list[eo.Store] = []
 
     def open_store(url: str, **options: str) -> eo.Store:
@@ -56,18 +56,18 @@ def own_redis() -> Iterator[servers.Redis]:
         yield server
 
 
-def codes(*args: Any, **options: Any) -> Codes:
-    """The findings by code; each of them says what, why and what to run."""
+def findings_by_code(*args: Any, **options: Any) -> FindingsByCode:
+    """Return the findings by code; each of them says what is wrong, why it matters and what to run."""
     findings = examine(*args, **options)
     for finding in findings:
         assert all((finding.about, finding.what, finding.why, finding.run)), finding
-        assert "{" not in finding.run, "a word was not filled in"
+        assert "{" not in finding.run, "a placeholder was not filled in"
     assert len({finding.code for finding in findings}) == len(findings), findings
     return {finding.code: finding for finding in findings}
 
 
-def handled(store: eo.Store, *keys: str, scope: str = "charge", retention: str = "15d") -> None:
-    """Records that are done."""
+def make_done_records(store: eo.Store, *keys: str, scope: str = "charge", retention: str = "15d") -> None:
+    """Make records that are done."""
     for key in keys:
         with eo.block(store, scope=scope, key=key, retention=retention) as block:
             block.result = 1

@@ -1,4 +1,4 @@
-"""Doctor on files, outboxes, workers, intents and brokers: what piles up, and what its settings cannot keep."""
+"""Doctor on files, outboxes, workers, intents and brokers: backlogs, and settings that cannot keep a promise."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from effectonce.intents.intents import Intents
 from effectonce.testing import override
 from effectonce.worker.jobs import CAUSE, Cause
 
-from .conftest import Open, codes, handled
+from .conftest import StoreOpener, findings_by_code, make_done_records
 
 HOUR = 3_600_000_000
 
 
 @pytest.fixture
-def store(tmp_path: Path, open_store: Open) -> eo.Store:
+def store(tmp_path: Path, open_store: StoreOpener) -> eo.Store:
     """A store that is fine."""
     store = open_store(f"sqlite:///{tmp_path}/store.db")
     store.purge()
@@ -45,65 +45,65 @@ def sql(tmp_path: Path, statement: str, *values: Any, file: str = "store.db") ->
 
 
 def test_a_new_file_has_no_findings(store: eo.Store) -> None:
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
 
 
-def test_f37_a_file_that_nobody_sweeps(store: eo.Store, tmp_path: Path) -> None:
+def test_f37_a_file_without_a_sweeper(store: eo.Store, tmp_path: Path) -> None:
     """A backlog of expired records, and the sweeper that should have deleted it."""
-    handled(store, "a", "b", "c", retention="1ms")
+    make_done_records(store, "a", "b", "c", retention="1ms")
     sql(tmp_path, "UPDATE effectonce_meta SET value = value - ? WHERE name = 'swept_at'", 2 * HOUR)
-    handled(store, "alive")
-    assert "2h ago" in codes(store)["sweeper-stale"].what
-    found = codes(store, limits=Limits(unswept=0.001, overdue=0.001))
-    assert "3 expired records" in found["overdue-records"].what
+    make_done_records(store, "alive")
+    assert "2h ago" in findings_by_code(store)["sweeper-stale"].what
+    findings = findings_by_code(store, limits=Limits(unswept=0.001, overdue=0.001))
+    assert "3 expired records" in findings["overdue-records"].what
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
 
 
-def test_a_power_cut_may_lose_what_a_hasty_file_has_confirmed(tmp_path: Path, open_store: Open) -> None:
+def test_a_file_without_synchronous_commits_is_a_warning(tmp_path: Path, open_store: StoreOpener) -> None:
     hasty = open_store(f"sqlite:///{tmp_path}/hasty.db", synchronous="normal")
     hasty.migrate()
-    found = codes(hasty)
-    assert found["synchronous"].severity == "warning"
+    findings = findings_by_code(hasty)
+    assert findings["synchronous"].severity == "warning"
 
 
-def test_a_clock_that_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: eo.Store) -> None:
+def test_a_clock_that_is_ahead_or_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: eo.Store) -> None:
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 60)
-    assert "ahead of" in codes(store)["clock-skew"].what
+    assert "ahead of" in findings_by_code(store)["clock-skew"].what
     monkeypatch.setattr(time, "time", lambda: real() + 60)
-    assert "behind" in codes(store)["clock-skew"].what
+    assert "behind" in findings_by_code(store)["clock-skew"].what
 
 
-def test_what_is_in_doubt_becomes_a_warning_with_time(store: eo.Store, tmp_path: Path) -> None:
+def test_a_record_in_doubt_becomes_a_warning_with_time(store: eo.Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="who knows"), eo.block(store, scope="mail", key="1", on_error="doubt"):
         raise ValueError("who knows")
-    assert codes(store)["in-doubt"].severity == "note"
+    assert findings_by_code(store)["in-doubt"].severity == "note"
     sql(tmp_path, "UPDATE effectonce_records SET changed_at = changed_at - ?", 30 * HOUR)
-    assert codes(store)["in-doubt"].severity == "warning"
+    assert findings_by_code(store)["in-doubt"].severity == "warning"
 
 
-def test_a_file_in_no_folder_is_one_finding(open_store: Open, tmp_path: Path) -> None:
-    assert list(codes(open_store(f"sqlite:///{tmp_path}/nowhere/store.db"))) == ["schema-missing"]
+def test_a_file_in_a_missing_folder_is_one_finding(open_store: StoreOpener, tmp_path: Path) -> None:
+    assert list(findings_by_code(open_store(f"sqlite:///{tmp_path}/nowhere/store.db"))) == ["schema-missing"]
 
 
 # -- an outbox
 
 
-def test_parked_keys_and_messages_that_do_not_leave(store: eo.Store, tmp_path: Path) -> None:
+def test_parked_keys_and_unpublished_messages(store: eo.Store, tmp_path: Path) -> None:
     store.migrate()
     with sqlite3.connect(tmp_path / "store.db") as db:
         db.execute("BEGIN")
         for number in range(3):
             eo.Outbox(to="orders").send(db, eo.Message(type="order.paid", data=number, ordering_key="k"))
     db.close()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
     sql(tmp_path, "UPDATE effectonce_outbox SET state = 'parked' WHERE seq = 1")
     sql(tmp_path, "UPDATE effectonce_outbox SET created_at = created_at - ?", HOUR)
-    found = codes(store)
-    assert list(found) == ["outbox-parked", "outbox-lag"]
-    assert found["outbox-parked"].what.startswith("parked: 1,")
-    assert "effectonce outbox list --store 'sqlite:///" in found["outbox-parked"].run
+    findings = findings_by_code(store)
+    assert list(findings) == ["outbox-parked", "outbox-lag"]
+    assert findings["outbox-parked"].what.startswith("parked: 1,")
+    assert "effectonce outbox list --store 'sqlite:///" in findings["outbox-parked"].run
 
 
 # -- workers
@@ -118,10 +118,10 @@ def shop(broker: eo.Broker, store: eo.Store, **options: Any) -> eo.Worker:
     return worker
 
 
-def test_a_worker_that_is_fine_brings_its_store_along(broker: eo.Broker, store: eo.Store) -> None:
+def test_the_store_of_a_worker_is_examined_as_well(broker: eo.Broker, store: eo.Store) -> None:
     worker = shop(broker, store)
-    assert codes(programs=[worker]) == {}
-    handled(store, "a")
+    assert findings_by_code(programs=[worker]) == {}
+    make_done_records(store, "a")
     assert examine(store, programs=[worker]) == examine(programs=[worker]) == []
 
 
@@ -135,14 +135,14 @@ def test_a_worker_that_is_fine_brings_its_store_along(broker: eo.Broker, store: 
 def test_f25_f55_spans_that_a_worker_refuses_to_start_with(
     broker: eo.Broker, store: eo.Store, options: dict[str, Any], says: str
 ) -> None:
-    finding = codes(programs=[shop(broker, store, **options)])["configuration"]
+    finding = findings_by_code(programs=[shop(broker, store, **options)])["configuration"]
     assert finding.severity == "error"
     assert says in finding.what
     assert finding.run.startswith("set "), "the remedy alone"
     assert "charge" in finding.about
 
 
-def test_mode_t_on_a_connection_that_loses_commits(broker: eo.Broker, tmp_path: Path) -> None:
+def test_a_connection_of_mode_t_that_loses_commits(broker: eo.Broker, tmp_path: Path) -> None:
     def connect() -> sqlite3.Connection:
         db = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
@@ -155,7 +155,7 @@ def test_mode_t_on_a_connection_that_loses_commits(broker: eo.Broker, tmp_path: 
     @worker.handler("orders")
     def charge(connection: sqlite3.Connection, message: eo.Message[Any]) -> None: ...
 
-    assert "PRAGMA synchronous = FULL" in codes(programs=[worker])["unsafe-store"].what
+    assert "PRAGMA synchronous = FULL" in findings_by_code(programs=[worker])["unsafe-store"].what
 
 
 def test_dead_letters_by_their_age(broker: eo.Broker, store: eo.Store) -> None:
@@ -163,10 +163,10 @@ def test_dead_letters_by_their_age(broker: eo.Broker, store: eo.Store) -> None:
     now = time.time()
     for age, severity in ((60, "note"), (2 * 86_400, "warning"), (20 * 86_400, "error")):
         bury(broker, Cause(why="attempts-exhausted", last=now - age))
-        finding = codes(programs=[worker])["dead-letters"]
+        finding = findings_by_code(programs=[worker])["dead-letters"]
         assert finding.severity == severity
         assert finding.what.startswith("dead letters: 1, the oldest for")
-        by_hand = codes(store, broker=broker, queues=["orders"], group="billing")["dead-letters"]
+        by_hand = findings_by_code(store, broker=broker, queues=["orders"], group="billing")["dead-letters"]
         assert by_hand.what == finding.what
         eo.DeadLetterQueue(worker, "orders").purge()
     assert "the record of the oldest is gone" in finding.why.lower()
@@ -184,7 +184,7 @@ def bury(broker: eo.Broker, cause: Cause) -> None:
             await consumer.close()
 
     broker.publish("orders", eo.Message(type="order.paid", data=1))
-    broker._run(dead)
+    broker.run_blocking(dead)
 
 
 # -- a broker, and providers
@@ -207,17 +207,17 @@ class Horizon:
 
 
 def test_f25_records_that_do_not_outlive_redeliveries(broker: eo.Broker, store: eo.Store) -> None:
-    """The retention is read off the records themselves; without any, it is the default."""
+    """The retention is that of the stored records; without any, it is the default."""
     slow = eo.Broker(Horizon(broker))
-    assert "by default" in codes(store, broker=slow)["retention"].what
-    handled(store, "a", retention="60d", scope="long")
+    assert "by default" in findings_by_code(store, broker=slow)["retention"].what
+    make_done_records(store, "a", retention="60d", scope="long")
     store.purge()
-    assert codes(store, broker=slow) == {}
-    handled(store, "b", retention="7d", scope="short")
-    assert "'short' are kept for 7d" in codes(store, broker=slow)["retention"].what
+    assert findings_by_code(store, broker=slow) == {}
+    make_done_records(store, "b", retention="7d", scope="short")
+    assert "'short' are kept for 7d" in findings_by_code(store, broker=slow)["retention"].what
 
 
-def test_a_provider_that_forgets_its_keys_first(broker: eo.Broker, store: eo.Store) -> None:
+def test_a_provider_whose_key_window_is_too_short(broker: eo.Broker, store: eo.Store) -> None:
     intents = Intents(store, scope="billing")
 
     @intents.operation("stripe", "charge", retention="90d")
@@ -225,12 +225,12 @@ def test_a_provider_that_forgets_its_keys_first(broker: eo.Broker, store: eo.Sto
         return {}
 
     slow = eo.Broker(Horizon(broker))
-    assert "add a reconciler" in codes(broker=slow, programs=[intents])["configuration"].what
+    assert "add a reconciler" in findings_by_code(broker=slow, programs=[intents])["configuration"].what
 
 
-def test_an_overridden_store_is_the_one_that_is_looked_at(store: eo.Store, tmp_path: Path) -> None:
+def test_an_overridden_store_is_examined(store: eo.Store, tmp_path: Path) -> None:
     other = eo.connect(f"sqlite:///{tmp_path}/other.db", sweep_every=None)
-    handled(other, "a")
+    make_done_records(other, "a")
     with override(store, other):
-        assert "other.db" in codes(store, limits=Limits(unswept=0.001))["sweeper-stale"].about
+        assert "other.db" in findings_by_code(store, limits=Limits(unswept=0.001))["sweeper-stale"].about
     other.close()

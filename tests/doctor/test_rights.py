@@ -1,4 +1,4 @@
-"""A user who may read but not write is found at the start, not at the first claim. Nothing is written to find out."""
+"""A user who may read but not write is reported at the start, not at the first claim, and without writing anything."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from effectonce.doctor import Finding
 from effectonce.relay.relay import ask_outbox
 from tests.harness import servers
 
-from .conftest import Open, codes, handled
+from .conftest import StoreOpener, findings_by_code, make_done_records
 from .test_servers import admin
 
 SECRET = "s3cret-canary"
 
 
-def refused(store: eo.Store) -> Finding:
-    """The only finding; `check`, with which workers start, raises the same."""
-    found = codes(store)
-    assert list(found) == ["configuration"]
-    assert SECRET not in repr(found)
+def refusal_of(store: eo.Store) -> Finding:
+    """Return the only finding; `check`, with which workers start, raises the same."""
+    findings = findings_by_code(store)
+    assert list(findings) == ["configuration"]
+    assert SECRET not in repr(findings)
     with pytest.raises(eo.ConfigurationError) as raised:
         store.check()
-    assert str(raised.value) == found["configuration"].what
-    return found["configuration"]
+    assert str(raised.value) == findings["configuration"].what
+    return findings["configuration"]
 
 
 # -- PostgreSQL
@@ -43,7 +43,7 @@ def refused(store: eo.Store) -> Finding:
 
 @contextmanager
 def postgres_user(url: str, name: str, *statements: str) -> Iterator[str]:
-    """The URL for a user of its own, for whom ``statements`` were run."""
+    """Yield the URL for a user of its own, for whom ``statements`` were run."""
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
         for statement in statements:
@@ -54,26 +54,28 @@ def postgres_user(url: str, name: str, *statements: str) -> Iterator[str]:
             admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_a_postgres_user_who_may_only_read(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_postgres_user_who_may_only_read(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     owner = open_store(postgres_url, prefix=unique_name)
     owner.migrate()
-    handled(owner, "a")
+    make_done_records(owner, "a")
     tables = f'"{unique_name}_records", "{unique_name}_meta"'
     with postgres_user(postgres_url, unique_name, f"GRANT SELECT ON {tables} TO {unique_name}") as url:
         reader = open_store(url, prefix=unique_name)
-        found = refused(reader)
+        finding = refusal_of(reader)
         for word in ("INSERT", "UPDATE", "DELETE"):
-            assert f'{word} on "{unique_name}_records"' in found.what
-        assert found.run.startswith("GRANT SELECT, INSERT, UPDATE, DELETE")
+            assert f'{word} on "{unique_name}_records"' in finding.what
+        assert finding.run.startswith("GRANT SELECT, INSERT, UPDATE, DELETE")
         with psycopg.connect(postgres_url, autocommit=True) as admin:
             admin.execute(f"GRANT INSERT, UPDATE, DELETE ON {tables} TO {unique_name}".encode())
-        assert codes(reader) == {}, "what it names is enough"
-        handled(reader, "b")
+        assert findings_by_code(reader) == {}, "what it names is enough"
+        make_done_records(reader, "b")
         reader.purge()
         reader.close()
 
 
-def test_a_postgres_that_lets_nobody_write(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_postgres_whose_transactions_are_read_only(
+    postgres_url: str, unique_name: str, open_store: StoreOpener
+) -> None:
     owner = open_store(postgres_url, prefix=unique_name)
     owner.migrate()
     with postgres_user(
@@ -83,11 +85,11 @@ def test_a_postgres_that_lets_nobody_write(postgres_url: str, unique_name: str, 
         f"ALTER ROLE {unique_name} SET default_transaction_read_only = on",
     ) as url:
         store = open_store(url, prefix=unique_name)
-        assert "default_transaction_read_only = off" in refused(store).run
+        assert "default_transaction_read_only = off" in refusal_of(store).run
         store.close()
 
 
-def test_a_relay_that_may_not_write(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_relay_that_may_not_write(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     owner = open_store(postgres_url, prefix=unique_name)
     owner.migrate()
     readable = f'"{unique_name}_outbox", "{unique_name}_meta"'
@@ -106,7 +108,7 @@ def test_a_relay_that_may_not_write(postgres_url: str, unique_name: str, open_st
     [("SELECT", "INSERT"), ("SELECT, INSERT", "UPDATE"), ("SELECT, INSERT, UPDATE", "DELETE")],
 )
 def test_a_mariadb_user_who_may_not_write(
-    mariadb_url: str, unique_name: str, open_store: Open, grants: str, lacks: str
+    mariadb_url: str, unique_name: str, open_store: StoreOpener, grants: str, lacks: str
 ) -> None:
     owner = open_store(mariadb_url, prefix=unique_name)
     owner.migrate()
@@ -116,9 +118,9 @@ def test_a_mariadb_user_who_may_not_write(
         cursor.execute(f"GRANT {grants} ON {urlsplit(mariadb_url).path[1:]}.* TO {user}")
         reader = open_store(re.sub("//[^@]*@", f"//{unique_name}:{SECRET}@", mariadb_url), prefix=unique_name)
         try:
-            found = refused(reader)
-            assert f"{lacks} command denied" in found.what
-            assert "GRANT SELECT, INSERT, UPDATE, DELETE" in found.run
+            finding = refusal_of(reader)
+            assert f"{lacks} command denied" in finding.what
+            assert "GRANT SELECT, INSERT, UPDATE, DELETE" in finding.run
             if lacks != "DELETE":
                 with pytest.raises(eo.ConfigurationError, match=r"command denied .*GRANT"):
                     ask_outbox(reader, None, lambda port: port.check())
@@ -142,23 +144,23 @@ def test_a_mariadb_user_who_may_not_write(
     ],
 )
 def test_a_redis_user_who_may_not_write(
-    own_redis: servers.Redis, unique_name: str, open_store: Open, rules: str, lacks: str
+    own_redis: servers.Redis, unique_name: str, open_store: StoreOpener, rules: str, lacks: str
 ) -> None:
     words = rules.format(unique_name).split()
     own_redis.execute("ACL", "SETUSER", unique_name, "on", f">{SECRET}", "~eo:*", "&eo:*", *words)
     store = open_store(own_redis.url.replace("://", f"://{unique_name}:{SECRET}@"), namespace=unique_name)
-    found = refused(store)
-    assert lacks in found.what
-    assert "ACL SETUSER" in found.run
+    finding = refusal_of(store)
+    assert lacks in finding.what
+    assert "ACL SETUSER" in finding.run
 
 
-def test_what_the_scripts_ask_of_redis_is_all_checked() -> None:
+def test_every_command_of_the_scripts_is_checked() -> None:
     folder = files("effectonce.backends.redis")
     source = {name: (folder / name).read_text() for name in ("common.lua", "records.lua", "indexes.lua")}
-    asked = {word for text in source.values() for word in re.findall(r"call\('([A-Z]+)'", text)}
+    used = {word for text in source.values() for word in re.findall(r"call\('([A-Z]+)'", text)}
     checked = re.findall(r"'([A-Z]+)'", source["indexes.lua"].partition("COMMANDS = {")[2].partition("}")[0])
-    without_a_record = {"TIME", "SCAN", "PUBLISH", "HSETNX"}  # which `check` itself does, or nobody needs to work
-    assert asked - without_a_record == set(checked)
+    without_a_record = {"TIME", "SCAN", "PUBLISH", "HSETNX"}  # which `check` itself runs, or which are optional
+    assert used - without_a_record == set(checked)
 
 
 # -- SQLite
@@ -186,7 +188,7 @@ def test_a_sqlite_file_that_may_only_be_read() -> None:
         Path(folder).chmod(0o755)
         path = Path(folder, "shop.db")
         with eo.connect(f"sqlite:///{path}") as store:
-            handled(store, "a")
+            make_done_records(store, "a")
         path.chmod(0o444)
         done = subprocess.run(
             [sys.executable, "-c", READ_ONLY, f"sqlite:///{path}"], capture_output=True, text=True, timeout=60

@@ -1,4 +1,4 @@
-"""Doctor on real servers, each finding provoked for real."""
+"""Doctor on real servers: each finding is provoked there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from effectonce.doctor import Limits
 from tests.harness import servers
 from tests.harness.waiting import until
 
-from .conftest import Open, codes, handled
+from .conftest import StoreOpener, findings_by_code, make_done_records
 
 HOUR = 3_600_000_000
 
@@ -27,59 +27,61 @@ HOUR = 3_600_000_000
 # -- PostgreSQL
 
 
-def test_a_postgres_that_is_fine_has_no_findings(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_postgres_that_is_fine_has_no_findings(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
-    handled(store, "a")
+    make_done_records(store, "a")
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
 
 
-def test_missing_tables_are_the_only_finding_then(postgres_url: str, unique_name: str, open_store: Open) -> None:
-    found = codes(open_store(postgres_url, prefix=unique_name))
-    assert list(found) == ["schema-missing"]
-    assert found["schema-missing"].severity == "error"
-    assert "effectonce migrate 'postgresql://" in found["schema-missing"].run
+def test_missing_tables_are_the_only_finding(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
+    findings = findings_by_code(open_store(postgres_url, prefix=unique_name))
+    assert list(findings) == ["schema-missing"]
+    assert findings["schema-missing"].severity == "error"
+    assert "effectonce migrate 'postgresql://" in findings["schema-missing"].run
 
 
-def test_an_outbox_that_is_not_there(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_missing_outbox(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
-    assert codes(store, outbox=f"{unique_name}_elsewhere")["schema-missing"].severity == "error"
+    assert findings_by_code(store, outbox=f"{unique_name}_elsewhere")["schema-missing"].severity == "error"
 
 
-def test_tables_of_another_version(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_tables_of_another_version(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     """F38"""
     open_store(postgres_url, prefix=unique_name).migrate()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(f"UPDATE \"{unique_name}_meta\" SET value = 99 WHERE name = 'schema'")
-    found = codes(open_store(postgres_url, prefix=unique_name))
-    assert list(found) == ["schema-mismatch"]
-    assert "99" in found["schema-mismatch"].what
+    findings = findings_by_code(open_store(postgres_url, prefix=unique_name))
+    assert list(findings) == ["schema-mismatch"]
+    assert "99" in findings["schema-mismatch"].what
 
 
-def test_commits_that_may_be_lost(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_a_postgres_without_synchronous_commits(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     open_store(postgres_url, prefix=unique_name).migrate()
     hasty = open_store(postgres_url, prefix=unique_name, options=quote("-c synchronous_commit=off"))
-    found = codes(hasty)
-    assert list(found) == ["unsafe-store"]
-    assert "synchronous_commit = on" in found["unsafe-store"].what
+    findings = findings_by_code(hasty)
+    assert list(findings) == ["unsafe-store"]
+    assert "synchronous_commit = on" in findings["unsafe-store"].what
 
 
-def test_an_old_transaction_that_pins_vacuum(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_an_old_transaction_that_holds_vacuum_back(
+    postgres_url: str, unique_name: str, open_store: StoreOpener
+) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
     with psycopg.connect(postgres_url) as idle:
         idle.execute("SELECT txid_current()")
         pid = idle.info.backend_pid
-        found = codes(store, limits=Limits(transaction=0.0))
-        assert f"pid {pid}" in found["long-transaction"].what
-        assert "idle in transaction" in found["long-transaction"].what
-        assert "long-transaction" not in codes(store), "a minute is no finding"
-    assert "long-transaction" not in codes(store, limits=Limits(transaction=0.0))
+        findings = findings_by_code(store, limits=Limits(transaction=0.0))
+        assert f"pid {pid}" in findings["long-transaction"].what
+        assert "idle in transaction" in findings["long-transaction"].what
+        assert "long-transaction" not in findings_by_code(store), "a minute is no finding"
+    assert "long-transaction" not in findings_by_code(store, limits=Limits(transaction=0.0))
 
 
-def test_dead_rows(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_dead_rows(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
@@ -93,52 +95,52 @@ def test_dead_rows(postgres_url: str, unique_name: str, open_store: Open) -> Non
         run(admin, f"DELETE FROM \"{unique_name}_records\" WHERE key <> '1'")
         run(admin, f'ANALYZE "{unique_name}_records"')
     store.purge()
-    few = codes(store, limits=Limits(dead_rows=300))
+    few = findings_by_code(store, limits=Limits(dead_rows=300))
     assert "399 dead rows" in few["dead-rows"].what
-    assert "dead-rows" not in codes(store), "few are no finding, whatever their share"
+    assert "dead-rows" not in findings_by_code(store), "few are no finding, whatever their share"
 
 
-def test_f37_a_sweeper_that_has_stopped_and_what_it_leaves(
-    postgres_url: str, unique_name: str, open_store: Open
+def test_f37_a_sweeper_that_has_stopped_and_its_backlog(
+    postgres_url: str, unique_name: str, open_store: StoreOpener
 ) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
-    handled(store, "a", "b")
-    assert codes(store) == {}, "new, and nobody's turn to sweep it has come"
-    assert "never" in codes(store, limits=Limits(unswept=0.001))["sweeper-stale"].what
+    make_done_records(store, "a", "b")
+    assert findings_by_code(store) == {}, "it is new, and its first sweep is not due"
+    assert "never" in findings_by_code(store, limits=Limits(unswept=0.001))["sweeper-stale"].what
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         run(admin, f"UPDATE \"{unique_name}_meta\" SET value = value - {2 * HOUR} WHERE name = 'swept_at'")
-        assert "2h ago" in codes(store)["sweeper-stale"].what
+        assert "2h ago" in findings_by_code(store)["sweeper-stale"].what
         run(
             admin,
             f'UPDATE "{unique_name}_records" SET expires_at = {store.now() - 2 * HOUR}, '
             f"expires_minute = {(store.now() - 2 * HOUR) // 60_000_000}",
         )
-    found = codes(store)
-    assert "2 expired records" in found["overdue-records"].what
-    assert "effectonce records purge" in found["overdue-records"].run
+    findings = findings_by_code(store)
+    assert "2 expired records" in findings["overdue-records"].what
+    assert "effectonce records purge" in findings["overdue-records"].run
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
 
 
-def test_autovacuum_that_is_off(postgres_url: str, unique_name: str, open_store: Open) -> None:
+def test_autovacuum_that_is_off(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
     store = open_store(postgres_url, prefix=unique_name)
     store.migrate()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
 
-        def switched(word: str) -> None:
+        def switch(word: str) -> None:
             run(admin, f"ALTER SYSTEM SET autovacuum = {word}")
             run(admin, "SELECT pg_reload_conf()")
             until(lambda: admin.execute("SHOW autovacuum").fetchone() == (word,))
 
-        switched("off")
+        switch("off")
         try:
-            until(lambda: "autovacuum-off" in codes(store))
+            until(lambda: "autovacuum-off" in findings_by_code(store))
         finally:
-            switched("on")
-        until(lambda: "autovacuum-off" not in codes(store))
+            switch("on")
+        until(lambda: "autovacuum-off" not in findings_by_code(store))
 
 
 def run(connection: psycopg.Connection[Any], sql: str) -> None:
@@ -157,36 +159,36 @@ def admin(url: str) -> Iterator[Any]:
         yield connection.cursor()
 
 
-def test_mariadb(mariadb_url: str, unique_name: str, open_store: Open) -> None:
+def test_mariadb(mariadb_url: str, unique_name: str, open_store: StoreOpener) -> None:
     """Fine; then with an old transaction, with a lapsed backlog, and with commits that may be lost (F37)."""
     store = open_store(mariadb_url, prefix=unique_name)
     store.migrate()
-    handled(store, "a", "b")
+    make_done_records(store, "a", "b")
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
     with admin(mariadb_url) as idle:
         idle.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         idle.execute(f"SELECT * FROM {unique_name}_records")
         deadline = time.monotonic() + 20  # InnoDB repeats its last answer until it was not asked for 100 ms
-        while "long-transaction" not in (found := codes(store, limits=Limits(transaction=0.0))):
+        while "long-transaction" not in (findings := findings_by_code(store, limits=Limits(transaction=0.0))):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        assert f"thread {idle.connection.thread_id()}" in found["long-transaction"].what
-        assert "long-transaction" not in codes(store)
+        assert f"thread {idle.connection.thread_id()}" in findings["long-transaction"].what
+        assert "long-transaction" not in findings_by_code(store)
     with admin(mariadb_url) as cursor:
         cursor.execute(f"UPDATE {unique_name}_records SET expires_at = {store.now() - 2 * HOUR}")
-        assert "2 expired records" in codes(store)["overdue-records"].what
+        assert "2 expired records" in findings_by_code(store)["overdue-records"].what
         cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         try:
-            assert "innodb_flush_log_at_trx_commit" in codes(store)["unsafe-store"].what
+            assert "innodb_flush_log_at_trx_commit" in findings_by_code(store)["unsafe-store"].what
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
 
 
 def test_mariadb_without_the_privilege_to_see_transactions(
-    mariadb_url: str, unique_name: str, open_store: Open
+    mariadb_url: str, unique_name: str, open_store: StoreOpener
 ) -> None:
     store = open_store(mariadb_url, prefix=unique_name)
     store.migrate()
@@ -199,7 +201,7 @@ def test_mariadb_without_the_privilege_to_see_transactions(
         )
         try:
             plain = open_store(re.sub("//[^@]*@", f"//{user}:secret@", mariadb_url), prefix=unique_name)
-            assert codes(plain, limits=Limits(transaction=0.0)) == {}
+            assert findings_by_code(plain, limits=Limits(transaction=0.0)) == {}
         finally:
             plain.close()
             cursor.execute(f"DROP USER {user}@'127.0.0.1'")
@@ -208,13 +210,13 @@ def test_mariadb_without_the_privilege_to_see_transactions(
 # -- Redis
 
 
-def test_a_client_of_the_callers_is_asked_as_well(own_redis: servers.Redis, unique_name: str) -> None:
+def test_a_client_of_the_caller_is_examined_as_well(own_redis: servers.Redis, unique_name: str) -> None:
     with redis.Redis.from_url(own_redis.url) as client:
         store = eo.RedisStore(client=client, namespace=unique_name, sweep_every=None)
-        assert codes(store) == {}
+        assert findings_by_code(store) == {}
         own_redis.execute("CONFIG", "SET", "appendonly", "no")
         try:
-            assert list(codes(store)) == ["persistence"]
+            assert list(findings_by_code(store)) == ["persistence"]
         finally:
             own_redis.execute("CONFIG", "SET", "appendonly", "yes")
         store.close()
@@ -229,35 +231,35 @@ def test_a_client_of_the_callers_is_asked_as_well(own_redis: servers.Redis, uniq
     ],
 )
 def test_a_redis_that_may_lose_records(
-    own_redis: servers.Redis, unique_name: str, open_store: Open, setting: str, value: str, code: str, says: str
+    own_redis: servers.Redis, unique_name: str, open_store: StoreOpener, setting: str, value: str, code: str, says: str
 ) -> None:
     """F29"""
     store = open_store(own_redis.url, namespace=unique_name)
     store.purge()
-    assert codes(store) == {}
+    assert findings_by_code(store) == {}
     before = own_redis.execute("CONFIG", "GET", setting)[setting]
     nearly = int(own_redis.execute("INFO", "memory")["used_memory"] * 1.07)
     own_redis.execute("CONFIG", "SET", setting, value.format(nearly=nearly))
     try:
-        found = codes(store)
+        findings = findings_by_code(store)
     finally:
         own_redis.execute("CONFIG", "SET", setting, before)
-    assert says in found[code].what
-    assert list(found) == [code]
+    assert says in findings[code].what
+    assert list(findings) == [code]
 
 
-def test_a_redis_with_snapshots_only(own_redis: servers.Redis, unique_name: str, open_store: Open) -> None:
+def test_a_redis_with_snapshots_only(own_redis: servers.Redis, unique_name: str, open_store: StoreOpener) -> None:
     own_redis.execute("CONFIG", "SET", "appendonly", "no")
     own_redis.execute("CONFIG", "SET", "save", "3600 1")
     try:
-        found = codes(open_store(own_redis.url, namespace=unique_name))
+        findings = findings_by_code(open_store(own_redis.url, namespace=unique_name))
     finally:
         own_redis.execute("CONFIG", "SET", "save", "")
         own_redis.execute("CONFIG", "SET", "appendonly", "yes")
-    assert "snapshots only" in found["persistence"].what
+    assert "snapshots only" in findings["persistence"].what
 
 
-def test_a_redis_that_is_away_is_one_finding(open_store: Open) -> None:
-    found = codes(open_store("redis://:s3cret-canary@127.0.0.1:1"))
-    assert list(found) == ["store-unavailable"]
-    assert "s3cret-canary" not in repr(found)
+def test_a_redis_that_is_away_is_one_finding(open_store: StoreOpener) -> None:
+    findings = findings_by_code(open_store("redis://:s3cret-canary@127.0.0.1:1"))
+    assert list(findings) == ["store-unavailable"]
+    assert "s3cret-canary" not in repr(findings)

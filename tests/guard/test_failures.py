@@ -186,7 +186,7 @@ def test_f12_a_workers_wall_clock_decides_nothing(store: eo.Store, monkeypatch: 
 
 def test_f15_a_herd_on_one_key_is_one_run_and_few_store_calls(clock: ManualClock) -> None:
     """1,000 tasks: one execution, every waiter answered, and a number of round trips that does not grow with them."""
-    from tests.guard.grouped import GroupedBackend
+    from tests.core.grouped import GroupedBackend
 
     backend = GroupedBackend()
     runs: list[int] = []

@@ -191,7 +191,7 @@ async def test_20_a_client_that_leaves_while_it_is_sent_to_leaves_nothing_waitin
         with pytest.raises(AssertionError, match="no response"):
             await slow.exchange()
         async with asyncio.timeout(30):
-            await asyncio.gather(*streams_module._going_on)
+            await asyncio.gather(*streams_module.running_tasks)
         again = await client(shop, "ready").exchange()
     assert (again.body, again.replayed, runs) == (b"done", True, ["ready"])
 

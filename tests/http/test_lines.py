@@ -18,7 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.http import Response, Route, asgi, record_key, wsgi
-from effectonce.http.protocol import DROPPED
+from effectonce.http.protocol import NEVER_STORED_HEADERS
 from effectonce.testing import ManualClock
 from tests.harness.faulty import FaultyBackend, down, fine
 
@@ -618,7 +618,7 @@ def test_16_at_the_cap_it_is_stored(stack: Stack, store: eo.Store) -> None:
 
 def test_17_only_listed_headers_are_replayed_and_the_response_all_the_same(stack: Stack, store: eo.Store) -> None:
     """F63: no session, no challenge, no connection of another exchange."""
-    dropped = [(name.title(), "x") for name in sorted(DROPPED - {"content-length", "transfer-encoding"})]
+    dropped = [(name.title(), "x") for name in sorted(NEVER_STORED_HEADERS - {"content-length", "transfer-encoding"})]
     kept = [("Content-Type", "application/json"), ("Location", "/charges/7"), ("ETag", '"v1"'), ("Vary", "Accept")]
     stack.handler = lambda call: Answer(201, b"{}", [*dropped, *kept, ("X-Trace", "1"), ("X-Cost", "2")])
     stack.guard(store, Route(keep_headers=("X-Cost",)))

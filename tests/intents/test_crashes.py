@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.intents.log import IntentLog
+from effectonce.intents.log import LoggedIntent
 from tests.harness.provider import Provider
 
 from .shop import STEPS, shop
@@ -147,7 +147,7 @@ def test_a_key_in_use_is_unknown_until_the_first_request_has_ended(url: str, pro
     order = {"order": "o1", "amount": 4200}
     with intents.store, ThreadPoolExecutor(1) as threads:
         id = charge.rules.intent_id("o1", "", "")
-        key = charge.rules.provider_key(IntentLog(b"", "o1", "", ""))
+        key = charge.rules.provider_key(LoggedIntent(b"", "o1", "", ""))
         first = threads.submit(httpx.post, f"{provider.url}/charges", headers={"Idempotency-Key": key}, json=order)
         assert provider.begun.wait(30)
         with pytest.raises(eo.OutcomeUnknown, match="still running"):

@@ -175,15 +175,13 @@ class Meter:
     async def _read(self) -> float:
         if self._database.name == "sqlite":
             return await self._steps()
-        [rows] = await self._port._execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        [rows] = await self._port.tables.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
         return float(sum(int(value) for _, value in rows))
 
     async def _steps(self) -> float:
-        port = self._port._port
-        if port._connection.cursor is None:
-            await self._port.check()
+        cursor = await self._port.connection.execute(lambda cursor: cursor)
         counted: list[int] = self.__dict__.setdefault("_counted", [])
-        port._connection.cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
+        cursor.connection.set_progress_handler(lambda: counted.append(1) and None, 10)
         return float(len(counted))
 
 
@@ -241,7 +239,7 @@ async def test_postgresql_touches_as_many_pages_however_many_rows_it_is_not_abou
     """Also by the plan for any parameters, which a serving relay has from its sixth lease on: that one walked over the
     whole table by its primary key."""
     port: Any = postgres.port()
-    statement = port._queries[name].sql.decode()
+    statement = port.statements[name].sql.decode()
     values = ["'\\x00'", "1", "20", "0", "20", "'{}'", f"{BLOCKED_ROW_RECHECK_US}"]
     given = ", ".join(values[: 7 if name == "lease_in_order" else 6])
 
@@ -275,13 +273,13 @@ async def test_mariadb_changes_rows_by_their_numbers_and_walks_over_no_table(mar
     mariadb.execute("ANALYZE TABLE {outbox}")
     port: Any = mariadb.port()
     packets: list[str] = []
-    execute = port._connection.execute
+    execute = port.tables.connection.execute
 
     async def recorded(packet: str) -> Any:
         packets.append(packet)
         return await execute(packet)
 
-    port._connection.execute = recorded
+    port.tables.connection.execute = recorded
     rows = (await lease(port, A, 500)).rows
     parts = [
         [RowOutcome(row.seq, "published") for row in rows[:250]],

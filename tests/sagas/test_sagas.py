@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -50,6 +51,30 @@ def test_what_a_step_does_once_is_kept_as_long_as_the_saga(store: eo.Store) -> N
     saga.run("o-1", ORDER)
     record = store.get("charges", "o-1")
     assert record is not None
+    assert record.expires_at is not None
+    assert record.expires_at - record.changed_at > 29 * 86_400_000_000
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_saga_in_a_step_is_kept_as_long_as_the_saga_around_it(store: eo.Store, fails: bool) -> None:
+    inner = eo.Saga("inner", store, input=Order, retention="1h")
+
+    @inner.step()
+    def pay(order: Order) -> None:
+        if fails:
+            raise LookupError("no such account")
+
+    outer = eo.Saga("outer", store, input=Order, retention="30d")
+
+    @outer.step()
+    def run_inner(order: Order) -> None:
+        inner.run(order.id, order)
+
+    with suppress(eo.SagaFailed):
+        outer.run("o-1", ORDER)
+    record = inner.get("o-1")
+    assert record is not None
+    assert record.state == ("failed" if fails else "done")
     assert record.expires_at is not None
     assert record.expires_at - record.changed_at > 29 * 86_400_000_000
 

@@ -1,4 +1,4 @@
-"""`TestBroker`: one delivery at a time to a real worker, and what became of it."""
+"""`TestBroker`: one delivery at a time to a real worker, and how the worker settles it."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def message(data: str = "4200") -> eo.Message[str]:
     return eo.Message(data=data)
 
 
-def test_what_is_delivered_is_handled_and_acked(shop: Shop, broker: TestBroker) -> None:
+def test_a_delivery_is_handled_and_acked(shop: Shop, broker: TestBroker) -> None:
     one, two = message("1"), message("2")
     settled = broker.deliver(shop.worker, "orders", one, two)
-    assert [(each.how, each.attempt) for each in settled] == [("acked", 1), ("acked", 1)]
-    assert {each.id for each in settled} == {one.id, two.id}
+    assert [(delivery.how, delivery.attempt) for delivery in settled] == [("acked", 1), ("acked", 1)]
+    assert {delivery.id for delivery in settled} == {one.id, two.id}
     assert sorted(shop.charged) == ["1", "2"]
 
 
-def test_what_is_delivered_again_is_acked_and_does_nothing(shop: Shop, broker: TestBroker) -> None:
+def test_a_redelivery_is_acked_without_an_effect(shop: Shop, broker: TestBroker) -> None:
     """F04."""
     first, other = message(), message("other")
     broker.deliver(shop.worker, "orders", first, other)
-    assert [each.id for each in broker.redeliver(shop.worker, first)] == [first.id]
+    assert [delivery.id for delivery in broker.redeliver(shop.worker, first)] == [first.id]
     assert len(broker.redeliver(shop.worker)) == 2
     assert sorted(shop.charged) == ["4200", "other"]
-    assert [each.how for each in broker.settled("orders")] == ["acked"] * 5
+    assert [delivery.how for delivery in broker.settled("orders")] == ["acked"] * 5
 
 
-def test_a_failure_comes_again_when_its_time_has_come(shop: Shop, broker: TestBroker) -> None:
+def test_a_failed_delivery_comes_again_after_its_delay(shop: Shop, broker: TestBroker) -> None:
     shop.failing = 1
     (settled,) = broker.deliver(shop.worker, "orders", message())
-    assert settled.how == "again"
+    assert settled.how == "delayed"
     assert 0 < settled.after <= 10
     assert broker.advance(shop.worker, settled.after / 2) == []
     assert shop.charged == []
@@ -70,21 +70,23 @@ def test_a_failure_comes_again_when_its_time_has_come(shop: Shop, broker: TestBr
     assert shop.charged == ["4200"]
 
 
-def test_what_fails_for_good_is_a_dead_letter_that_says_why(shop: Shop, broker: TestBroker) -> None:
+def test_a_message_whose_attempts_are_exhausted_is_a_dead_letter_with_the_reason(
+    shop: Shop, broker: TestBroker
+) -> None:
     shop.failing = 3
-    hows = [broker.deliver(shop.worker, "orders", message())[0].how]
+    outcomes = [broker.deliver(shop.worker, "orders", message())[0].how]
     last = None
-    while hows[-1] == "again":
+    while outcomes[-1] == "delayed":
         (last,) = broker.advance(shop.worker, "1m")
-        hows.append(last.how)
-    assert hows == ["again", "again", "dead"]
+        outcomes.append(last.how)
+    assert outcomes == ["delayed", "delayed", "dead"]
     assert last is not None
     assert any("the gateway is down" in value for value in last.headers.values())
     assert shop.charged == []
 
 
-def test_two_workers_each_get_their_own(memory_store: eo.Store, broker: TestBroker) -> None:
-    """F24: and what one has settled is not counted for the other."""
+def test_two_workers_each_get_the_message(memory_store: eo.Store, broker: TestBroker) -> None:
+    """F24: and the settlements of one are not counted for the other."""
     one, other = Shop(memory_store, broker, "one"), Shop(memory_store, broker, "other")
     sent = message()
     broker.deliver(one.worker, "orders", sent)
@@ -94,17 +96,17 @@ def test_two_workers_each_get_their_own(memory_store: eo.Store, broker: TestBrok
     assert (one.charged, other.charged) == (["4200"], ["4200"])
 
 
-async def test_inside_a_loop_the_async_names_are_used(shop: Shop, broker: TestBroker) -> None:
+async def test_inside_a_running_loop_the_sync_methods_are_refused(shop: Shop, broker: TestBroker) -> None:
     with pytest.raises(eo.SyncAsyncMismatch, match="adeliver"):
         broker.deliver(shop.worker, "orders", message())
     sent = message()
-    assert [each.how for each in await broker.adeliver(shop.worker, "orders", sent)] == ["acked"]
-    assert [each.how for each in await broker.aredeliver(shop.worker, sent)] == ["acked"]
+    assert [delivery.how for delivery in await broker.adeliver(shop.worker, "orders", sent)] == ["acked"]
+    assert [delivery.how for delivery in await broker.aredeliver(shop.worker, sent)] == ["acked"]
     assert await broker.aadvance(shop.worker, "1h") == []
     assert shop.charged == ["4200"]
 
 
-def test_a_queue_without_a_handler_and_a_message_that_never_was_are_mistakes_of_the_test(
+def test_a_queue_without_a_handler_and_an_unknown_message_are_configuration_errors(
     shop: Shop, broker: TestBroker
 ) -> None:
     with pytest.raises(eo.ConfigurationError, match="no handler for queue 'other'"):
@@ -113,7 +115,7 @@ def test_a_queue_without_a_handler_and_a_message_that_never_was_are_mistakes_of_
         broker.redeliver(shop.worker, message())
 
 
-def test_a_handler_that_never_ends_is_named(memory_store: eo.Store, manual_clock: ManualClock) -> None:
+def test_a_message_whose_handler_never_ends_is_named(memory_store: eo.Store, manual_clock: ManualClock) -> None:
     broker = TestBroker(clock=manual_clock, timeout="200ms")
     worker = eo.Worker(broker, store=memory_store, drain="10ms")
 
@@ -126,5 +128,5 @@ def test_a_handler_that_never_ends_is_named(memory_store: eo.Store, manual_clock
         broker.deliver(worker, "orders", sent)
 
 
-def test_pytest_does_not_take_it_for_a_test() -> None:
+def test_pytest_does_not_collect_it() -> None:
     assert TestBroker.__test__ is False

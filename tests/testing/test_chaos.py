@@ -1,4 +1,4 @@
-"""Stores and brokers that fail at random: nothing is lost, whatever fails when."""
+"""Stores and brokers that fail at random: nothing is lost, whichever call fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_hundred_attempts_through_failing_store_and_gateway_charge_once() -> N
     clock = ManualClock()
     store = ChaosStore(MemoryStoreBackend(clock=clock), failure_rate=0.3, seed=1)
     dice = random.Random(2)
-    gateway: dict[str, int] = {}  # as a provider: by the key that it is given
+    gateway: dict[str, int] = {}  # a provider: one charge for each idempotency key
 
     @eo.once(store, scope="chaos", key="payment_id")
     def charge(payment_id: str) -> int:
@@ -44,13 +44,13 @@ def test_the_same_seed_fails_in_the_same_way() -> None:
         def handler(number: int) -> int:
             return number
 
-        told = []
+        outcomes = []
         for number in range(30):
             try:
-                told.append(str(handler(number)))
+                outcomes.append(str(handler(number)))
             except eo.Retryable as error:
-                told.append(error.code)
-        return told
+                outcomes.append(error.code)
+        return outcomes
 
     assert run(7) == run(7)
     assert run(7) != run(8)
@@ -73,12 +73,12 @@ async def test_an_async_handler_meets_the_same_chaos() -> None:
     assert set(effects) == set(range(20))
 
 
-def test_a_rate_that_lets_nothing_through_is_refused() -> None:
+def test_a_failure_rate_of_1_is_refused() -> None:
     with pytest.raises(eo.InvalidOption, match="below 1"):
         ChaosStore(failure_rate=1.0)
 
 
-async def test_what_a_chaotic_broker_did_not_confirm_is_sent_again_and_nothing_is_lost() -> None:
+async def test_nothing_is_lost_on_a_chaotic_broker_when_unconfirmed_messages_are_sent_again() -> None:
     async with ChaosBroker("memory://?ack_window=0.05", failure_rate=0.3, seed=5) as broker:
         await broker.backend.declare("orders", group="g")
         sent = [eo.Message(data=number) for number in range(30)]

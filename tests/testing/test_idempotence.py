@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.core.run_sync import run_sync
 from effectonce.testing import Trial, aassert_idempotent, assert_idempotent
-from effectonce.testing.idempotence import IdempotenceTrials
+from effectonce.testing.trials import IdempotenceTrials
 
 STORE = eo.connect("memory://")
 charges: list[str] = []
@@ -94,8 +93,8 @@ def failures(handler: Any, **options: Any) -> str:
 
 def verdicts(handler: Any, **options: Any) -> dict[tuple[str, str], Trial]:
     """Every trial, by its scenario and the line before which the first delivery ended."""
-    trials = run_sync(IdempotenceTrials(handler, ("pay_1",), {}, charged, **options).run())
-    return {(trial.scenario, trial.step.partition("  ")[2]): trial for trial in trials}
+    report = IdempotenceTrials(handler, ("pay_1",), {}, charged, **options).run_blocking()
+    return {(trial.scenario, trial.step.partition("  ")[2]): trial for trial in report.trials}
 
 
 def test_a_naive_handler_doubles_when_it_is_delivered_twice() -> None:

@@ -82,7 +82,7 @@ def test_a_worker_is_tested_with_the_store_and_the_broker_of_the_plugin(pytester
     pytester.runpytest("-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=1)
 
 
-def test_a_marker_that_makes_no_sense_is_refused(pytester: pytest.Pytester) -> None:
+def test_a_marker_with_wrong_arguments_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest

@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def a_good_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -29,16 +29,16 @@ def test_the_bar_grows_with_every_trial_and_is_wiped() -> None:
     terminal = Terminal()
     progress = Progress(stream=terminal)
     for _ in range(4):
-        progress.step("killed", 4)
+        progress.step("killed", total=4)
     progress.wipe()
     lines = terminal.getvalue().split("\r\x1b[K")
     assert [line.count("█") for line in lines] == [0, 5, 10, 15, 20, 0]
     assert re.search(r"2/4  \d+\.\d/s  0 s left  killed", lines[2]), "done, rate, time left"
 
 
-def test_a_pipe_gets_nothing_of_it() -> None:
+def test_nothing_is_printed_to_a_pipe() -> None:
     pipe = io.StringIO()
-    progress = Progress(4, pipe)
+    progress = Progress(total=4, stream=pipe)
     progress.step("killed")
     progress.wipe()
     assert pipe.getvalue() == ""

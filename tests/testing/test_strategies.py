@@ -22,8 +22,8 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-def effects(schedule: list[est.Delivery], guarded: bool) -> Counter[str]:
-    """What a handler does with all of ``schedule``, by key."""
+def effects(schedule: list[est.ScheduledDelivery], guarded: bool) -> Counter[str]:
+    """Run a handler over all of ``schedule``, and count its effects by key."""
     clock = ManualClock()
     store = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
     done: Counter[str] = Counter()
@@ -50,14 +50,14 @@ def effects(schedule: list[est.Delivery], guarded: bool) -> Counter[str]:
 
 @settings(deadline=None, max_examples=60)
 @given(est.schedules())
-def test_on_every_schedule_a_guarded_handler_has_each_effect_once(schedule: list[est.Delivery]) -> None:
-    assert effects(schedule, guarded=True) == Counter(dict.fromkeys((each.message.key for each in schedule), 1))
+def test_on_every_schedule_a_guarded_handler_has_each_effect_once(schedule: list[est.ScheduledDelivery]) -> None:
+    assert effects(schedule, guarded=True) == Counter(dict.fromkeys((delivery.message.key for delivery in schedule), 1))
 
 
 @pytest.mark.long
 def test_a_naive_handler_is_caught_by_some_schedule() -> None:
-    found = find(est.schedules(), lambda schedule: max(effects(schedule, guarded=False).values(), default=0) > 1)
-    assert len(found) <= 2, "and Hypothesis makes it short"
+    schedule = find(est.schedules(), lambda schedule: max(effects(schedule, guarded=False).values(), default=0) > 1)
+    assert len(schedule) <= 2, "and Hypothesis makes it short"
 
 
 @given(est.messages(data=st.integers()))

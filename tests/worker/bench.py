@@ -13,8 +13,9 @@ from msgspec import structs
 
 import effectonce as eo
 from effectonce.backends.memory.broker import MemoryBrokerBackend
-from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Clock, Delivery, Packet
+from effectonce.record import Batchable, Reply
 
 
 async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
@@ -90,7 +91,7 @@ def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def receive_backwards(self: Watched, limit: int, wait: float) -> Sequence[Delivery]:
         found = await receive(self, limit, wait)
-        return sorted(found, key=lambda each: each.attempt > 1 and -each.handle[0])
+        return sorted(found, key=lambda each: each.attempt > 1 and -each.handle.key)
 
     monkeypatch.setattr(Watched, "nack", nack_coarsely)
     monkeypatch.setattr(Watched, "receive", receive_backwards)
@@ -105,6 +106,45 @@ class Backend(MemoryBrokerBackend):
         return Watched(self.bench, super().consumer(queue, group=group, prefetch=prefetch))
 
 
+class StoreBackend(MemoryStoreBackend):
+    """The memory store with async ports that can be made to fail."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
+        self.ports: list[FaultyPort] = []
+        #: Called before and after each operation. What it raises is the operation's reply.
+        self.before: Callable[[Batchable], None] = lambda op: None
+        self.after: Callable[[Batchable], None] = lambda op: None
+
+    def async_port(self) -> MemoryPort:
+        self.ports.append(FaultyPort(self))
+        return self.ports[-1]
+
+    def kill_ports(self) -> None:
+        """Let the ports that are open now hang for ever, as those of a process that was killed."""
+        for port in self.ports:
+            port.hangs = True
+
+
+class FaultyPort(MemoryPort):
+    hangs = False
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return [await self._run_one(op) for op in batch]
+
+    async def _run_one(self, op: Batchable) -> Reply:
+        backend: StoreBackend = self._backend  # type: ignore[assignment]
+        try:
+            backend.before(op)
+            (reply,) = await super().run((op,))
+            backend.after(op)
+        except eo.StoreUnavailable as error:
+            return error
+        return reply
+
+
 class Bench:
     """One broker, one store, and what happened between them. ``on_ack`` sees every delivery as it is acked."""
 
@@ -112,7 +152,8 @@ class Bench:
         self.backend = Backend(clock=clock, **options)
         self.backend.bench = self
         self.broker = eo.Broker(self.backend)
-        self.store = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
+        self.store_backend = StoreBackend(clock)
+        self.store = eo.Store(self.store_backend, sweep_every=None)
         self.events: list[eo.Event] = []
         self.store.add_hook(self.events.append)
         self.noted: list[tuple[str, str, float]] = []  # what, message id, delay
@@ -152,7 +193,7 @@ class Bench:
 
     def left(self, queue: str, group: str = "billing") -> int:
         """What the queue still holds, delivered or not."""
-        return len(self.backend.room.queue(queue).groups[group].items)
+        return len(self.backend.queues.queue(queue).groups[group].messages)
 
     def dead(self, worker: eo.Worker, queue: str) -> eo.DeadLetterQueue:
         return eo.DeadLetterQueue(worker, queue)

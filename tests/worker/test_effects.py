@@ -13,7 +13,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import Delivery
 from effectonce.core.run_sync import run_sync
-from effectonce.record import Claim, Settlement
+from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock
 
 from .bench import Bench, paid, serving, until
@@ -347,15 +347,12 @@ async def test_f36_while_the_store_is_away_nothing_is_acked_and_nothing_is_lost(
         runs.append(message.id)
 
     down = asyncio.Event()
-    client = bench.store.runtime.async_client()
-    claim, settle = client.claim, client.settle
 
-    async def refuse(op: Any) -> Any:
+    def refuse(op: Batchable) -> None:
         if isinstance(op, Claim if claims else Settlement) and not down.is_set():
             raise eo.StoreUnavailable("it is away")
-        return await (claim(op) if isinstance(op, Claim) else settle(op))
 
-    client.claim = client.settle = refuse
+    bench.store_backend.before = refuse
     claims = True
     async with serving(worker):
         await bench.send("orders", *(paid(number) for number in range(5)))
@@ -383,18 +380,15 @@ async def test_f08_a_claim_that_is_asked_for_again_does_not_make_an_old_lease_lo
         assert record is not None
         told.append((eo.current().lease_lost, (record.lease_until or 0) <= clock.now()))
 
-    client = bench.store.runtime.async_client()
-    claim, lost = client.claim, [True]
+    lost = [True]
 
-    async def lose_one_reply(op: Any) -> Any:
-        answer = await claim(op)
-        if lost:
+    def lose_one_reply(op: Batchable) -> None:
+        if isinstance(op, Claim) and lost:
             lost.pop()
             clock.advance("40s")
             raise eo.StoreUnavailable("no answer")
-        return answer
 
-    client.claim = lose_one_reply
+    bench.store_backend.after = lose_one_reply
     async with serving(worker):
         await bench.send("orders", paid())
         await until(lambda: bench.count("ack") == 1)

@@ -57,17 +57,12 @@ class Mortal:
             return False
         ended.cancel()
         # kill -9: nothing more is said, to the store or to the broker.
-        client = store.runtime.async_client()
-        client.settle = client.claim = _never
+        self.bench.store_backend.kill_ports()
         for each in asyncio.all_tasks() - {asyncio.current_task()}:
             each.cancel()
         await asyncio.sleep(0.01)
         self.clock.advance("61s")
         return True
-
-
-async def _never(op: Any) -> Any:
-    await asyncio.get_running_loop().create_future()
 
 
 async def test_f20_poison_is_parked_before_it_ends_a_third_process_and_its_batch_mates_are_not() -> None:

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from effectonce.babelqueue import headers as names
 from effectonce.contracts import Packet
-from effectonce.envelopes.common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
+from effectonce.envelopes.common import DEFAULT_MAX_BODY_BYTES, body_too_large, make_packet, read_json, write_json
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 
@@ -116,7 +116,8 @@ class BabelQueue:
     # -- reading
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
-        require_room(packet, self.max_body)
+        if len(packet.body) > self.max_body:
+            raise body_too_large(packet, self.max_body)
         headers = names.contract_headers(packet)
         version = headers.get(names.VERSION, "")
         if version.strip(BLANK) and version != str(SCHEMA_VERSION):
@@ -152,6 +153,10 @@ class BabelQueue:
             attempt=_count_attempts(headers, attempts) + 1,
             time=_time(_value(meta, "created_at")),
         )
+
+    def stable_headers(self, packet: Packet) -> dict[str, str]:
+        """See `contracts.StableHeaders`."""
+        return names.other_headers(names.contract_headers(packet))
 
 
 def poison(body: bytes) -> str | None:

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
-from effectonce.backends.redis.connection import RedisEndpoint, Script, endpoint_at, load_driver
-from effectonce.backends.redis.stream import RedisBrokerConnection
+from effectonce.backends.redis.connection import RedisBrokerConnection, Script
+from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at, load_driver
+from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (
     BrokerCapabilities,
     Consumer,
@@ -28,7 +29,7 @@ from effectonce.contracts import (
     Publisher,
 )
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address, flag
+from effectonce.values.urls import Address
 
 from .list_elements import count_attempt, dead_letter_element, dead_letter_of, element_id, element_of, packet_of
 
@@ -52,8 +53,7 @@ class RedisBabelQueueBackend:
     def __init__(self, address: Address) -> None:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 90.0)
-        secure = address.take("tls", flag, False)
-        self.endpoint = endpoint_at(address, secure=secure, loses="a whole queue, and its messages would be lost")
+        self.endpoint = endpoint_at(address, RedisBrokerErrors)
         address.done()
         load_driver()
         self.capabilities = BrokerCapabilities(
@@ -81,7 +81,7 @@ class RedisBabelQueueBackend:
         try:
             await connection.call("LLEN", queue)
         finally:
-            connection.close()
+            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
         await self.declare(queue, group=group)
@@ -106,7 +106,7 @@ class BabelQueueListPublisher:
         return [None] * len(packets)
 
     async def close(self) -> None:
-        self._connection.close()
+        await self._connection.close()
 
 
 class ListReservation(HeldDelivery):
@@ -144,7 +144,7 @@ class BabelQueueListConsumer:
         keys = [self._queue.encode(), *self._processing, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
-            taken = await self._connection.run(TAKE, keys, [str(self._window), str(room), os.urandom(16)])
+            taken = await self._connection.batch(TAKE, keys, [str(self._window), str(room), os.urandom(16)])
         deliveries = []
         for token, element in taken:
             reservation = ListReservation(token, ends_at, element)
@@ -186,7 +186,7 @@ class BabelQueueListConsumer:
         if not any(held):
             return held
         async with self._exchange:
-            applied = iter(await self._connection.run(SETTLE, [*self._processing, target], args))
+            applied = iter(await self._connection.batch(SETTLE, [*self._processing, target], args))
         if verb != "extend":
             for delivery in deliveries:
                 self._unsettled.release(delivery.handle)
@@ -200,7 +200,7 @@ class BabelQueueListConsumer:
             await give_back_unsettled(self._give_back)
         finally:
             self._unsettled.release_all()
-            self._connection.close()
+            await self._connection.close()
 
     async def _give_back(self) -> None:
         """Push all elements back as they are: no attempt was made at them."""
@@ -265,4 +265,4 @@ class BabelQueueListDeadLetters:
         return length
 
     async def close(self) -> None:
-        self._connection.close()
+        await self._connection.close()

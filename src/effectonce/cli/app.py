@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -13,25 +13,23 @@ from typer.main import get_command
 
 from .terminal import redact
 
-if TYPE_CHECKING:
-    import argparse
-
-#: Each command, with its line in the list of commands.
+#: Each command: its line in the list of commands, and the module and the name of its function, or of its group.
+#: Only that module is imported when it is run.
 COMMANDS = {
-    "demo": "One payment, delivered twice, charged once.",
-    "run": "Consume queues with your worker until SIGTERM.",
-    "relay": "Publish the messages of outboxes to a broker, until SIGTERM.",
-    "migrate": "Create or upgrade the store's schema.",
-    "check": "Check whether a store can keep its promise.",
-    "doctor": "Show what is wrong, why it matters, and what to run.",
-    "records": "A store's records: list, show, forget, resolve.",
-    "outbox": "An outbox's messages: list, stats, unpark.",
-    "dlq": "Dead letters: list, show, redrive, purge.",
-    "intents": "Calls to outside APIs: open, in doubt, resolve.",
-    "sagas": "Sagas: unfinished, in doubt, and the steps of one.",
-    "verify": "Kill a handler at every step and count its effects.",
-    "lint": "Find the consumer that will charge twice.",
-    "dashboard": "All of this in a browser.",
+    "demo": ("One payment, delivered twice, charged once.", "completion", "demo"),
+    "run": ("Consume queues with your worker until SIGTERM.", "worker", "run"),
+    "relay": ("Publish the messages of outboxes to a broker, until SIGTERM.", "relay", "relay"),
+    "migrate": ("Create or upgrade the store's schema.", "stores", "migrate"),
+    "check": ("Check whether a store can keep its promise.", "stores", "check"),
+    "doctor": ("Show what is wrong, why it matters, and what to run.", "doctor", "doctor"),
+    "records": ("A store's records: list, show, forget, resolve.", "records", "records"),
+    "outbox": ("An outbox's messages: list, stats, unpark.", "outbox", "outbox"),
+    "dlq": ("Dead letters: list, show, redrive, purge.", "dead_letters", "dlq"),
+    "intents": ("Calls to outside APIs: open, in doubt, resolve.", "intents", "intents"),
+    "sagas": ("Sagas: unfinished, in doubt, and the steps of one.", "sagas", "sagas"),
+    "verify": ("Kill a handler at every step and count its effects.", "verify", "verify"),
+    "lint": ("Find the consumer that will charge twice.", "completion", "lint"),
+    "dashboard": ("All of this in a browser.", "dashboard", "dashboard"),
 }
 EXIT_CODES = """\b
 Exit codes, the same for every command:
@@ -47,82 +45,6 @@ store and broker under [tool.effectonce] in pyproject.toml."""
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-def load(name: str) -> typer.Typer | Callable[..., None]:
-    """Import the command ``name``: a function, or a group of commands."""
-    if name == "run":
-        from .worker import run
-
-        return run
-    if name == "relay":
-        from .relay import relay
-
-        return relay
-    if name in ("migrate", "check"):
-        from . import stores
-
-        return stores.migrate if name == "migrate" else stores.check
-    if name == "doctor":
-        from .doctor import doctor
-
-        return doctor
-    if name == "records":
-        from .records import records
-
-        return records
-    if name == "outbox":
-        from .outbox import outbox
-
-        return outbox
-    if name == "dlq":
-        from .dead_letters import dlq
-
-        return dlq
-    if name == "intents":
-        from .intents import intents
-
-        return intents
-    if name == "sagas":
-        from .sagas import sagas
-
-        return sagas
-    if name == "verify":
-        from .verify import verify
-
-        return verify
-    if name == "demo":
-        from effectonce.demo import charge_once as demo
-
-        return _completion_of(demo.command_line())
-    if name == "lint":
-        try:
-            from effectonce_lint import cli as lint
-        except ModuleNotFoundError:
-            return lambda: None  # it has nothing to complete; when run, it names the install command
-        return _completion_of(lint.command_line())
-    from .dashboard import dashboard
-
-    return dashboard
-
-
-def _completion_of(parser: argparse.ArgumentParser) -> Callable[..., None]:
-    """Return the options of ``parser`` as a command, for shell completion: `main` runs these without typer."""
-
-    def command(**options: Any) -> None: ...
-
-    parameters: list[Parameter] = []
-    for action in parser._actions:
-        if action.option_strings and action.dest != "help":
-            kind, choices = (bool, None) if action.nargs == 0 else (str, action.choices)
-            option = typer.Option(
-                *action.option_strings, help=action.help, autocompletion=list(choices).copy if choices else None
-            )
-            name = f"option_{len(parameters)}"
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]))
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
 class _Commands(TyperGroup):
     """Lists all commands by name, and imports only the one that is run or completed."""
 
@@ -130,13 +52,14 @@ class _Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in COMMANDS:
             return super().resolve_command(ctx, args)
-        loaded = load(name)
+        _, module, attribute = COMMANDS[name]
+        loaded = getattr(import_module(f"{__package__}.{module}"), attribute)
         if not isinstance(loaded, typer.Typer):
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.command(name)(loaded)

@@ -5,52 +5,45 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from effectonce.broker import connect_broker
-from effectonce.core.registry import named
 from effectonce.errors import ConfigurationError, MissingDriver, show
 from effectonce.intents.intents import Intents
 from effectonce.sagas.saga import Saga
-from effectonce.store import Store, connect, require_there
+from effectonce.store import Store, connect, require_existing
 from effectonce.telemetry.audit_log import Audit
 
-from .options import MIGRATE_HINT, AuditFile, BrokerUrl, Json, StoreUrl, report
+from . import options
+from .output import report
+from .programs import load_program, load_worker
 from .settings import setting
-from .terminal import Screen
-from .worker import find_worker
-
-T = TypeVar("T")
 
 OPERATOR, VIEWER = "EFFECTONCE_DASHBOARD_TOKEN", "EFFECTONCE_DASHBOARD_VIEWER_TOKEN"
 NAMES = list[str] | None
 
 
 def dashboard(
-    store_url: StoreUrl = None,
-    broker: BrokerUrl = None,
+    store_url: options.StoreUrl = None,
+    broker: options.BrokerUrl = None,
     worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker: its dead letters.")] = None,
     intents: Annotated[NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents: decided by their types.")] = None,
     saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga: its steps can be decided.")] = None,
-    outbox: Annotated[
-        str | None, typer.Option(metavar="URL", show_default=False, help="The outbox's database, if not the store.")
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(help="The outbox's table, if it has its own.", show_default=False)
-    ] = None,
+    outbox: Annotated[str | None, typer.Option(metavar="URL", help="The outbox's database, if not the store.")] = None,
+    table: Annotated[str | None, typer.Option(help="The outbox's table, if it has its own.")] = None,
     queue: Annotated[NAMES, typer.Option(help="A queue of --broker: its dead letters, without a worker.")] = None,
     group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
     metrics: Annotated[NAMES, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
-    audit: AuditFile = None,
+    audit: options.AuditFile = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
     ] = False,
     allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A name it is reached by, behind a proxy.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
 
@@ -73,9 +66,9 @@ def dashboard(
     sources = Sources(
         _open(setting("store", store_url)),
         broker=None if broker_url is None else connect_broker(broker_url),
-        workers=[find_worker(name) for name in worker or ()],
-        intents=[_load(name, Intents, "shop.billing:intents") for name in intents or ()],
-        sagas=[_load(name, Saga, "shop.orders:saga") for name in saga or ()],
+        workers=[load_worker(name) for name in worker or ()],
+        intents=[load_program(name, Intents, "shop.billing:intents") for name in intents or ()],
+        sagas=[load_program(name, Saga, "shop.orders:saga") for name in saga or ()],
         outbox=_open(outbox),
         table=table,
         queues=queue or (),
@@ -86,10 +79,10 @@ def dashboard(
     access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
     listener = _listen(host.strip("[]"), port)
     shown = f"[{host.strip('[]')}]" if ":" in host else host
+    url, store = f"http://{shown}:{listener.getsockname()[1]}", repr(sources.store.runtime.backend)
     generated = {} if chosen_token else {"operator": operator, "viewer": viewer}
-    _print_address(
-        f"http://{shown}:{listener.getsockname()[1]}", repr(sources.store.runtime.backend), generated, as_json
-    )
+    lines = [f"{url} shows {store}", *(f"{f'{role} token:':<15} {token}" for role, token in generated.items())]
+    report(as_json, "\n".join(f"[dashboard] {line}" for line in lines), url=url, store=store, tokens=generated)
     config = uvicorn.Config(
         make_app(sources, access),
         access_log=False,
@@ -100,21 +93,11 @@ def dashboard(
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _print_address(url: str, store: str, tokens: dict[str, str | None], as_json: bool) -> None:
-    if as_json:
-        report(True, "", url=url, store=store, tokens=tokens)
-        return
-    screen = Screen()
-    screen.print_tagged("dashboard", f"{url} shows {store}")
-    for role, token in tokens.items():
-        screen.print_tagged("dashboard", f"{f'{role} token:':<15} {token}")
-
-
 def _open(url: str | None) -> Store | None:
     if url is None:
         return None
     store = connect(url, sweep_every=None)
-    require_there(store.runtime.backend, MIGRATE_HINT)
+    require_existing(store.runtime.backend, options.MIGRATE_HINT)
     return store
 
 
@@ -127,10 +110,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"{show(host)} port {port} cannot be listened on ({error.strerror or error}): choose another --port, or 0 "
             "for any that is free"
         ) from error
-
-
-def _load(name: str, kind: type[T], example: str) -> T:
-    program = named(name, example)
-    if not isinstance(program, kind):
-        raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, not {kind.__name__}")
-    return program

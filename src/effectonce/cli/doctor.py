@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
+from itertools import groupby
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from effectonce.broker import connect_broker
-from effectonce.core.registry import named
+from effectonce.core.registry import load_object
 from effectonce.doctor import SEVERITIES, Finding, Limits, examine
 from effectonce.errors import ConfigurationError, show
 from effectonce.intents.intents import Intents
@@ -17,11 +19,13 @@ from effectonce.store import connect
 from effectonce.values.durations import micros
 from effectonce.worker.worker import Worker
 
-from . import settings
-from .options import BrokerUrl, Json, StoreUrl
+from . import options, settings
+from .output import print_json
+from .programs import close_program
 from .terminal import Colour, Screen, wrap
 
 _COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
+_MIN_COLUMNS = 40
 
 
 def doctor(
@@ -29,23 +33,18 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="URL|MODULE:NAME…",
-            show_default=False,
             help="The store, and your workers and intents (shop.worker:worker), whose settings are checked as well.",
         ),
     ] = None,
-    store_url: StoreUrl = None,
-    broker: BrokerUrl = None,
+    store_url: options.StoreUrl = None,
+    broker: options.BrokerUrl = None,
     queue: Annotated[
         list[str] | None, typer.Option(help="A queue whose dead letters are counted; may be repeated.")
     ] = None,
     group: Annotated[str, typer.Option(help="With --queue: the name of the worker.")] = "worker",
-    table: Annotated[
-        str | None, typer.Option(help="An outbox that `migrate` has not made.", show_default=False)
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option("--fail-on", help="Exit with 1 from here on: error, warning or note.")
-    ] = "warning",
-    as_json: Json = False,
+    table: Annotated[str | None, typer.Option(help="An outbox that `migrate` has not made.")] = None,
+    fail_on: Annotated[str, typer.Option(help="Exit with 1 from here on: error, warning or note.")] = "warning",
+    as_json: options.Json = False,
 ) -> None:
     """Check the store, the broker and your programs; report what is wrong, why it matters, and what to run.
 
@@ -60,7 +59,7 @@ def doctor(
     loaded = [_load_program(word) for word in programs or () if "://" not in word]
     with ExitStack() as stack:
         for program in loaded:
-            stack.callback(_close, program)
+            stack.callback(close_program, program)
         store_url = settings.setting("store", next(iter(urls), store_url))
         broker_url = settings.setting("broker", broker)
         if store_url is None and broker_url is None and not loaded:
@@ -76,7 +75,7 @@ def doctor(
         )
     failed = [finding for finding in findings if SEVERITIES.index(finding.severity) <= SEVERITIES.index(fail_on)]
     if as_json:
-        print(msgspec.json.encode({"ok": not failed, "findings": findings}).decode())
+        print_json({"ok": not failed, "findings": findings})
     else:
         _print_findings(findings)
     if failed:
@@ -84,18 +83,10 @@ def doctor(
 
 
 def _load_program(name: str) -> Worker | Intents:
-    program: Any = named(name, "shop.worker:worker")
+    program: Any = load_object(name, "shop.worker:worker")
     if not isinstance(program, Worker | Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, neither a Worker nor Intents")
     return program
-
-
-def _close(program: Worker | Intents) -> None:
-    """Close a program's connections: those that doctor opened would warn when the process ends."""
-    if isinstance(program, Worker):
-        program.broker.close()
-    if program.store is not None:
-        program.store.close()
 
 
 def _limits() -> Limits:
@@ -114,30 +105,28 @@ def _limits() -> Limits:
         raise ConfigurationError(f"[tool.effectonce.doctor] in pyproject.toml: {error}") from error
 
 
-def _print_wrapped(screen: Screen, mark: str, width: int, text: str) -> None:
-    """Print ``text`` after its mark of ``width`` columns; further lines are indented below the first."""
-    first, *more = wrap(show(text, 2000), max(40, screen.width - width - 2))
-    screen.print(f"{mark} {first}")
-    for line in more:
-        screen.print(" " * (width + 1) + line)
-
-
 def _print_findings(findings: list[Finding]) -> None:
     screen = Screen()
-    about = ""
-    for finding in sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.about)):
-        if finding.about != about:
-            about = finding.about
-            screen.print(show(about, 300), "bold")
-        mark = f"[{finding.severity}]"
-        _print_wrapped(
-            screen, screen.paint(mark, _COLOURS[finding.severity]), len(mark), f"{finding.what}  ({finding.code})"
-        )
-        for label, text in (("why", finding.why), ("run", finding.run)):
-            _print_wrapped(screen, f"    {screen.paint(label, 'dim')} ", 8, text)
-        screen.print()
-    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
+    findings = sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.about))
+    for about, group in groupby(findings, key=lambda finding: finding.about):
+        screen.print(show(about, 300), "bold")
+        for finding in group:
+            mark = f"[{finding.severity}]"
+            _print_wrapped(screen, mark, _COLOURS[finding.severity], f"{finding.what}  ({finding.code})")
+            _print_wrapped(screen, "    why ", "dim", finding.why)
+            _print_wrapped(screen, "    run ", "dim", finding.run)
+            screen.print()
+    counts = Counter(finding.severity for finding in findings)
     if findings:
-        screen.print(", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in counts.items() if count))
+        words = (f"{count} {severity}{'s' * (count != 1)}" for severity in SEVERITIES if (count := counts[severity]))
+        screen.print(", ".join(words))
     else:
         screen.print_tagged("ok", "nothing stands against the promise", "green")
+
+
+def _print_wrapped(screen: Screen, mark: str, colour: Colour, text: str) -> None:
+    """Print ``text`` after its mark; further lines are indented below the first."""
+    first, *more = wrap(show(text, 2000), max(_MIN_COLUMNS, screen.width - len(mark) - 2))
+    screen.print(f"{screen.paint(mark, colour)} {first}")
+    for line in more:
+        screen.print(" " * (len(mark) + 1) + line)

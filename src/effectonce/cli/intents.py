@@ -6,40 +6,25 @@ The commands take the program's own ``module:intents``, since it knows the opera
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from msgspec import structs
 
-from effectonce.core.registry import named
-from effectonce.errors import ConfigurationError, CorruptRecord, NotInDoubt, show
+from effectonce.display.formatting import format_target, format_time
+from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
 
-from .options import (
-    FINISHING_EVENTS,
-    MAX_COUNTED,
-    AuditFile,
-    Cursor,
-    DryRun,
-    GracefulInterrupt,
-    Json,
-    Limit,
-    Yes,
-    audit_action,
-    command_group,
-    format_time,
-    list_page,
-    operator,
-    parse_json,
-    print_page,
-    report,
-    report_counts,
-    require_one,
-)
-from .records import require_in_doubt
-from .terminal import confirm, show_progress
+from . import options
+from .actions import audit_action, operator
+from .output import print_page, report
+from .programs import MAX_COUNTED, list_page, load_program, require_in_doubt, run_recovery
+from .terminal import confirm
 
-intents = command_group("Calls to outside APIs: which are open, which are in doubt.")
+intents = options.command_group("Calls to outside APIs: which are open, which are in doubt.")
 
 Name = Annotated[
     str, typer.Argument(metavar="MODULE:INTENTS", help="The program's intents, as in shop.billing:intents.")
@@ -49,10 +34,10 @@ Name = Annotated[
 @intents.command("list")
 def list_(
     name: Name,
-    in_doubt: Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")] = False,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    as_json: Json = False,
+    in_doubt: options.OnlyInDoubt = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
 ) -> None:
     """List the intents that are not finished: those in doubt first, then open ones.
 
@@ -67,24 +52,16 @@ def list_(
     heads = ("id", "state", "operation", "key", "sent", "first_sent", "request", "remark")
     none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
     rows = [_facts(program, record) for record in records]
-    print_page(
-        as_json,
-        "intents",
-        rows,
-        heads,
-        none=none,
-        cursor=next_cursor,
-        colours={"in doubt": "yellow", "unreadable": "red"},
-    )
+    print_page(as_json, "intents", rows, heads, none=none, cursor=next_cursor)
 
 
 @intents.command()
 def recover(
     name: Name,
     idle: Annotated[str, typer.Option(help="Only what has not changed for this long.")] = "1m",
-    dry_run: DryRun = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    dry_run: options.DryRun = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Resume everything that a dead process left unfinished. Safe to run several at once, and beside the workers.
 
@@ -95,43 +72,40 @@ def recover(
     if dry_run:
         report(as_json, f"{len(unfinished):,} are open; nothing was done", open=len(unfinished), dry_run=True)
         return
-    with (
-        audit_action(audit, "intents recover", name, place=program.store.runtime.backend),
-        GracefulInterrupt() as interrupt,
-    ):
-        with show_progress("recovering", len(unfinished)) as advance:
-            program.store.add_hook(
-                lambda event: (
-                    advance(1) if event.kind in FINISHING_EVENTS and event.scope in program.operations else None
-                )
-            )
-            of_sync = program.recover(idle=idle, stop=interrupt.is_requested)
-            of_async = asyncio.run(program.arecover(idle=idle, stop=interrupt.is_requested))
-        report_counts(
-            as_json, {field: getattr(of_sync, field) + getattr(of_async, field) for field in of_sync.__struct_fields__}
-        )
-        interrupt.raise_if_requested()
+
+    def recover_all(stop: Callable[[], bool]) -> Counter[str]:
+        counts = Counter(structs.asdict(program.recover(idle=idle, stop=stop)))
+        counts.update(structs.asdict(asyncio.run(program.arecover(idle=idle, stop=stop))))
+        return counts
+
+    run_recovery(
+        recover_all,
+        action="intents recover",
+        target=name,
+        store=program.store,
+        scopes=program.operations,
+        unfinished=len(unfinished),
+        audit=audit,
+        as_json=as_json,
+    )
 
 
 @intents.command()
 def resolve(
     name: Name,
     id: Annotated[str, typer.Argument(help="The intent, as `list --in-doubt` shows it.")],
-    done: Annotated[
-        str | None,
-        typer.Option("--done", metavar="RESULT", show_default=False, help="It happened; its result, as JSON."),
-    ] = None,
+    done: Annotated[str | None, typer.Option(metavar="RESULT", help="It happened; its result, as JSON.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Send it again, under a new key.")] = False,
-    abandon: Annotated[bool, typer.Option("--abandon", help="Give it up: it counts as failed.")] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    abandon: options.Abandon = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log keeps who did."""
     outcomes = {"done": done is not None, "retry": retry, "abandon": abandon}
-    outcome = require_one(outcomes, "--done RESULT, --retry or --abandon")
-    result: Any = parse_json(done, "--done") if done is not None else ...
+    outcome = options.require_one(outcomes, "--done RESULT, --retry or --abandon")
+    result: Any = options.parse_json(done, "--done") if done is not None else ...
     program = _load_intents(name)
     record = program.get(id)
     if record is None:
@@ -143,21 +117,16 @@ def resolve(
         text = f"{show(id)} is {record.state.replace('_', ' ')}: would resolve it as {outcome}"
         report(as_json, text, id=id, state=record.state, resolved=None, dry_run=True)
         return
-    confirm(
-        f"Resolve {show(id)} as {outcome}?" + (" It is sent again, under a new key." if retry else ""),
-        yes=yes or record.state != "in_doubt",
-    )
-    target = f"{show(record.scope)} {show(id)}"
-    with audit_action(audit, "intents resolve", target, outcome, place=program.store.runtime.backend):
+    warning = " It is sent again, under a new key." if retry else ""
+    confirm(f"Resolve {show(id)} as {outcome}?{warning}", yes=yes or record.state != "in_doubt")
+    target, place = format_target(record.scope, id), program.store.runtime.backend
+    with audit_action(audit, "intents resolve", target, outcome, place=place):
         program.resolve(id, outcome, result=result, who=operator())
     report(as_json, f"{show(id)}: {outcome}", id=id, resolved=outcome)
 
 
 def _load_intents(name: str) -> Intents:
-    program = named(name, "shop.billing:intents")
-    if not isinstance(program, Intents):
-        raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, not Intents")
-    return program
+    return load_program(name, Intents, "shop.billing:intents")
 
 
 def _facts(program: Intents, record: Record) -> dict[str, Any]:
@@ -176,7 +145,7 @@ def _facts(program: Intents, record: Record) -> dict[str, Any]:
         **facts,
         "key": show(log.key, 40),
         "sent": log.send_count,
-        "first_sent": format_time(log.first_sent_at) if log.first_sent_at else "never",
+        "first_sent": format_time(log.first_sent_at) or "never",
         "request": show(log.request[1:].decode("utf-8", "replace"), 120),
         "remark": "" if record.scope in program.operations else "its operation is no longer known",
     }

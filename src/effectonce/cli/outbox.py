@@ -5,39 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any, get_args
 
 import typer
-from msgspec import json, structs
+from msgspec import structs
 
-from effectonce.contracts.outbox import OutboxBacklog, OutboxEntry, OutboxState
+from effectonce.contracts.outbox import OutboxBacklog, OutboxState
+from effectonce.display.formatting import format_ago, format_count
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
 
-from .options import (
-    AuditFile,
-    Cursor,
-    DryRun,
-    Json,
-    Limit,
-    StoreUrl,
-    Url,
-    Yes,
-    audit_action,
-    command_group,
-    format_age,
-    open_store,
-    print_page,
-    report,
-)
-from .terminal import Screen, confirm, show_progress
+from . import options
+from .actions import audit_action
+from .output import COLOURS, print_figure, print_json, print_page, report
+from .terminal import confirm
 
-outbox = command_group("An outbox's messages: those that wait, and those that are parked.")
+outbox = options.command_group("An outbox's messages: those that wait, and those that are parked.")
 
-Table = Annotated[
-    str | None, typer.Option(help="The outbox, where it is not the one that `migrate` made.", show_default=False)
-]
 Seqs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="URL SEQ…", show_default=False, help="The messages' numbers, as `list` shows them."),
+    list[str] | None, typer.Argument(metavar="URL SEQ…", help="The messages' numbers, as `list` shows them.")
 ]
 
 STATES: tuple[str, ...] = get_args(OutboxState)
@@ -45,70 +29,69 @@ _PAGE_SIZE = 1000
 
 
 @outbox.command()
-def stats(url: Url = None, store_url: StoreUrl = None, table: Table = None, as_json: Json = False) -> None:
+def stats(
+    url: options.Url = None,
+    store_url: options.StoreUrl = None,
+    table: options.Table = None,
+    as_json: options.Json = False,
+) -> None:
     """Count the messages in each state, and show the age of the oldest unpublished one."""
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         backlog: OutboxBacklog = ask_outbox(store, table, lambda port: port.stats())
         now = store.now()
     if as_json:
         age = None if backlog.oldest is None else round((now - backlog.oldest) / 1e6, 3)
-        print(json.encode({**backlog.counts, "oldest_seconds": age, "cleaned_at": backlog.cleaned_at}).decode())
+        print_json({**backlog.counts, "oldest_seconds": age, "cleaned_at": backlog.cleaned_at})
         return
     for state, count in backlog.counts.items():
-        line = f"{state:<16}{count:>10,}{'+' if count >= backlog.cap else ''}"
-        print(Screen().paint(line, "dim" if not count else "yellow" if state == "parked" else ""))
-    print(f"{'oldest':<16}{format_age(backlog.oldest, now):>10}")
-    print(f"{'last clean-up':<16}{format_age(backlog.cleaned_at, now):>10}")
+        print_figure(state, format_count(count, backlog.cap), COLOURS.get(state, "") if count else "dim")
+    print_figure("oldest", format_ago(backlog.oldest, now))
+    print_figure("last clean-up", format_ago(backlog.cleaned_at, now))
 
 
 @outbox.command("list")
 def list_(
-    url: Url = None,
-    store_url: StoreUrl = None,
+    url: options.Url = None,
+    store_url: options.StoreUrl = None,
     state: Annotated[str, typer.Option(help=f"Which: {', '.join(STATES)}.")] = "parked",
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    table: Table = None,
-    as_json: Json = False,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    table: options.Table = None,
+    as_json: options.Json = False,
 ) -> None:
     """List the messages in one state, with the error of those that failed."""
     wanted: Any = state
     if wanted not in STATES:
         raise InvalidOption(f"--state is one of {', '.join(STATES)}, not {show(state)!r}")
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         page = ask_outbox(store, table, lambda port: port.list(wanted, limit, cursor))
         now = store.now()
-    rows = [_row(entry, now) for entry in page.entries]
+    rows = [{**structs.asdict(entry), "written": format_ago(entry.created_at, now)} for entry in page.entries]
     heads = ("seq", "type", "id", "destination", "ordering_key", "attempts", "written", "error")
     print_page(as_json, "messages", rows, heads, none=f"no message is {state}", cursor=page.cursor)
-
-
-def _row(entry: OutboxEntry, now: int) -> dict[str, Any]:
-    return {**structs.asdict(entry), "written": format_age(entry.created_at, now)}
 
 
 @outbox.command("unpark")
 def unpark_(
     seqs: Seqs = None,
-    store_url: StoreUrl = None,
+    store_url: options.StoreUrl = None,
     every: Annotated[bool, typer.Option("--all", help="All that are parked.")] = False,
-    table: Table = None,
-    dry_run: DryRun = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    table: options.Table = None,
+    dry_run: options.DryRun = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Publish parked messages again, and then those that wait behind them."""
     url, numbers = _split(seqs)
     if bool(numbers) == every:
         raise InvalidOption("name the messages by their numbers (`effectonce outbox list`), or give --all")
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         if dry_run:
             parked = _count_parked(store, table, numbers)
             report(as_json, f"would unpark {parked}", unparked=0, parked=parked, dry_run=True)
             return
         about = " ".join(map(str, numbers)) or "all"
-        target = f"{store.runtime.backend!r} {table or 'outbox'}"
-        with audit_action(audit, "outbox unpark", target, about), show_progress("unparking"):
+        with audit_action(audit, "outbox unpark", f"{store.runtime.backend!r} {table or 'outbox'}", about):
             count = unpark(store, table, numbers or None)
     report(as_json, f"{count} unparked", unparked=count)
 
@@ -116,18 +99,18 @@ def unpark_(
 @outbox.command()
 def discard(
     seqs: Seqs = None,
-    store_url: StoreUrl = None,
-    table: Table = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    store_url: options.StoreUrl = None,
+    table: options.Table = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Delete parked messages without publishing them. The messages that wait behind them follow."""
     url, numbers = _split(seqs)
     if not numbers:
         raise InvalidOption("name the messages by their numbers: `effectonce outbox list` has them")
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         parked = _count_parked(store, table, numbers)
         if dry_run:
             report(as_json, f"would discard {parked}", discarded=0, parked=parked, dry_run=True)

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
-from msgspec import json
+from msgspec import json, structs
 
-from effectonce.core.codec import VERSION, decode_error, without_trace
-from effectonce.errors import CorruptRecord, EffectOnceError, InvalidOption, NotInDoubt, show
-from effectonce.record import EXHAUSTED, Record, State
-from effectonce.store import Store
+from effectonce.core.codec import VERSION, without_trace
+from effectonce.display.formatting import (
+    STATE_WORDS,
+    format_ago,
+    format_failure,
+    format_state,
+    format_state_count,
+    format_target,
+    format_time,
+)
+from effectonce.display.timeline import kind_of, record_timeline
+from effectonce.errors import EffectOnceError, InvalidOption, show
+from effectonce.record import Record, State
 from effectonce.values.durations import micros
 
-from .options import (
-    AuditFile,
-    Cursor,
-    DryRun,
-    GracefulInterrupt,
-    Json,
-    Limit,
-    StoreUrl,
-    Url,
-    Yes,
-    audit_action,
-    command_group,
-    format_age,
-    format_time,
-    open_store,
-    operator,
-    parse_json,
-    print_details,
-    print_page,
-    report,
-    require_one,
-)
-from .terminal import Colour, Screen, confirm, show_progress
+from . import options
+from .actions import GracefulInterrupt, audit_action, operator
+from .output import COLOURS, print_details, print_figure, print_json, print_page, report
+from .programs import require_in_doubt
+from .terminal import Progress, Screen, confirm
 
-records = command_group("A store's records: list, show, forget, resolve, purge.")
+records = options.command_group("A store's records: list, show, forget, resolve, purge.")
 
 Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="The scope, as `list` shows it.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
-Retention = Annotated[str, typer.Option("--retention", help="How long the record is kept from now on.")]
-
-#: Each state of a record, by the word that people read and type.
-STATES: dict[str, State] = {"released" if state == "free" else state: state for state in get_args(State)}
-COLOURS: dict[str, Colour] = {"done": "green", "failed": "red", "in_doubt": "yellow", "claimed": "bold"}
 
 _MAX_PAGES = 50  # that one `list` reads to find matching records; its cursor then says how far it came
 _PURGE_BATCH = 500
@@ -57,122 +43,108 @@ _RESULTS = {
     "abandon": "has failed: it never runs again",
 }
 
-
-#: The command that decides records of intents and sagas, by the prefix of their scope.
-_RESOLVE_COMMANDS = {"intents/": "intents resolve MODULE:INTENTS ID", "saga/": "sagas resolve MODULE:SAGA ID"}
+#: The command that decides the records of a kind of program.
+_RESOLVE_COMMANDS = {"intent": "intents resolve MODULE:INTENTS ID", "saga": "sagas resolve MODULE:SAGA ID"}
 
 
 @records.command("list")
 def list_(
-    url: Url = None,
-    store_url: StoreUrl = None,
-    scope: Annotated[str | None, typer.Option(help="Only of this scope.", show_default=False)] = None,
-    state: Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATES)}.", show_default=False)] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="SPAN", show_default=False, help="Unchanged for this long: 1h."),
-    ] = None,
-    newer_than: Annotated[
-        str | None,
-        typer.Option("--newer-than", metavar="SPAN", show_default=False, help="Changed within this span: 10m."),
-    ] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    as_json: Json = False,
+    url: options.Url = None,
+    store_url: options.StoreUrl = None,
+    scope: Annotated[str | None, typer.Option(help="Only of this scope.")] = None,
+    state: Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Unchanged for this long: 1h.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Changed within this span: 10m.")] = None,
+    limit: options.Limit = 100,
+    cursor: options.Cursor = None,
+    as_json: options.Json = False,
 ) -> None:
     """List records, a page at a time. Nothing is changed."""
     wanted = _parse_state(state)
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         now = store.now()
         before = now - micros(older_than, "--older-than") if older_than else now
         since = now - micros(newer_than, "--newer-than") if newer_than else 0
-        rows: list[dict[str, Any]] = []
+        matching: list[Record] = []
         for _ in range(_MAX_PAGES):
-            page = store.list(state=wanted, scope=scope, limit=limit - len(rows), cursor=cursor)
-            rows += [_row(record, now) for record in page.records if since <= record.changed_at <= before]
+            page = store.list(state=wanted, scope=scope, limit=limit - len(matching), cursor=cursor)
+            matching += [record for record in page.records if since <= record.changed_at <= before]
             cursor = page.cursor
-            if cursor is None or len(rows) >= limit:
+            if cursor is None or len(matching) >= limit:
                 break
+    rows = [_row(record, now) for record in matching]
     heads = ("key", "scope", "state", "attempts", "changed", "expires", "about")
-    print_page(as_json, "records", rows, heads, none="there are no such records", cursor=cursor, colours=COLOURS)
+    print_page(as_json, "records", rows, heads, none="there are no such records", cursor=cursor)
 
 
 @records.command("show")
-def show_(scope: Scope, key: Key, store_url: StoreUrl = None, as_json: Json = False) -> None:
+def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
     """Show one record, with its timeline. Exit code 1 where there is none."""
-    with open_store(store_url) as store:
+    with options.open_store(store_url) as store:
         record, now = store.get(scope, key), store.now()
     if record is None:
-        report(as_json, f"there is no record of {show(scope)} {show(key)}", record=None)
+        report(as_json, f"there is no record of {format_target(scope, key)}", record=None)
         raise typer.Exit(1)
-    facts = {**_facts(record), "timeline": timeline(record, now)}
+    facts, moments = _facts(record), record_timeline(record)
     if as_json:
-        print_details(True, facts)
+        print_json({**facts, "timeline": [(moment.at, moment.what) for moment in moments]})
         return
     screen = Screen()
-    screen.print(f"{show(scope)}  {show(key)}", "bold")
-    screen.print(
-        f"{_state_word(record.state)}{', ' + _about(record, now) if _about(record, now) else ''}",
-        COLOURS.get(record.state, ""),
-    )
-    print_details(
-        False, {name: value for name, value in facts.items() if name not in _SHOWN_ELSEWHERE and value is not None}
-    )
+    screen.print(format_target(scope, key), "bold")
+    state, about = format_state(record, now), _about(record, now)
+    screen.print(f"{state}, {about}" if about else state, COLOURS.get(record.state, ""))
+    print_details({name: value for name, value in facts.items() if name not in _IN_TIMELINE and value is not None})
     screen.print()
-    for at, what in timeline(record, now):
-        screen.print(f"{format_time(at)}  {format_age(at, now):>12}  {what}")
+    for moment in moments:
+        detail = f": {moment.detail}" if moment.detail else ""
+        screen.print(f"{format_time(moment.at)}  {format_ago(moment.at, now):>12}  {moment.what}{detail}")
     if record.state == "in_doubt":
-        resolve_record = (
-            f"records resolve {shlex.quote(show(scope))} {shlex.quote(show(key))} --done | --retry | --abandon"
-        )
-        screen.print(f"\nfind out whether it happened, then: effectonce {_resolve_command(scope) or resolve_record}")
+        names = f"{shlex.quote(show(scope))} {shlex.quote(show(key))}"
+        command = _RESOLVE_COMMANDS.get(kind_of(scope)) or f"records resolve {names} --done | --retry | --abandon"
+        screen.print(f"\nfind out whether it happened, then: effectonce {command}")
 
 
 @records.command()
-def stats(url: Url = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
+def stats(url: options.Url = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
     """Count the records in each state; show the oldest in doubt, and the last sweep."""
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         counted, now = store.stats(), store.now()
     if as_json:
-        print(json.encode(counted).decode())
+        print_json(counted)
         return
-    for state in STATES.values():
-        count = counted.counts.get(state, 0)
-        more = "+" if count >= counted.cap or state in counted.approximate else ""
-        print(Screen().paint(f"{_state_word(state):<16}{count:>10,}{more}", COLOURS.get(state, "") if count else "dim"))
-    print(f"{'oldest in doubt':<16}{format_age(counted.oldest_in_doubt, now):>10}")
-    print(f"{'last sweep':<16}{format_age(counted.swept_at, now):>10}")
+    for state, word in STATE_WORDS.items():
+        colour = COLOURS.get(state, "") if counted.counts.get(state) else "dim"
+        print_figure(word, format_state_count(counted, state), colour)
+    print_figure("oldest in doubt", format_ago(counted.oldest_in_doubt, now))
+    print_figure("last sweep", format_ago(counted.swept_at, now))
 
 
 @records.command()
 def forget(
     scope: Scope,
     key: Key,
-    store_url: StoreUrl = None,
-    retention: Retention = "15d",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    store_url: options.StoreUrl = None,
+    retention: options.Retention = "15d",
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Let the next delivery of a key run again, even if it is done: its effect repeats."""
     span = micros(retention, "--retention") / 1e6
-    with open_store(store_url) as store:
+    about = format_target(scope, key)
+    with options.open_store(store_url) as store:
         record = store.get(scope, key)
-        about = f"{show(scope)} {show(key)}"
         if record is None:
             report(as_json, f"there is no record of {about}: its next delivery runs", forgotten=False, dry_run=dry_run)
             raise typer.Exit(1)
+        state = STATE_WORDS[record.state]
         if dry_run:
-            report(
-                as_json, f"would forget {about}, which is {_state_word(record.state)}", forgotten=False, dry_run=True
-            )
+            report(as_json, f"would forget {about}, which is {state}", forgotten=False, dry_run=True)
             return
         running = ", and fences out the process that is running it now" if record.state == "claimed" else ""
-        confirm(
-            f"{about} is {_state_word(record.state)}. Forgetting it lets it run again{running}. Forget it?", yes=yes
-        )
-        with audit_action(audit, "records forget", about, f"was {record.state}", place=store.runtime.backend):
+        confirm(f"{about} is {state}. Forgetting it lets it run again{running}. Forget it?", yes=yes)
+        with audit_action(audit, "records forget", about, f"was {state}", place=store.runtime.backend):
             forgotten = store.forget(scope, key, retention=span)
     report(as_json, f"{about}: forgotten" if forgotten else f"{about} no longer exists", forgotten=forgotten)
 
@@ -181,34 +153,31 @@ def forget(
 def resolve(
     scope: Scope,
     key: Key,
-    store_url: StoreUrl = None,
+    store_url: options.StoreUrl = None,
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
-    result: Annotated[
-        str | None, typer.Option("--result", metavar="JSON", show_default=False, help="With --done: its result.")
-    ] = None,
+    result: options.Result = None,
     retry: Annotated[bool, typer.Option("--retry", help="It did not: run it again, as a new generation.")] = False,
-    abandon: Annotated[bool, typer.Option("--abandon", help="Give it up: it counts as failed.")] = False,
-    retention: Retention = "15d",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    abandon: options.Abandon = False,
+    retention: options.Retention = "15d",
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Decide a record that is in doubt, after you have looked up whether its effect happened."""
-    outcome = require_one(
-        {"done": done, "retry": retry, "abandon": abandon}, "--done [--result JSON], --retry or --abandon"
-    )
+    outcomes = {"done": done, "retry": retry, "abandon": abandon}
+    outcome = options.require_one(outcomes, "--done [--result JSON], --retry or --abandon")
     if result is not None and outcome != "done":
         raise InvalidOption("--result goes with --done: it is the result that duplicates get")
-    value = parse_json(result, "--result") if result is not None else ...
+    value = options.parse_json(result, "--result") if result is not None else ...
     span = micros(retention, "--retention") / 1e6
-    about = f"{show(scope)} {show(key)}"
-    command = _resolve_command(scope)
+    about = format_target(scope, key)
+    command = _RESOLVE_COMMANDS.get(kind_of(scope))
     if command is not None and outcome != "abandon":
         raise InvalidOption(
             f"{about} can only be decided by its program, which continues from there: effectonce {command}"
         )
-    with open_store(store_url) as store:
+    with options.open_store(store_url) as store:
         require_in_doubt(store, scope, key)
         if dry_run:
             report(as_json, f"would resolve {about}: it {_RESULTS[outcome]}", resolved=None, dry_run=True)
@@ -221,21 +190,19 @@ def resolve(
 
 @records.command()
 def purge(
-    url: Url = None,
-    store_url: StoreUrl = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="How many at most.", show_default=False)
-    ] = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    audit: AuditFile = None,
-    as_json: Json = False,
+    url: options.Url = None,
+    store_url: options.StoreUrl = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    audit: options.AuditFile = None,
+    as_json: options.Json = False,
 ) -> None:
     """Delete expired records, and move lapsed claims to in doubt: what every open store does once a minute.
 
     It works in batches: Ctrl-C ends it after the current one.
     """
-    with open_store(url, store_url) as store:
+    with options.open_store(url, store_url) as store:
         figures = store.figures(overdue_by="1us")
         known = None if figures is None or figures.overdue >= figures.cap else figures.overdue
         some = "expired records" if known is None else f"{known:,} expired records"
@@ -248,12 +215,12 @@ def purge(
         deleted = lapsed = 0
         total = known if limit is None or known is None else min(known, limit)
         with audit_action(audit, "records purge", shown), GracefulInterrupt() as interrupt:
-            with show_progress("purging", total) as advance:
+            with Progress("purging", total) as progress:
                 while not interrupt.requested:
                     left = _PURGE_BATCH if limit is None else min(_PURGE_BATCH, limit - deleted)
                     swept = store.purge(limit=left)
                     deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
-                    advance(swept.deleted)
+                    progress.step(count=swept.deleted)
                     if not swept.more or (limit is not None and deleted >= limit):
                         break
             text = f"{deleted:,} deleted, {lapsed:,} moved to in doubt"
@@ -261,83 +228,42 @@ def purge(
             interrupt.raise_if_requested()
 
 
-def _resolve_command(scope: str) -> str | None:
-    return next((command for prefix, command in _RESOLVE_COMMANDS.items() if scope.startswith(prefix)), None)
-
-
-# -- how a record is shown
-
-
-def require_in_doubt(store: Store, scope: str, key: str) -> None:
-    """Raise `NotInDoubt` before the operator is asked to confirm. `Store.resolve` checks again."""
-    record = store.get(scope, key)
-    lapsed = record is not None and record.doubt_on_lapse and record.state == "claimed"
-    if record is None or not (record.state == "in_doubt" or (lapsed and (record.lease_until or 0) <= store.now())):
-        state = "has no record" if record is None else f"is {_state_word(record.state)}, not in doubt"
-        raise NotInDoubt(f"{show(scope)} {show(key)} {state}: there is nothing to resolve")
-
-
-def timeline(record: Record, now: int) -> list[tuple[int, str]]:
-    """Return the moments of a record, oldest first. A record keeps its last claim only, not all of them."""
-    points = [(record.created_at, "first claimed")]
-    # A token is the store's time of its claim in µs; it is only off where two claims came in the same µs.
-    if record.created_at < record.token <= now:
-        claims = f"claimed, attempt {record.attempts}" if record.attempts else "claimed"
-        points.append((record.token, claims + (f", generation {record.generation}" if record.generation else "")))
-    if record.state != "claimed":
-        points.append((record.changed_at, _state_word(record.state)))
-    elif record.lease_until is not None:
-        over = record.lease_until <= now
-        points.append((record.lease_until, "its lease ended" if over else "its lease ends, unless renewed"))
-    if record.expires_at is not None:
-        points.append((record.expires_at, "it is deleted, and a delivery after that runs again"))
-    return sorted(points)
-
-
 def _parse_state(text: str | None) -> State | None:
     """Return the state that ``--state`` names: by its word, or as the JSON output spells it."""
     if text is None:
         return None
-    name = text.replace("-", "_").replace(" ", "_")
-    for word, state in STATES.items():
+    name = text.replace("-", " ").replace("_", " ")
+    for state, word in STATE_WORDS.items():
         if name in (word, state):
             return state
-    raise InvalidOption(f"--state is one of {', '.join(STATES)}, not {show(text)!r}")
+    raise InvalidOption(f"--state is one of {', '.join(STATE_WORDS.values())}, not {show(text)!r}")
 
 
-def _state_word(state: str) -> str:
-    return "released" if state == "free" else state.replace("_", " ")
+# -- how a record is shown
 
-
-_SHOWN_ELSEWHERE = ("scope", "key", "state", "timeline", "created_at", "changed_at", "lease_until", "expires_at")
+_IN_TIMELINE = ("scope", "key", "state", "created_at", "changed_at", "lease_until", "expires_at")
+_CONTENTS = ("fingerprint", "result", "note")
 
 
 def _facts(record: Record) -> dict[str, Any]:
+    facts = structs.asdict(record)
+    doubt_on_lapse = facts.pop("doubt_on_lapse")
     return {
-        "scope": record.scope,
-        "key": record.key,
-        "state": record.state,
-        "attempts": record.attempts,
-        "generation": record.generation,
-        "token": record.token,
+        **facts,
         "owner": record.owner.hex() or None,
-        "on_lapse": "doubt" if record.doubt_on_lapse else "rerun",
-        "created_at": record.created_at,
-        "changed_at": record.changed_at,
-        "lease_until": record.lease_until,
-        "expires_at": record.expires_at,
+        "on_lapse": "doubt" if doubt_on_lapse else "rerun",
+        "error": _failure(record) if record.error is not None else None,
         "fingerprint": record.fingerprint.hex() if record.fingerprint else None,
-        "result": _readable(record.result),
-        "error": _error(record.error) if record.error is not None else None,
-        "note": _readable(record.note),
+        "result": _decode_stored(record.result),
+        "note": _decode_stored(record.note),
     }
 
 
 def _row(record: Record, now: int) -> dict[str, Any]:
     return {
-        **{name: value for name, value in _facts(record).items() if name not in ("result", "note", "fingerprint")},
-        "changed": format_age(record.changed_at, now),
-        "expires": format_age(record.expires_at, now),
+        **{name: fact for name, fact in _facts(record).items() if name not in _CONTENTS},
+        "changed": format_ago(record.changed_at, now),
+        "expires": format_ago(record.expires_at, now),
         "about": _about(record, now),
     }
 
@@ -345,23 +271,15 @@ def _row(record: Record, now: int) -> dict[str, Any]:
 def _about(record: Record, now: int) -> str:
     """Return the detail that matters in the record's state."""
     if record.state == "claimed" and record.lease_until is not None:
-        return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_age(record.lease_until, now)}"
-    if record.state == "failed":
-        return _error(record.error)
-    return ""
+        return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_ago(record.lease_until, now)}"
+    return _failure(record) if record.state == "failed" else ""
 
 
-def _error(stored: bytes | None) -> str:
-    if stored == EXHAUSTED:
-        return "every attempt was used"
-    try:
-        error = decode_error(stored)
-    except CorruptRecord:
-        return "it cannot be read here (private, or of another release)"
-    return show(f"{error.type.rpartition(':')[2]}: {error.message}" if error.type else error.code, 300)
+def _failure(record: Record) -> str:
+    return ": ".join(filter(None, format_failure(record)))
 
 
-def _readable(stored: bytes | None) -> Any:
+def _decode_stored(stored: bytes | None) -> Any:
     """Decode a stored value, as far as that is possible without its program."""
     if stored is None:
         return None

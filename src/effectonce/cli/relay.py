@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
 
 import typer
-from msgspec import json
 
 from effectonce.broker import connect_broker
 from effectonce.contracts import Event
@@ -16,19 +17,15 @@ from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import Relay
 from effectonce.store import connect
 
-from . import settings
-from .options import Json
-from .outbox import Table
-from .terminal import Screen, show_progress, without_secrets
-from .worker import Listen
+from . import options, settings
+from .output import print_json
+from .terminal import Colour, Progress, Screen, without_secrets
 
-From = Annotated[
-    str | None,
-    typer.Option("--from", "--store", "-s", metavar="URL", show_default=False, help="The database of the outbox."),
-]
-To = Annotated[
-    str | None, typer.Option("--to", "--broker", "-b", metavar="URL", show_default=False, help="The broker.")
-]
+From = Annotated[str | None, typer.Option("--from", "--store", "-s", metavar="URL", help="The database of the outbox.")]
+To = Annotated[str | None, typer.Option("--to", "--broker", "-b", metavar="URL", help="The broker.")]
+
+_MIN_REPORT_INTERVAL_S = 0.1
+_PROGRESS_REFRESH_S = 0.1
 
 
 def relay(
@@ -40,11 +37,11 @@ def relay(
         str, typer.Option(help="After how long another relay takes over what this one has not sent.")
     ] = "30s",
     keep: Annotated[str, typer.Option(help="How long published messages stay in the table; 0: not at all.")] = "1h",
-    table: Table = None,
+    table: options.Table = None,
     once: Annotated[bool, typer.Option("--once", help="Send what is due, then end.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to report progress.")] = 10.0,
-    as_json: Json = False,
-    listen: Listen = None,
+    as_json: options.Json = False,
+    listen: options.Listen = None,
 ) -> None:
     """Publish the messages of outboxes to a broker, until SIGTERM. Run as many as you like: they share the work."""
     if order not in ("key", "none"):
@@ -61,23 +58,14 @@ def relay(
             table=table,
             listen=listen,
         )
-        reporter = Reporter(worker, as_json)
+        reporter = RelayReporter(worker, as_json)
         store.add_hook(reporter.on_event)
         worker.check()
-        reporter.report(
-            f"from {without_secrets(source)} to {without_secrets(target)}, "
-            + ("in order of their keys" if order == "key" else "in no order"),
-            event="started",
-        )
+        order_text = "in order of their keys" if order == "key" else "in no order"
+        route = f"from {without_secrets(source)} to {without_secrets(target)}"
+        reporter.report(f"{route}, {order_text}", event="started")
         if once:
-            due = worker.stats()
-            known = None if (count := due.counts.get("pending", 0)) >= due.cap else count
-            with show_progress("sending", known) as advance:
-                store.add_hook(lambda event: advance(1) if event.kind == "published" else None)
-                try:
-                    asyncio.run(worker.drain())
-                except KeyboardInterrupt:
-                    worker.interrupted = True
+            _send_once(worker)
         else:
             with reporter.every(every):
                 worker.run()
@@ -86,7 +74,19 @@ def relay(
         raise KeyboardInterrupt
 
 
-class Reporter:
+def _send_once(relay: Relay) -> None:
+    """Send what is due now, and show how far that is."""
+    backlog = relay.stats()
+    due = backlog.counts.get("pending", 0)
+    with Progress("sending", due if due < backlog.cap else None, refresh_s=_PROGRESS_REFRESH_S) as progress:
+        relay.store.add_hook(lambda event: progress.step() if event.kind == "published" else None)
+        try:
+            asyncio.run(relay.drain())
+        except KeyboardInterrupt:
+            relay.interrupted = True
+
+
+class RelayReporter:
     """Reports what a relay does, in lines for people or as JSON."""
 
     def __init__(self, relay: Relay, as_json: bool) -> None:
@@ -95,19 +95,21 @@ class Reporter:
         self._screen = Screen()
         self._started_at = self._reported_at = time.monotonic()
         self._reported_count = 0
-        self._stopping = threading.Event()
 
-    def report(self, text: str, colour: Any = "", **facts: object) -> None:
+    def report(self, text: str, colour: Colour = "", **facts: object) -> None:
         if self._json:
-            print(json.encode(facts).decode(), flush=True)
+            print_json(facts)
         else:
             self._screen.print_tagged("relay", text, colour)
 
     def on_event(self, event: Event) -> None:
-        if event.kind in ("parked", "publish_failed"):
-            what = "was parked" if event.kind == "parked" else "was refused, and is tried again"
+        if event.kind in ("relay_paused", "sweep_failed"):
+            self.report(show(event.detail, 500), "yellow", event=event.kind, error=event.detail)
+        elif event.kind in ("parked", "publish_failed"):
+            result = "was parked" if event.kind == "parked" else "was refused, and is tried again"
+            message = f"{show(event.key)} to {show(event.scope)}"
             self.report(
-                f"{show(event.key)} to {show(event.scope)} {what} (attempt {event.attempt}): {show(event.detail, 300)}",
+                f"{message} {result} (attempt {event.attempt}): {show(event.detail, 300)}",
                 "red" if event.kind == "parked" else "yellow",
                 event=event.kind,
                 id=event.key,
@@ -115,25 +117,25 @@ class Reporter:
                 attempt=event.attempt,
                 error=event.detail,
             )
-        elif event.kind in ("relay_paused", "sweep_failed"):
-            self.report(show(event.detail, 500), "yellow", event=event.kind, error=event.detail)
 
-    def every(self, seconds: float) -> Reporter:
-        self._every = max(0.1, seconds)
-        return self
+    @contextmanager
+    def every(self, seconds: float) -> Iterator[None]:
+        """Report the totals every so many seconds in which something was published."""
+        stopping = threading.Event()
 
-    def __enter__(self) -> None:
-        threading.Thread(target=self._run, name="effectonce-report", daemon=True).start()
+        def run() -> None:
+            while not stopping.wait(max(_MIN_REPORT_INTERVAL_S, seconds)):
+                if self._relay.totals.published != self._reported_count:
+                    self.report_totals("progress")
 
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._every):
-            if self._relay.totals.published != self._reported_count:
-                self.report_totals("progress")
+        threading.Thread(target=run, name="effectonce-report", daemon=True).start()
+        try:
+            yield
+        finally:
+            stopping.set()
 
     def report_totals(self, event: Literal["progress", "ended"]) -> None:
+        """Report what was published, and at which rate: since the last report, or in the end since the start."""
         totals, now = self._relay.totals, time.monotonic()
         since, before = (self._reported_at, self._reported_count) if event == "progress" else (self._started_at, 0)
         rate = (totals.published - before) / max(now - since, 0.001)

@@ -9,8 +9,8 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Literal, TextIO
 from urllib.parse import unquote
 
@@ -65,65 +65,50 @@ def progress_bar(screen: Screen, done: float, width: int = 20) -> str:
 class Progress:
     """Shows how far work is, with its rate and the time left, on one line of a terminal that is wiped at the end.
 
-    Prints nothing in a pipe. Unlike `show_progress` it does not need rich."""
+    Without a total, which is then not known, it shows the count and its rate. Prints nothing in a pipe. It is redrawn
+    at most every ``refresh_s`` seconds, so that work in very many steps is not slowed down.
+    """
 
-    def __init__(self, total: int = 0, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, title: str = "", total: int | None = None, *, stream: TextIO | None = None, refresh_s: float = 0.0
+    ) -> None:
         self._screen = Screen(stream if stream is not None else sys.stderr)
+        self._title = f"{title}  " if title else ""
         self._total = total
         self._done = 0
-        self._started_at = time.monotonic()
+        self._refresh_s = refresh_s
+        self._started_at = self._shown_at = time.monotonic()
 
-    def show(self, text: str) -> None:
+    def __enter__(self) -> Progress:
+        self.show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def step(self, text: str = "", *, count: int = 1, total: int | None = None) -> None:
+        """Count ``count`` more steps as done. ``text`` says what comes next."""
+        self._done += count
+        self._total = self._total if total is None else total
+        if time.monotonic() - self._shown_at >= self._refresh_s:
+            self.show(text)
+
+    def show(self, text: str = "") -> None:
+        self._shown_at = time.monotonic()
         if self._screen.live:
-            bar = f"{progress_bar(self._screen, self._done / self._total)} " if self._total else ""
-            line = f"  {bar}{self._done}/{self._total}  {self._pace()}{text}"[: self._screen.width - 1]
+            line = f"  {self._title}{self._figures()}{text}"[: self._screen.width - 1]
             print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
 
-    def _pace(self) -> str:
-        if not (self._done and self._total):
-            return ""
+    def _figures(self) -> str:
         rate = self._done / max(time.monotonic() - self._started_at, 0.001)
-        return f"{rate:.1f}/s  {(self._total - self._done) / rate:.0f} s left  "
-
-    def step(self, text: str, total: int | None = None) -> None:
-        self._done += 1
-        self._total = self._total if total is None else total
-        self.show(text)
+        if not self._total:
+            return f"{self._done:,}  {rate:.1f}/s  " if self._done else ""
+        figures = f"{progress_bar(self._screen, self._done / self._total)} {self._done}/{self._total}  "
+        return f"{figures}{rate:.1f}/s  {(self._total - self._done) / rate:.0f} s left  " if self._done else figures
 
     def wipe(self) -> None:
         if self._screen.live:
             print("\r\x1b[K", end="", file=self._screen.stream, flush=True)
-
-
-@contextmanager
-def show_progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show on stderr how far long work is, with its rate and the time left. Yields ``advance(n)``. Silent in a pipe.
-
-    ``total`` None: the amount is not known; the bar then shows the count, and the time it took.
-    """
-    screen = Screen(sys.stderr)
-    if not screen.live:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            if task.total is None and not task.completed:
-                return Text()
-            speed = task.finished_speed or task.speed
-            count = f"{int(task.completed):,}" + (f"/{int(task.total):,}" if task.total is not None else "")
-            return Text(f"{count}  {'-' if speed is None else f'{speed:,.0f}'}/s")
-
-    console = Console(stderr=True, no_color=not screen.colours, highlight=False)
-    last = [TimeElapsedColumn()] if total is None else [TextColumn("left"), TimeLeft()]
-    columns = (TextColumn("{task.description}"), BarColumn(), Rate(), *last)
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda count: progress.advance(task, count)
 
 
 class Declined(Exception):
@@ -205,10 +190,9 @@ def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str
         for cell, width in zip(row, widths, strict=True)
     ]
     out = []
-    for line_number in range(max(map(len, cells))):
+    for texts in zip_longest(*cells, fillvalue=""):
         parts = [
-            screen.paint(pad(lines[line_number] if line_number < len(lines) else "", width), cell.colour)
-            for lines, width, cell in zip(cells, widths, row, strict=True)
+            screen.paint(pad(text, width), cell.colour) for text, width, cell in zip(texts, widths, row, strict=True)
         ]
         out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
     return out

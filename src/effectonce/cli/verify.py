@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from effectonce.core.registry import named
-from effectonce.core.run_sync import run_sync
+from effectonce.core.registry import load_object
 from effectonce.errors import ConfigurationError, show
-from effectonce.guard.introspection import is_async, name_of
 from effectonce.message import Message
-from effectonce.testing.idempotence import IdempotenceTrials, Report, Trial
+from effectonce.testing.trials import IdempotenceTrials, Report, Trial
 
+from .options import Json
+from .output import print_json
 from .terminal import Progress, Screen
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def verify(
@@ -35,7 +32,7 @@ def verify(
         ),
     ],
     reset: Annotated[
-        str, typer.Option("--reset", metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
+        str, typer.Option(metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
     as_json: Json = False,
@@ -46,24 +43,19 @@ def verify(
     """
     function = _load_function(handler)
     args, kwargs = arguments(function, _read_json(message))
-    progress = Progress()
-    trials_run = IdempotenceTrials(
-        function,
-        args,
-        kwargs,
-        _load_function(effects),
-        reset=_load_function(reset) if reset else None,
-        strict=strict,
-        on_trial=lambda trial, of: progress.step(trial.scenario, of),
-    )
-    run = trials_run.run()
-    try:
-        report = Report(name_of(function), asyncio.run(run) if is_async(function) else run_sync(run))
-    finally:
-        progress.wipe()
+    with Progress() as progress:
+        trials = IdempotenceTrials(
+            function,
+            args,
+            kwargs,
+            _load_function(effects),
+            reset=_load_function(reset) if reset else None,
+            strict=strict,
+            on_trial=lambda trial, total: progress.step(trial.scenario, total=total),
+        )
+        report = trials.run_blocking()
     if as_json:
-        facts = {"handler": report.handler, "ok": not report.failures, "trials": report.trials}
-        print(msgspec.json.encode(facts).decode())
+        print_json({"handler": report.handler, "ok": not report.failures, "trials": report.trials})
     else:
         _print_report(report)
     if report.failures:
@@ -91,7 +83,7 @@ def _print_report(report: Report) -> None:
 
 
 def _load_function(name: str) -> Any:
-    function = named(name, "shop.tasks:charge")
+    function = load_object(name, "shop.tasks:charge")
     if not callable(function):
         raise ConfigurationError(f"{show(name)!r} is a {type(function).__name__}, which cannot be called")
     return function

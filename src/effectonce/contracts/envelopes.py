@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from effectonce.message import Message
 
@@ -20,4 +21,14 @@ class Envelope(Protocol):
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         """The message in ``packet``, its data read as ``data_type``. `Undecodable`, which says why, for anything else
         that may have been sent; nothing but that."""
+        ...
+
+
+@runtime_checkable
+class StableHeaders(Protocol):
+    """An optional power of an `Envelope` whose headers brokers rename or leave out: it knows those that arrive as they
+    were written. Only these can be signed."""
+
+    def stable_headers(self, packet: Packet) -> Mapping[str, str]:
+        """The same of a packet that was encoded, and of the packet that a broker then delivers."""
         ...

@@ -26,12 +26,12 @@ _native = msgspec.json.Decoder()
 
 
 def to_json(value: Any) -> bytes:
-    """``value`` as JSON, models of pydantic included; TypeError where it has no such form."""
+    """Encode ``value``, which may be a pydantic model, as JSON. TypeError where it has no such form."""
     return _encoder.encode(value)
 
 
 def json_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
-    """What reads JSON as ``type_``; TypeError or ValueError where no JSON can be read so."""
+    """Make a decoder of JSON as ``type_``. TypeError or ValueError where JSON cannot be read as that type."""
     if type_ is Any:
         return _native.decode
     return msgspec.json.Decoder(type_, dec_hook=_decode_foreign, strict=True).decode
@@ -48,20 +48,20 @@ class Codec:
 
     def __init__(self, type_: Any, limit: int) -> None:
         self.type = type_
-        self.discards = type_ is None or type_ is NoneType  # nobody needs what it returns
+        self.discards = type_ is None or type_ is NoneType  # what it returns is not kept
         self.limit = limit
-        # Values of this very type read back as themselves: nobody looks.
+        # Values of this very type read back as themselves, so they are not read back to compare.
         self._native = None if self.discards else next((kind for kind in NATIVE if kind is type_), None)
         try:
             self._decode = json_decoder(type_)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"a result of type {_name(type_)} cannot be read back: {error}; pass returns= with a type that can, or "
-                "returns=None for a handler whose result nobody needs"
+                "returns=None for a handler whose result is not needed"
             ) from error
 
     def encode(self, value: Any) -> bytes:
-        """``value`` as stored bytes, or `Unstorable`."""
+        """Encode ``value`` for the store. Raises `Unstorable` where it does not read back as an equal value."""
         try:
             if type(value) is self._native:
                 body = _encode(value)
@@ -86,7 +86,7 @@ class Codec:
         return body
 
     def decode(self, stored: bytes) -> Any:
-        """The value behind stored bytes, or `CorruptRecord`."""
+        """Decode a stored value. Raises `CorruptRecord` where the bytes are of another format or type."""
         if stored[:1] != VERSION:
             raise CorruptRecord(
                 f"a stored result has format {stored[:1]!r}, this release reads {VERSION!r}; "
@@ -105,30 +105,30 @@ ABANDONED = VERSION + b'{"code":"abandoned"}'  # the error of what an operator g
 
 
 def encode_untyped(value: Any) -> bytes:
-    """What an operator gives as the result of an operation: JSON, read by the handler's type when replayed."""
+    """Encode a result that an operator has given. It is read as the handler's type when it is replayed."""
     return VERSION + _encoder.encode(value)
 
 
 #: Before the bytes of a result: which trace it was made in, and those bytes. Every release has read it (F38), whether
 #: it traces or not; in a private store it is inside of the seal.
 _TRACED = b"2"
-_TRACE = 48  # characters
+_TRACE_CHARS = 48
 
 
 def with_trace(stored: bytes, trace: bytes) -> bytes:
-    """A stored result and the trace of the run that it is of: trace and span, 48 hexadecimal digits."""
-    return _TRACED + trace + stored if len(trace) == _TRACE else stored
+    """Put the trace of its run before a stored result: trace and span, 48 hexadecimal digits."""
+    return _TRACED + trace + stored if len(trace) == _TRACE_CHARS else stored
 
 
 def without_trace(stored: bytes) -> tuple[bytes, bytes]:
-    """The stored result alone, and its trace; b"" where it has none."""
+    """Split a stored result and its trace; b"" where it has none."""
     if stored[:1] != _TRACED:
         return stored, b""
-    return stored[1 + _TRACE :], stored[1 : 1 + _TRACE]
+    return stored[1 + _TRACE_CHARS :], stored[1 : 1 + _TRACE_CHARS]
 
 
 class StoredError(msgspec.Struct):
-    """A permanent failure as it is kept."""
+    """A permanent failure as a record keeps it."""
 
     code: str
     type: str = ""
@@ -140,7 +140,7 @@ _error_decoder = msgspec.json.Decoder(StoredError)
 
 
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
-    """Name, text and (where JSON can hold them) arguments of ``error``."""
+    """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
     kind = f"{type(error).__module__}:{type(error).__qualname__}"
     text = _readable(error)[:limit]
     try:
@@ -154,7 +154,7 @@ def encode_error(error: BaseException, limit: int = 4096) -> bytes:
 
 
 def decode_error(stored: bytes | None) -> StoredError:
-    """What `encode_error` kept; an unreadable one is `CorruptRecord`."""
+    """Decode what `encode_error` has encoded. Raises `CorruptRecord` where that cannot be read."""
     if stored is None:
         return StoredError("permanent-failure")
     try:

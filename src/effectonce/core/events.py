@@ -1,4 +1,4 @@
-"""Who is told of what happens: the hooks of a store, or of a worker that has none."""
+"""Emitting events to the hooks of a store, or of a worker that has no store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ class Events:
     """Emits events to hooks. A hook that only counts gives a meter instead, and no event is made for it."""
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
-        self.tracer: Tracer | None = None  # who ties what happens to the traces that it happens in
+        self.tracer: Tracer | None = None  # links runs to the traces they happen in
+        self.hooks = hooks  # changed by `set_hooks` only
+        self._forget_listeners()
+
+    def set_hooks(self, hooks: tuple[Hook, ...]) -> None:
+        """Emit to ``hooks`` from now on, and to no others."""
         self.hooks = hooks
-
-    @property
-    def hooks(self) -> tuple[Hook, ...]:
-        return self._hooks
-
-    @hooks.setter
-    def hooks(self, hooks: tuple[Hook, ...]) -> None:
-        self._hooks = hooks
         self._forget_listeners()
 
     def _forget_listeners(self) -> None:
@@ -37,8 +34,8 @@ class Events:
 
     def add_hook(self, hook: Hook) -> None:
         with _adding:
-            if hook not in self._hooks:
-                self.hooks = (*self._hooks, hook)
+            if hook not in self.hooks:
+                self.set_hooks((*self.hooks, hook))
 
     def emit(
         self,
@@ -51,7 +48,7 @@ class Events:
         detail: str = "",
     ) -> None:
         """Emit to every hook. One that raises is logged and otherwise ignored: telemetry never changes an outcome."""
-        if not self._hooks:
+        if not self.hooks:
             return
         meters, hooks = self._listeners.get((kind, scope)) or self._find_listeners(kind, scope)
         for meter in meters:
@@ -72,7 +69,7 @@ class Events:
         """The meters and the hooks that want such events. They are asked once, and remembered."""
         meters: list[Meter] = []
         hooks: list[Hook] = []
-        asked = self._hooks
+        asked = self.hooks
         for hook in asked:
             try:
                 wanted = hook.wants(kind, scope) if hasattr(hook, "wants") else True
@@ -86,7 +83,7 @@ class Events:
         if len(self._listeners) >= MAX_REMEMBERED:
             self._forget_listeners()
         self._listeners[kind, scope] = meters, hooks
-        if self._hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
+        if self.hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
             self._forget_listeners()
         return meters, hooks
 

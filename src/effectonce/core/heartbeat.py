@@ -98,7 +98,7 @@ class Heartbeat:
     def stop(self, wait: bool = True) -> None:
         """End the thread, unless there are leases to keep: closing a store must not take them from a running call."""
         with self._lock:
-            # Before the look at the leases: whoever comes after it starts the thread again.
+            # Set before the leases are looked at: a call that comes after this starts the thread again.
             shortest, self._shortest = self._shortest, IDLE_LEASE_US
             if self._leased:
                 self._shortest = shortest
@@ -124,7 +124,7 @@ class Heartbeat:
                     more = self.sweep(port)
                     due = self._monotonic() if more else self._next_sweep()
             except Exception:
-                log.exception("the heartbeat failed; it goes on")
+                log.exception("the heartbeat failed; it tries again")
                 end.wait(0.1)
         if port is not None:
             run_sync(port.close())

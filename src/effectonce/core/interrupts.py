@@ -1,7 +1,7 @@
 """Whether a function of the user's has ended itself, or was interrupted from outside.
 
-`sys.exit()` in a step, or a cancellation that nobody asked for, ends that step alone: others go on. But a signal's
-handler raises `SystemExit` out of whatever the main thread is doing, and then it is the process that is to end.
+`sys.exit()` in a step, or a `CancelledError` that the step raised itself, ends that step alone. But a signal's handler
+raises `SystemExit` out of any line that the main thread is executing, and then the process must end.
 """
 
 from __future__ import annotations
@@ -35,11 +35,20 @@ def remember_signal_handlers() -> None:
             _opaque = True
 
 
+def is_being_cancelled() -> bool:
+    """Whether the running task is being cancelled. A ``CancelledError`` in any other task, or in sync code, is of the
+    code's own making: it has awaited something that was cancelled, or raised it itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0
+
+
 def is_own_exit(error: BaseException) -> bool:
-    """Whether ``error``, which came out of a function of the user's, ends that function alone."""
+    """Whether ``error``, raised by a function of the user's, ends that function alone, and not the process or task."""
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-        return task is None or not task.cancelling()
+        return not is_being_cancelled()
     return isinstance(error, SystemExit) and not _raised_by_signal(error)
 
 

@@ -1,4 +1,4 @@
-"""Keys and results that nobody can read in the store: keyed hashing, and encryption bound to the identity.
+"""Keys and results that cannot be read in the store: keyed hashing, and encryption bound to the identity.
 
 With ``connect(url, private=SECRET)`` the store sees HMAC-SHA-256 of each key, and results and errors sealed with
 AES-256-GCM. The seal is bound to scope, key and generation: a row copied onto another does not open. Scopes
@@ -51,7 +51,7 @@ class Privacy:
         if plain is None:
             return None
         nonce = os.urandom(12)
-        sealed: bytes = self._cipher.encrypt(nonce, plain, _bound(scope, hidden, generation))
+        sealed: bytes = self._cipher.encrypt(nonce, plain, _associated_data(scope, hidden, generation))
         return VERSION + nonce + sealed
 
     def open(self, sealed: bytes | None, scope: str, hidden: str, generations: tuple[int, ...]) -> bytes | None:
@@ -61,7 +61,7 @@ class Privacy:
         if sealed[:1] == VERSION:
             for generation in generations:
                 try:
-                    bound = _bound(scope, hidden, generation)
+                    bound = _associated_data(scope, hidden, generation)
                     plain: bytes = self._cipher.decrypt(sealed[1:13], sealed[13:], bound)
                     return plain
                 except (self._invalid, ValueError):
@@ -75,6 +75,6 @@ class Privacy:
         return "Privacy(***)"
 
 
-def _bound(scope: str, hidden: str, generation: int) -> bytes:
+def _associated_data(scope: str, hidden: str, generation: int) -> bytes:
     name = scope.encode()
     return b"%d:%b%b:%d" % (len(name), name, hidden.encode(), generation)

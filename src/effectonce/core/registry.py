@@ -1,4 +1,4 @@
-"""From a name to what it stands for: a URL to its backend, ``module:name`` to the user's object."""
+"""Loading by name: the backend of a URL, and the user's object that ``module:name`` stands for."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def url_in_environment(variable: str, example: str) -> str:
     return url
 
 
-def named(name: str, example: str) -> Any:
+def load_object(name: str, example: str) -> Any:
     """The object that ``module:name`` names on a command line; modules of the working directory are found."""
     module, _, path = name.partition(":")
     if not module or not path:
-        raise ConfigurationError(f"{show(name)!r} is no MODULE:NAME, as in {example}")
+        raise ConfigurationError(f"{show(name)!r} is not a MODULE:NAME, as in {example}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -12,11 +12,11 @@ from effectonce.values.durations import Duration, micros, readable
 
 Verdict = Literal["dead"]
 
-_STEPS = 60  # so often a delay grows
+_MAX_GROWTH_STEPS = 60  # a delay grows this many times at most
 
 
 class Retry:
-    """What becomes of a message whose handler raised.
+    """What to do with a message whose handler raised.
 
     It waits a random time between 0 and ``first``, doubled with each attempt and at most ``cap`` (None: without end),
     and is tried again; after ``max_attempts`` (None: never) it goes to the dead letters. ``on`` maps error classes to
@@ -26,7 +26,7 @@ class Retry:
     together come back together.
 
     ``max_crashes``: a message whose last attempt ended without a word (it may have taken its process down) runs alone;
-    it goes to the dead letters when it has been tried so often, instead of ending yet another process.
+    it goes to the dead letters after that many attempts, instead of ending another process.
     """
 
     __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")
@@ -72,7 +72,7 @@ class Retry:
 
     def longest(self, attempt: int) -> float:
         """The longest time to wait after attempt number ``attempt``, in seconds."""
-        return min(self.cap, self.first * self.factor ** min(attempt - 1, _STEPS))
+        return min(self.cap, self.first * self.factor ** min(attempt - 1, _MAX_GROWTH_STEPS))
 
     def refuses(self, error: BaseException) -> bool:
         """Whether ``error`` is one that is never tried again."""
@@ -91,7 +91,7 @@ class Retry:
         inner = [then.horizon for then in self.on.values() if isinstance(then, Retry)]
         if self.max_attempts is None:
             return float("inf")
-        growing = min(self.max_attempts - 1, _STEPS)
+        growing = min(self.max_attempts - 1, _MAX_GROWTH_STEPS)
         own = sum(self.longest(attempt) for attempt in range(1, growing + 1))
         own += (self.max_attempts - 1 - growing) * self.longest(self.max_attempts)
         return max([own, *inner])

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, for what serves until it is told to stop."""
+"""Serving until SIGTERM or SIGINT: for workers and relays."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve_until_signalled(serve: Callable[[], Awaitable[None]], stop: Callable[[], None]) -> bool:
-    """``serve``, calling ``stop`` at each signal; the handlers are gone afterwards, whatever ended it. True where
-    SIGINT was among them: somebody pressed Ctrl-C."""
+    """Run ``serve``, and call ``stop`` at each SIGTERM and SIGINT. The signals' handlers are removed
+    afterwards. Returns True where SIGINT was among the signals (Ctrl-C was pressed)."""
     loop = asyncio.get_running_loop()
-    came = set()
+    received = set()
 
-    def signalled(number: signal.Signals) -> None:
-        came.add(number)
+    def handle_signal(number: signal.Signals) -> None:
+        received.add(number)
         stop()
 
-    for each in _SIGNALS:
-        loop.add_signal_handler(each, signalled, each)
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handle_signal, number)
     try:
         await serve()
     finally:
-        for each in _SIGNALS:
-            loop.remove_signal_handler(each)
-    return signal.SIGINT in came
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return signal.SIGINT in received

@@ -13,13 +13,14 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from effectonce.contracts import Backend, Clock, Hook, Port
-from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Settlement
 
 from .events import Events
+from .group_commit.batcher import StoreBatcher
 from .group_commit.batches import Group
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
@@ -30,10 +31,8 @@ from .waiting import Signal, TaskSignal, ThreadSignal, Waiters
 
 log = logging.getLogger("effectonce")
 
-LISTEN_SECONDS: Final = 1.0  # how long the listener waits for one report
+LISTEN_SECONDS: Final = 1.0  # how long the listener waits for the next change
 IDLE_LISTENER_ROUNDS: Final = 30  # after so many of these without a waiter, the listener ends
-
-Replies = list[Reply] | asyncio.Future[list[Reply]]
 
 
 class StoreClient(Protocol):
@@ -55,14 +54,6 @@ class StoreClient(Protocol):
 
     async def settle(self, op: Settlement | Note | Remember) -> bool:
         """Whether it was applied. It goes to the store even if the caller is cancelled meanwhile."""
-        ...
-
-    def claim_block(self, ops: Sequence[Batchable]) -> Replies:
-        """The replies to several claims, in one round trip where the store can. For event loops."""
-        ...
-
-    def settle_block(self, ops: Sequence[Batchable]) -> Replies:
-        """As `claim_block`, for what ends claims."""
         ...
 
     def signal(self) -> Signal:
@@ -87,26 +78,13 @@ class LocalClient:
 
     settle = claim
 
-    def claim_block(self, ops: Sequence[Any]) -> Replies:
-        return [_reply_of(self.claim(op)) for op in ops]
-
-    def settle_block(self, ops: Sequence[Any]) -> Replies:
-        return [_reply_of(self.settle(op)) for op in ops]
-
     def signal(self) -> Signal:
         return ThreadSignal() if self.loop is None else TaskSignal(self.loop)
 
 
-def _reply_of(operation: Coroutine[Any, Any, Reply]) -> Reply:
-    try:
-        return run_sync(operation)
-    except Exception as error:
-        return error
-
-
 class ThreadClient:
-    """For sync code. It asks the runtime for its groups each time: a call that forks, and goes on in the child, must
-    not speak on the connections of its parent."""
+    """For sync code. It asks the runtime for its groups each time: a call that forks must not use the parent's
+    connections when it continues in the child."""
 
     loop: Final = None
 
@@ -122,11 +100,6 @@ class ThreadClient:
 
     async def settle(self, op: Settlement | Note | Remember) -> Any:
         return self._open_groups()[-1].submit(op)
-
-    def claim_block(self, ops: Sequence[Batchable]) -> Replies:
-        raise NotImplementedError("blocks are for event loops")
-
-    settle_block = claim_block
 
     def signal(self) -> Signal:
         return ThreadSignal()
@@ -150,25 +123,19 @@ class LoopClient:
             raise
 
     def _give_back(self, op: Claim | Look, future: asyncio.Future[Any]) -> None:
-        """The caller was cancelled. If that was just as its claim was granted, nobody will run it: release it."""
+        """The caller was cancelled. If its claim was granted at that moment, its work will not start: release it."""
         if isinstance(op, Claim) and future.done() and not future.cancelled() and future.exception() is None:
             answer = future.result()
             if answer.kind == "claimed":
                 self.release(op, answer)
 
     def release(self, claim: Claim, answer: Answer) -> None:
-        """Release a grant that nobody will run, without waiting for it: should that fail, the lease ends by itself."""
+        """Release a granted claim whose caller is gone, without waiting: otherwise its lease ends by itself."""
         future = self._settlements.submit(release(claim, answer))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def settle(self, op: Settlement | Note | Remember) -> Any:
         return await self._settlements.submit(op)
-
-    def claim_block(self, ops: Sequence[Batchable]) -> Replies:
-        return self._claims.submit_block(ops)
-
-    def settle_block(self, ops: Sequence[Batchable]) -> Replies:
-        return self._settlements.submit_block(ops)
 
     def signal(self) -> Signal:
         return TaskSignal(self.loop)
@@ -222,21 +189,23 @@ class StoreRuntime(Events):
             self.backend.capabilities.batch,
             by_hand=self._clock is not None and self._clock.manual,
         )
-        # A store that nobody has any more needs no thread.
+        # When the store is garbage-collected, its thread ends.
         self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)
         self._finalizer.atexit = False
         self._sync_client: StoreClient | None = None
         self._thread_groups: list[ThreadGroup] = []
         self._loop_clients: dict[asyncio.AbstractEventLoop, StoreClient] = {}
+        self._batcher_pairs: list[tuple[StoreBatcher, StoreBatcher]] = []  # of workers: for claims, and for settlements
         self._admin_port: Port | None = None
         self.admin_lock = threading.Lock()
         self._listener_end: threading.Event | None = None  # what ends the listener, where there is one
 
     def after_fork(self) -> None:
         self._finalizer.detach()
-        for run in self.leased_runs:  # they are the parent's: what becomes of them is not for this process to say
+        for run in self.leased_runs:  # they are the parent's: only the parent settles them
             run.protected = False
-        _inherited.append((self._thread_groups, self._loop_clients, self._admin_port, self.heartbeat))
+        parents = (self._thread_groups, self._loop_clients, self._batcher_pairs, self._admin_port, self.heartbeat)
+        _inherited.append(parents)
         self._lock = threading.Lock()
         renew = getattr(self.backend, "after_fork", None)
         if renew is not None:
@@ -292,7 +261,7 @@ class StoreRuntime(Events):
         try:
             self._open_thread_groups()[-1].submit(release(claim, answer))
         except Exception as error:  # the lease ends by itself
-            log.debug("a claim granted to nobody was not released: %s", error)
+            log.debug("an orphaned claim was not released: %s", error)
 
     def async_client(self) -> StoreClient:
         """The client for the running event loop."""
@@ -301,7 +270,7 @@ class StoreRuntime(Events):
         if client is None:
             with self._lock:
                 client = self._new_loop_client(loop)
-                open_loops = {other: its for other, its in self._loop_clients.items() if not other.is_closed()}
+                open_loops = {known: client for known, client in self._loop_clients.items() if not known.is_closed()}
                 self._loop_clients = {**open_loops, loop: client}
         return client
 
@@ -318,6 +287,21 @@ class StoreRuntime(Events):
         ports = [self.backend.async_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
         return AsyncGroup(ports, capabilities.batch, self._release_from_loop, loop, beside)
 
+    def open_batchers(self, fail: Callable[[Exception], None]) -> tuple[StoreBatcher, StoreBatcher]:
+        """Open what sends a worker's claims and its settlements: one and the same where the store takes both in one
+        round trip. For the running event loop, until they are closed; see `StoreBatcher`."""
+        capabilities = self.backend.capabilities
+
+        def open_batcher() -> StoreBatcher:
+            ports = [self.backend.async_port() for _ in range(2 if capabilities.lanes == 3 else 1)]
+            return StoreBatcher(ports, capabilities.batch, fail)
+
+        claims = settlements = open_batcher()
+        if capabilities.lanes == 3 and not capabilities.mixes:
+            settlements = open_batcher()
+        self._batcher_pairs = [pair for pair in self._batcher_pairs if not pair[0].closed] + [(claims, settlements)]
+        return claims, settlements
+
     def _release_from_loop(self, claim: Claim, answer: Answer) -> None:
         client = self.async_client()
         assert isinstance(client, LoopClient)
@@ -325,10 +309,14 @@ class StoreRuntime(Events):
 
     def batch_sizes(self) -> list[tuple[str, list[int]]]:
         """By lane, what `Group.sizes` of each of its groups says."""
-        sizes = []
-        for groups in (self._thread_groups, *(client.groups for client in self._loop_clients.values())):
-            names = ("claims", "settlements") if len(groups) == 2 else ("both",)
-            sizes += [(name, group.sizes) for name, group in zip(names, groups, strict=False)]
+        sizes: list[tuple[str, list[int]]] = []
+        clients = [client.groups for client in self._loop_clients.values()]
+        lanes: list[Sequence[Group | StoreBatcher]] = [self._thread_groups, *clients, *self._batcher_pairs]
+        for groups in lanes:
+            if len(groups) == 2 and groups[0] is not groups[1]:
+                sizes += [("claims", groups[0].sizes), ("settlements", groups[1].sizes)]
+            elif groups:
+                sizes.append(("both", groups[0].sizes))
         return sizes
 
     # -- events
@@ -391,7 +379,7 @@ def _listen(backend: Backend, waiters: Waiters, end: threading.Event, ended: Cal
             port = port or backend.sync_port()
             for identity in run_sync(port.changes(LISTEN_SECONDS)):
                 waiters.wake(identity)
-        except Exception as error:  # wake-ups are hints: the poll goes on without them
+        except Exception as error:  # wake-ups are hints: waiters poll without them
             log.debug("no wake-ups from %r: %s", backend, error)
             end.wait(LISTEN_SECONDS)
     ended(end)
@@ -416,7 +404,7 @@ _inherited: list[Any] = []
 
 
 def _after_fork() -> None:
-    """Every store lets go of what belongs to its parent process, also where another one cannot."""
+    """Let every store drop what belongs to its parent process. One that fails does not keep the others from it."""
     for runtime in list(_runtimes):
         try:
             runtime.after_fork()

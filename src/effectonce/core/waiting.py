@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from effectonce.errors import SyncAsyncMismatch
 
 Identity = tuple[str, str]
 
-FIRST_POLL = 0.02  # seconds between two claims of a waiter, doubled each time
-LAST_POLL = 1.0
+FIRST_POLL_S: Final = 0.02  # between two claims of a waiter, doubled each time
+MAX_POLL_S: Final = 1.0
 
 
 class Waiters:
-    """Who waits for which identity in this process, in sync and async code."""
+    """The calls of this process that wait, by the identity they wait for; sync and async ones together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class Waiters:
                     del self.waiting[identity]
 
     def wake(self, identity: Identity) -> None:
-        """Make whoever waits for ``identity`` ask the store now."""
+        """Make every call that waits for ``identity`` ask the store now."""
         if identity not in self.waiting:  # without the lock, which a signal's handler might wait for on its own thread
             return
         with self._lock:
@@ -77,7 +78,7 @@ class TaskSignal:
     def wake(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop is closed: nobody waits there any more
+        except RuntimeError:  # the loop is closed, and its waiters are gone
             pass
 
     def _wake(self) -> None:

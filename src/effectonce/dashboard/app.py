@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, MissingKey, NotInDoubt, Retryable, show
 
-from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access
+from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access, LoginSession
 from .context import HERE, Dashboard, RequestContext
 from .pages import checks, dead_letters, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
-from .view_pool import Overdue, run_in_thread
+from .view_pool import Overdue, start_view
 
 log = logging.getLogger("effectonce")
 
@@ -34,12 +34,12 @@ MAX_FORM_BYTES: Final = 1_000_000
 WRONG_TOKEN_DELAY_S: Final = 0.3
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 
-#: The HTTP status of each kind of error.
-STATUS: Final = (
-    ((ConfigurationError, MissingKey, InvalidKey), 400),
-    ((NotInDoubt,), 409),
-    ((Retryable,), 503),
-)
+#: What the error page says to each HTTP status that Starlette answers.
+ERROR_TEXTS: Final = {
+    404: "There is no such page.",
+    405: "This address does not take that method.",
+    413: "The form is too large.",
+}
 
 View = Callable[[RequestContext], Response]
 
@@ -72,8 +72,7 @@ ACTIONS: Final[dict[str, View]] = {
 
 
 def make_app(sources: Sources, access: Access) -> Starlette:
-    """Make the application that shows ``sources`` to those whom ``access`` lets in. It closes
-    the sources when it ends."""
+    """Make the application that shows ``sources`` to those whom ``access`` lets in. It closes them when it ends."""
     dashboard = Dashboard(sources, access)
 
     def close() -> None:
@@ -86,18 +85,13 @@ def make_app(sources: Sources, access: Access) -> Starlette:
         try:
             yield
         finally:
-            await asyncio.wait(
-                {run_in_thread(close)}, timeout=SHUTDOWN_TIMEOUT_S
-            )  # a call that hangs ends with the process
+            # A call that hangs ends with the process.
+            await asyncio.wait({start_view(close)}, timeout=SHUTDOWN_TIMEOUT_S)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        texts = {
-            404: "There is no such page.",
-            405: "This address does not take that method.",
-            413: "The form is too large.",
-        }
-        return dashboard.render("error.html", status, code=str(status), text=texts.get(status, ""), session=None)
+        text = ERROR_TEXTS.get(status) or str(getattr(error, "detail", ""))
+        return dashboard.render("error.html", status, code=str(status), text=text)
 
     app = Starlette(
         routes=[
@@ -124,15 +118,18 @@ def _cookie_name(request: Request) -> str:
     return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1] or 0}"
 
 
+def _session_of(dashboard: Dashboard, request: Request) -> LoginSession | None:
+    return dashboard.access.find_session(request.cookies.get(_cookie_name(request)))
+
+
 def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
     async def endpoint(request: Request) -> Response:
-        session = dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
+        session = _session_of(dashboard, request)
         if session is None:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        context = RequestContext(dashboard, session, request.url.path, _cookie_name(request), request.query_params, {})
-        return await _run_view(view, context, storeless=view in STORELESS)
+        return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS)
 
     return endpoint
 
@@ -141,19 +138,16 @@ def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = Fa
     """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``."""
 
     async def endpoint(request: Request) -> Response:
-        session = dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
+        session = _session_of(dashboard, request)
         if session is None:
-            return dashboard.render("error.html", 401, code="401", text="Log in first.", session=None)
+            raise HTTPException(401, "Log in first.")
         form = await _read_form(request)
         csrf = (form.get("csrf") or [""])[0]
         if not dashboard.access.is_own_page(request.headers) or not dashboard.access.is_csrf_valid(session, csrf):
-            text = "This form belongs to another session: open the page again, and repeat it."
-            return dashboard.render("error.html", 403, code="403", text=text, session=None)
+            raise HTTPException(403, "This form belongs to another session: open the page again, and repeat it.")
         if not (viewers_too or session.acts):
-            return dashboard.render("error.html", 403, code="403", text="Only an operator may do that.", session=None)
-        context = RequestContext(
-            dashboard, session, request.url.path, _cookie_name(request), request.query_params, form
-        )
+            raise HTTPException(403, "Only an operator may do that.")
+        context = RequestContext(dashboard, session, request, form)
         return await _run_view(view, context, acts=True, storeless=viewers_too)
 
     return endpoint
@@ -164,29 +158,36 @@ async def _run_view(view: View, context: RequestContext, *, acts: bool = False, 
     view_pool = context.dashboard.view_pool
     try:
         if storeless:
-            return await run_in_thread(lambda: view(context))
+            return await start_view(lambda: view(context))
         return await view_pool.answer(lambda: view(context), acts=acts)
     except Overdue:
+        store, undone = context.sources.store.runtime.backend, "Nothing was done: it had not begun. " if acts else ""
         text = (
-            f"{context.sources.store.runtime.backend!r}, or the broker, has not answered within "
-            + f"{view_pool.timeout:g} s. "
-            + ("Nothing was done: it had not begun. " if acts else "")
-            + "Check the server and the network (effectonce check shows what it answers), then try again."
+            f"{store!r}, or the broker, has not answered within {view_pool.timeout:g} s. {undone}Check the server and "
+            "the network (effectonce check shows what it answers), then try again."
         )
         return _problem(context, 503, "store-unavailable", text)
     except asyncio.CancelledError:  # the dashboard is stopping: answer the visitor; there is no task to pass it on to
         what = " Your action may have been done: see the audit log." if acts else ""
         return _problem(context, 503, "ending", f"The dashboard was stopped.{what}")
     except EffectOnceError as error:
-        status = next((status for kinds, status in STATUS if isinstance(error, kinds)), 500)
-        return _problem(context, status, error.code, show(error, 1000))
+        return _problem(context, _status_of(error), error.code, show(error, 1000))
     except Exception:  # its text may hold secrets, so it goes to the log only
-        log.exception("the dashboard could not answer %s", context.path)
+        log.exception("the dashboard could not answer %s", context.request.url.path)
         return _problem(context, 500, "defect", "The dashboard has a defect: see its log.")
 
 
+def _status_of(error: EffectOnceError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, ConfigurationError | MissingKey | InvalidKey):
+        return 400
+    if isinstance(error, NotInDoubt):
+        return 409
+    return 503 if isinstance(error, Retryable) else 500
+
+
 def _problem(context: RequestContext, status: int, code: str, text: str) -> Response:
-    if context.path.endswith(".json"):
+    if context.request.url.path.endswith(".json"):
         return Response(json.encode({"code": code, "error": text}), status, media_type="application/json")
     return context.render("problem.html", status, code=code, text=text)
 
@@ -197,18 +198,17 @@ def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
             return dashboard.render("login.html", wrong=False)
         form = await _read_form(request)
         token, who = ((form.get(name) or [""])[0] for name in ("token", "who"))
-        cookie = (
-            dashboard.access.log_in(token, who)
-            if who.strip() and dashboard.access.is_own_page(request.headers)
-            else None
-        )
-        if cookie is None:
+        session = None
+        if who.strip() and dashboard.access.is_own_page(request.headers):
+            session = dashboard.access.log_in(token, who)
+        if session is None:
             await asyncio.sleep(WRONG_TOKEN_DELAY_S)
             return dashboard.render("login.html", 401, wrong=True)
         response = RedirectResponse("/", 303)
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
+        cookie = _cookie_name(request)
         response.set_cookie(
-            _cookie_name(request), cookie, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
+            cookie, session.id, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
         )
         return response
 
@@ -218,7 +218,7 @@ def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
 def _log_out(context: RequestContext) -> Response:
     context.dashboard.access.log_out(context.session)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(context.cookie_name, httponly=True, samesite="strict")
+    response.delete_cookie(_cookie_name(context.request), httponly=True, samesite="strict")
     return response
 
 

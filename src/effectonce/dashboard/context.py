@@ -13,13 +13,15 @@ from urllib.parse import urlencode
 
 import jinja2
 from msgspec import Struct
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from effectonce.display import formatting
+from effectonce.display.sagas import format_saga_state
 from effectonce.doctor import Finding
-from effectonce.errors import InvalidOption
+from effectonce.errors import InvalidOption, show
 
 from .access import Access, LoginSession
-from .formatting import FILTERS, STATES
 from .poller import Poller
 from .sources import Sources
 from .view_pool import ViewPool
@@ -27,17 +29,6 @@ from .view_pool import ViewPool
 T = TypeVar("T", bound=str)
 
 HERE: Final = Path(__file__).parent
-
-MENU: Final = (
-    ("/", "Overview"),
-    ("/records", "Records"),
-    ("/in-doubt", "In doubt"),
-    ("/sagas", "Sagas"),
-    ("/outbox", "Outbox"),
-    ("/dead-letters", "Dead letters"),
-    ("/doctor", "Doctor"),
-    ("/audit", "Audit"),
-)
 
 
 class Dashboard:
@@ -60,8 +51,17 @@ class Dashboard:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters.update(FILTERS)
-        self.templates.globals.update(static=_static_url, link=link, menu=MENU, states=STATES)
+        self.templates.filters.update(
+            line=show,
+            time=formatting.format_time,
+            moment=formatting.format_moment,
+            ago=formatting.format_ago,
+            span=formatting.format_span,
+            count=formatting.format_count,
+            state=formatting.format_state,
+            saga_state=format_saga_state,
+        )
+        self.templates.globals.update(static=_static_url, link=link, states=formatting.STATE_WORDS)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self.templates.get_template(template).render(**values), status)
@@ -72,9 +72,7 @@ class RequestContext(Struct, frozen=True):
 
     dashboard: Dashboard
     session: LoginSession
-    path: str
-    cookie_name: str
-    query: Mapping[str, str]
+    request: Request
     form: Mapping[str, Sequence[str]]
 
     @property
@@ -84,7 +82,7 @@ class RequestContext(Struct, frozen=True):
     def text(self, name: str) -> str:
         """Return a field of the form, or of the query; '' where it is missing."""
         values = self.form.get(name)
-        return values[0] if values else self.query.get(name, "")
+        return values[0] if values else self.request.query_params.get(name, "")
 
     def one_of(self, name: str, known: Sequence[T], default: T) -> T:
         """Return a field whose value is one of ``known``; ``default`` where it is missing or empty."""
@@ -110,13 +108,17 @@ class RequestContext(Struct, frozen=True):
             status,
             session=self.session,
             acts=self.session.acts,
-            csrf=dashboard.access.csrf(self.session),
+            csrf=self.session.csrf,
             flashes=dashboard.flashes.pop(self.session.id, []),
-            path=self.path,
+            path=self.request.url.path,
             in_doubt=in_doubt,
             store=repr(dashboard.sources.store.runtime.backend),
             **values,
         )
+
+    def next_page(self, cursor: str | None, *, field: str = "cursor", **query: str | None) -> str:
+        """Return the address of the page that begins at ``cursor``; "" where there is none."""
+        return link(self.request.url.path, **query, **{field: cursor}) if cursor is not None else ""
 
     def redirect(self, to: str, message: str, tone: str = "good") -> Response:
         """Lead on to another page, which shows ``message``."""

@@ -11,12 +11,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from effectonce.sagas.log import LoggedStep, SagaLog, StepProgress
+from effectonce.display.sagas import SagaPart, saga_part
+from effectonce.sagas.log import SagaLog
 
 WIDTH: Final = 354
-LEFT, STEP, RIGHT, UNDO = 0, 152, 188, 152
-TOP, HIGH, PITCH = 6, 46, 74
-END: Final = 30
+NODE_WIDTH: Final = 152
+STEPS_X: Final = 0
+UNDOS_X: Final = 188
+TOP: Final = 6
+NODE_HEIGHT: Final = 46
+ROW_HEIGHT: Final = 74
+END_WIDTH: Final = 84
+END_HEIGHT: Final = 30
+MAX_TITLE_CHARACTERS: Final = 15
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -24,10 +31,10 @@ class Node(Struct, frozen=True, kw_only=True):
 
     x: int
     y: int
-    width: int
-    height: int = HIGH
+    width: int = NODE_WIDTH
+    height: int = NODE_HEIGHT
     title: str
-    state: str  # pending, running, done, failed, timed_out, doubt; of an end: reached, or pending
+    state: str  # pending, running, done, failed, timed_out, in_doubt; of an end: reached, or pending
     note: str = ""
     shape: str = "step"
 
@@ -61,47 +68,39 @@ class Drawing(Struct, frozen=True):
 def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     """Draw a saga. ``state`` is its record's. ``undoable`` names the steps with a compensation; None: not known, so
     only the compensations that have begun are drawn."""
-    edges: list[Edge] = []
     steps: list[Node] = []
-    undos: dict[str, Node] = {}
+    undos: dict[int, Node] = {}  # by the index of the step
     for index, entry in enumerate(log.entries):
-        y = TOP + index * PITCH
-        steps.append(_node(log, state, entry, entry.do, x=LEFT, y=y, width=STEP, title=entry.name))
-        has_undo = entry.undo.state != "pending" if undoable is None else entry.name in undoable
-        if has_undo:
-            title = f"undo {entry.name}"
-            undos[entry.name] = _node(
-                log, state, entry, entry.undo, x=RIGHT, y=y, width=UNDO, title=title, shape="undo"
-            )
-    base = TOP + len(steps) * PITCH
-    done = _end("done", LEFT, STEP, base, state == "done")
-    failed = _end("failed", RIGHT, UNDO, base, state == "failed")
+        y = TOP + index * ROW_HEIGHT
+        steps.append(_node(saga_part(log, state, entry, undoes=False), y))
+        if entry.undo.state != "pending" if undoable is None else entry.name in undoable:
+            undos[index] = _node(saga_part(log, state, entry, undoes=True), y)
+    base = TOP + len(steps) * ROW_HEIGHT
+    done = _end("done", STEPS_X, base, state)
+    failed = _end("failed", UNDOS_X, base, state)
 
-    for step, following in zip(steps, [*steps[1:], done], strict=True):
+    edges: list[Edge] = []
+    for step, following in pairwise([*steps, done]):
         taken = step.state == "done" and following.state != "pending"
         edges.append(Edge(f"M{step.centre} {step.y + step.height}V{following.y - 1}", taken))
-    pairs = [
-        f"M{node.x + node.width + 3} {node.middle}H{RIGHT - 3}"
-        for entry, node in zip(log.entries, steps, strict=True)
-        if entry.name in undos
-    ]
+    pairs = [f"M{NODE_WIDTH + 3} {undo.middle}H{UNDOS_X - 3}" for undo in undos.values()]
     # Compensations run upwards; after the last of them, the saga has failed.
-    chain = [undos[entry.name] for entry in reversed(log.entries) if entry.name in undos]
+    chain = list(reversed(undos.values()))
     for undo, following in pairwise(chain):
         path = f"M{undo.centre} {undo.y}V{following.y + following.height + 1}"
         edges.append(Edge(path, following.state != "pending", undoing=True))
     if chain:
         edges.append(Edge(_around(chain[-1], failed), state == "failed" and chain[-1].state == "done", undoing=True))
-    turned = [index for index, entry in enumerate(log.entries) if entry.name == log.failed_at]
-    if log.phase == "compensating" and turned:
-        undone = [undos[entry.name] for entry in log.entries[: turned[0]] if entry.name in undos]
-        edges.append(Edge(_turn(steps[turned[0]], undone[-1] if undone else failed), taken=True, undoing=True))
-    return Drawing(WIDTH, base + END + TOP, [*steps, *undos.values(), done, failed], pairs, edges)
+    turned_at = next((index for index, entry in enumerate(log.entries) if entry.name == log.failed_at), None)
+    if log.phase == "compensating" and turned_at is not None:
+        first_undo = next((undos[index] for index in reversed(range(turned_at)) if index in undos), failed)
+        edges.append(Edge(_turn(steps[turned_at], first_undo), taken=True, undoing=True))
+    return Drawing(WIDTH, base + END_HEIGHT + TOP, [*steps, *undos.values(), done, failed], pairs, edges)
 
 
 def _turn(step: Node, to: Node) -> str:
     """Return the path from a step that failed to its first compensation, through the lane between the columns."""
-    lane, up = (LEFT + STEP + RIGHT) // 2, 5 if to.y > step.y else -5
+    lane, up = (NODE_WIDTH + UNDOS_X) // 2, 5 if to.y > step.y else -5
     bend = f"H{lane - 5}Q{lane} {step.middle} {lane} {step.middle + up}V{to.middle - up}Q{lane} {to.middle} {lane + 5}"
     return f"M{step.x + step.width} {step.middle}{bend} {to.middle}H{to.x - 1}"
 
@@ -114,35 +113,21 @@ def _around(undo: Node, failed: Node) -> str:
     return f"M{undo.x + undo.width} {undo.middle}{down}{back}"
 
 
-def _node(
-    log: SagaLog,
-    state: str,
-    entry: LoggedStep,
-    part: StepProgress,
-    *,
-    x: int,
-    y: int,
-    width: int,
-    title: str,
-    shape: str = "step",
-) -> Node:
-    doubtful = state == "in_doubt" and log.doubtful == entry.name and part is log.find_doubtful()[1]
-    shown = "doubt" if doubtful else part.state
-    words = {"doubt": "in doubt", "timed_out": "timed out"}.get(shown, shown)
-    tries = f", {part.attempts} tries" if part.attempts > 1 else ""
-    fits = (width - 32) // 8  # beside the dot
-    cut = title if len(title) <= fits else f"{title[: fits - 1]}…"
-    return Node(x=x, y=y, width=width, title=cut, state=shown, note=words + tries, shape=shape)
-
-
-def _end(title: str, x: int, width: int, y: int, reached: bool) -> Node:
-    size = 84
+def _node(part: SagaPart, y: int) -> Node:
+    title, attempts = part.title, part.progress.attempts
+    if len(title) > MAX_TITLE_CHARACTERS:
+        title = f"{title[: MAX_TITLE_CHARACTERS - 1]}…"
     return Node(
-        x=x + (width - size) // 2,
+        x=UNDOS_X if part.undoes else STEPS_X,
         y=y,
-        width=size,
-        height=END,
         title=title,
-        state=title if reached else "pending",
-        shape="end",
+        state=part.state,
+        note=f"{part.state_word}, {attempts} tries" if attempts > 1 else part.state_word,
+        shape="undo" if part.undoes else "step",
     )
+
+
+def _end(title: str, column_x: int, y: int, state: str) -> Node:
+    x = column_x + (NODE_WIDTH - END_WIDTH) // 2
+    reached = title if state == title else "pending"
+    return Node(x=x, y=y, width=END_WIDTH, height=END_HEIGHT, title=title, state=reached, shape="end")

@@ -7,11 +7,12 @@ from using up the threads that answer every other request.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
+
+from effectonce.telemetry.cached_probe import run_in_thread
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class ViewPool:
                 await self._slots.acquire()
         except TimeoutError:
             raise Overdue from None
-        running = run_in_thread(view)
+        running = start_view(view)
         running.add_done_callback(lambda _: self._slots.release())
         remaining = None if acts else deadline - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait({running}, timeout=remaining)
@@ -51,32 +52,10 @@ class ViewPool:
         return running.result()
 
 
-def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+def start_view(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run ``work`` in a thread of its own. Returns its future in this event loop."""
+    future = asyncio.wrap_future(run_in_thread(work, "effectonce-view"))
     future.add_done_callback(_retrieve_exception)
-
-    def set_outcome(result: T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except Exception as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(set_outcome, result, error)
-        except RuntimeError:  # the loop is closed, and with it every request that waited
-            pass
-
-    threading.Thread(target=run, name="effectonce-view", daemon=True).start()
     return future
 
 

@@ -37,7 +37,7 @@ class DemoFailed(Exception):
 
 
 class WorkerProcesses:
-    """Owns all worker processes, and kills them when the demo ends, however it ends."""
+    """Starts all worker processes, and kills them when the demo ends, however it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._pipe = pipe
 
     def send(self, body: bytes) -> str:
-        """Send it a delivery, or the word to continue, and return its answer."""
+        """Send a delivery, or the word to continue, and return the worker's answer."""
         try:
             self._pipe.send_bytes(body)
         except OSError:
@@ -101,7 +101,7 @@ class WorkerProcess:
         return self.wait_for_answer()
 
     def wait_for_answer(self) -> str:
-        """Wait for its next answer."""
+        """Wait for the worker's next answer."""
         try:
             if not self._pipe.poll(ANSWER_TIMEOUT_S):
                 raise DemoFailed(f"a worker did not answer for {ANSWER_TIMEOUT_S:g} s")
@@ -113,12 +113,12 @@ class WorkerProcess:
         return answer
 
     def kill(self) -> None:
-        """Kill it by SIGKILL: it raises nothing and releases nothing."""
+        """Kill the worker by SIGKILL: it raises nothing and releases nothing."""
         self._process.kill()
         self._process.join()
 
     def stop(self) -> None:
-        """Close the pipe, which ends it."""
+        """Close the pipe, which ends the worker."""
         self._pipe.close()
         self._process.join()
 
@@ -230,7 +230,10 @@ class ModeResult(Struct):
 
 
 def main(folder: Path, *, as_json: bool = False) -> int:
-    """Play everything, print one table; 0 where every mode kept its promise, 1 where one did not, 2 if it failed."""
+    """Play every mode in every scenario, and print one table.
+
+    Returns 0 where every mode kept its promise, 1 where one did not, 2 where the demo itself failed.
+    """
     screen = Screen()
     if not as_json:
         screen.print("One payment, always the same bytes; workers die by SIGKILL before they can ack.")
@@ -252,7 +255,7 @@ def main(folder: Path, *, as_json: bool = False) -> int:
 def play_all(folder: Path) -> list[ModeResult]:
     """Play every mode in every scenario: one more at a time than the machine has cores, since some only wait."""
     results = [ModeResult(mode) for mode in MODES]
-    progress = Progress(len(results) * len(SCENARIOS))
+    progress = Progress(total=len(results) * len(SCENARIOS))
     progress.show("starting workers")
     # The contexts end in reverse: first the workers are killed, then the threads that talked to them end.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool, WorkerProcesses() as processes:

@@ -27,10 +27,11 @@ from .shop import Ledger, Payment, Receipt, sqlite_url
 ScenarioName = Literal["twice", "at_once", "killed_before", "killed_after"]
 Point = Literal["checked", "charging", "charged"]
 Handler = Callable[[Message[Payment]], object]
+Promise = dict[ScenarioName, tuple["ScenarioOutcome", ...]]
 
 
 class ModeEnvironment:
-    """What a worker works with: its store, its card network, and the points at which it can be stopped."""
+    """The store and the card network of one worker, and the points at which it can be stopped."""
 
     def __init__(self, folder: Path, lease: str, reach: Callable[[Point], None]) -> None:
         self.file = folder / "store.db"
@@ -76,13 +77,8 @@ class ScenarioOutcome(Struct, frozen=True):
 
 ONCE = ScenarioOutcome(1)
 DOUBLED = ScenarioOutcome(2)
-ALWAYS_ONCE: dict[ScenarioName, tuple[ScenarioOutcome, ...]] = {
-    "twice": (ONCE,),
-    "at_once": (ONCE,),
-    "killed_before": (ONCE,),
-    "killed_after": (ONCE,),
-}
 UNKNOWN = ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True)
+ALWAYS_ONCE: Promise = {"twice": (ONCE,), "at_once": (ONCE,), "killed_before": (ONCE,), "killed_after": (ONCE,)}
 
 
 class Mode(Struct, frozen=True, kw_only=True):
@@ -92,7 +88,7 @@ class Mode(Struct, frozen=True, kw_only=True):
     title: str
     lets_through: str
     handler: Callable[[ModeEnvironment], Handler]
-    promise: dict[ScenarioName, tuple[ScenarioOutcome, ...]] | None = None
+    promise: Promise | None = None
 
 
 def unguarded(environment: ModeEnvironment) -> Handler:
@@ -179,12 +175,7 @@ def under_a_key(environment: ModeEnvironment) -> Handler:
 
 
 MODES = (
-    Mode(
-        name="unguarded",
-        title="no guard",
-        lets_through="every duplicate",
-        handler=unguarded,
-    ),
+    Mode(name="unguarded", title="no guard", lets_through="every duplicate", handler=unguarded),
     Mode(
         name="mark-last",
         title="check, charge, mark",
@@ -202,36 +193,21 @@ MODES = (
         title="S  seen-set",
         lets_through="duplicates at the same time; a crash before the record runs again: for effects that bear it",
         handler=guarded(mode="seen"),
-        promise={
-            "twice": (ONCE,),
-            "at_once": (ONCE, DOUBLED),
-            "killed_before": (ONCE,),
-            "killed_after": (ONCE, DOUBLED),
-        },
+        promise={**ALWAYS_ONCE, "at_once": (ONCE, DOUBLED), "killed_after": (ONCE, DOUBLED)},
     ),
     Mode(
         name="lease",
         title="L  lease (default)",
         lets_through="a crash before the record: the work runs again when the lease is over",
         handler=guarded(),
-        promise={
-            "twice": (ONCE,),
-            "at_once": (ONCE,),
-            "killed_before": (ONCE,),
-            "killed_after": (ONCE, DOUBLED),
-        },
+        promise={**ALWAYS_ONCE, "killed_after": (ONCE, DOUBLED)},
     ),
     Mode(
         name="lease-doubt",
         title='L  on_lapse="doubt"',
         lets_through="none of these; what a crash left open waits for an operator (store.resolve)",
         handler=guarded(on_lapse="doubt"),
-        promise={
-            "twice": (ONCE,),
-            "at_once": (ONCE,),
-            "killed_before": UNKNOWN,
-            "killed_after": UNKNOWN,
-        },
+        promise={**ALWAYS_ONCE, "killed_before": UNKNOWN, "killed_after": UNKNOWN},
     ),
     Mode(
         name="inbox",

@@ -6,7 +6,7 @@ keys. It changes nothing, creates no file, and its work is bounded however much 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from effectonce.broker import Broker
@@ -14,9 +14,10 @@ from effectonce.intents.intents import Intents
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .findings import SEVERITIES, Finding, Limits, Severity
-from .queues import examine_broker, examine_intents, examine_worker
-from .records import examine_outbox, examine_store
+from .advice import SEVERITIES, Severity
+from .brokers import examine_broker, examine_intents, examine_worker
+from .findings import Finding, Findings, Limits
+from .stores import examine_store
 
 __all__ = ["SEVERITIES", "Finding", "Limits", "Severity", "examine"]
 
@@ -38,33 +39,19 @@ def examine(
     ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in
     ``queues`` of ``broker`` are counted. ``outbox`` names a table other than the one that `migrate` creates.
     """
-    findings = list(_examine_all(store, broker, queues, group, programs, outbox, limits or Limits()))
-    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def _examine_all(
-    store: Store | None,
-    broker: Broker | None,
-    queues: Sequence[str],
-    group: str,
-    programs: Sequence[Worker | Intents],
-    outbox: str | None,
-    limits: Limits,
-) -> Iterator[Finding]:
+    findings, limits = Findings(), limits or Limits()
     workers = [program for program in programs if isinstance(program, Worker)]
     for examined in _distinct(store, *(program.store for program in programs)):
-        findings = list(examine_store(examined, limits))
-        yield from findings
-        if not any(finding.severity == "error" and finding.code != "unsafe-store" for finding in findings):
-            yield from examine_outbox(examined, outbox if examined is store else None, limits)
+        examine_store(findings, examined, outbox if examined is store else None, limits)
     if broker is not None:
-        yield from examine_broker(broker, store, queues, group, limits)
+        examine_broker(findings, broker, store, queues, group, limits)
     for worker in workers:
-        yield from examine_worker(worker, limits)
+        examine_worker(findings, worker, limits)
     for program in programs:
         if isinstance(program, Intents):
             for redelivering in _distinct(broker, *(worker.broker for worker in workers)):
-                yield from examine_intents(program, redelivering)
+                examine_intents(findings, program, redelivering)
+    return findings.worst_first()
 
 
 def _distinct(*things: T | None) -> list[T]:

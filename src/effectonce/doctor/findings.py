@@ -1,17 +1,18 @@
-"""Doctor's findings and limits, as plain data."""
+"""Doctor's findings, the limits beyond which there is one, and how checks collect them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct
 
 from effectonce.errors import EffectOnceError
 from effectonce.values.durations import readable
 
-#: ``error``: a promise is broken. ``warning``: it will be, unless an operator acts. ``note``: worth knowing.
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+from .advice import ADVICE, SEVERITIES, Severity
+
+_WORKER_REFUSES = "A worker refuses to start like this, since it could not keep its promise."
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -47,34 +48,51 @@ class Limits(Struct, frozen=True, kw_only=True):
     unattended: float = 86_400.0
 
 
-#: By the code of an error: why it matters, and what to run. The message itself names the particulars.
-_REMEDIES = {
-    "schema-missing": ("Without its tables nothing can be claimed: every delivery fails.", "effectonce migrate {0}"),
-    "schema-mismatch": (
-        "This release and the tables do not fit: every delivery fails.",
-        "effectonce migrate {0}, or install the release that the message names",
-    ),
-    "unsafe-store": (
-        "A record that is lost lets its effect happen again.",
-        "change the setting that the message names, then: effectonce doctor {0}",
-    ),
-    "store-unavailable": (
-        "Nothing can be claimed meanwhile: handlers do not run, deliveries are retried later.",
-        "check the server and the network, then: effectonce check {0}",
-    ),
-    "broker-unavailable": (
-        "Nothing is delivered and nothing is sent meanwhile.",
-        "check the broker and the network, then run doctor again",
-    ),
-}
-_WORKER_REFUSES = "A worker refuses to start like this, since it could not keep its promise."
+class Findings:
+    """Collects findings. The texts of a code come from `ADVICE`; the checks say what is wrong, and with what."""
 
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
 
-def finding_from(error: EffectOnceError, about: str) -> Finding:
-    """Turn the error of a start-up check into a finding. Its message ends with the remedy, after a semicolon."""
-    why, run = _REMEDIES.get(error.code, (_WORKER_REFUSES, ""))
-    run = run.format(f"'{about}'") or str(error).rpartition("; ")[2]
-    return Finding(code=error.code, severity="error", about=about, what=str(error), why=why, run=run)
+    def add(
+        self, code: str, about: str, what: str, *, severity: Severity | None = None, why: str = "", **words: object
+    ) -> None:
+        """Add a finding, with the severity, reason and command of its code. ``words`` are filled into the command."""
+        advice = ADVICE[code]
+        self._findings.append(
+            Finding(
+                code=code,
+                severity=severity or advice.severity,
+                about=about,
+                what=what,
+                why=(why or advice.why).format(**words),
+                run=advice.run.format(about=about, **words),
+            )
+        )
+
+    def add_error(self, error: EffectOnceError, about: str) -> None:
+        """Add the error of a start-up check. Where its code has no advice, its message ends with the remedy."""
+        if error.code in ADVICE:
+            self.add(error.code, about, str(error))
+        else:
+            remedy = str(error).rpartition("; ")[2]
+            self._findings.append(
+                Finding(
+                    code=error.code, severity="error", about=about, what=str(error), why=_WORKER_REFUSES, run=remedy
+                )
+            )
+
+    @contextmanager
+    def catch(self, about: str) -> Iterator[None]:
+        """End the block at its first error of ours, and add that as a finding."""
+        try:
+            yield
+        except EffectOnceError as error:
+            self.add_error(error, about)
+
+    def worst_first(self) -> list[Finding]:
+        """Return the findings without repetitions, the worst first."""
+        return sorted(dict.fromkeys(self._findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def format_span(seconds: float) -> str:

@@ -9,7 +9,6 @@ travel beside the body in both modes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -20,11 +19,18 @@ from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, InvalidOption, Undecodable, show
 from effectonce.message import Message
 
-from .common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
+from .common import (
+    BYTES_CONTENT,
+    DEFAULT_MAX_BODY_BYTES,
+    JSON_CONTENT,
+    body_too_large,
+    is_json,
+    make_packet,
+    read_json,
+    write_json,
+)
 
-STRUCTURED: Final = "application/cloudevents+json"
-JSON: Final = "application/json"
-BYTES: Final = "application/octet-stream"
+STRUCTURED_CONTENT: Final = "application/cloudevents+json"
 #: The type of a message without one: the specification requires a type.
 UNTYPED: Final = "effectonce.untyped"
 
@@ -33,6 +39,8 @@ _TRACE = ("traceparent", "tracestate")
 PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
 _PREFIX = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
 _MESSAGE_FIELDS = {
+    "id": "id",
+    "type": "type",
     "idempotencykey": "key",
     "partitionkey": "ordering_key",
     "correlationid": "trace_id",
@@ -75,11 +83,11 @@ class CloudEvents:
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
         if self.mode == "structured":
             if is_bytes:
-                attributes.setdefault("datacontenttype", BYTES)
+                attributes.setdefault("datacontenttype", BYTES_CONTENT)
             attributes["data_base64" if is_bytes else "data"] = data
-            headers["content-type"] = STRUCTURED
+            headers["content-type"] = STRUCTURED_CONTENT
             return make_packet(message, write_json(attributes, message), headers, self.max_body)
-        headers["content-type"] = attributes.pop("datacontenttype", BYTES if is_bytes else JSON)
+        headers["content-type"] = attributes.pop("datacontenttype", BYTES_CONTENT if is_bytes else JSON_CONTENT)
         for name, value in attributes.items():
             headers[name if name in _TRACE else f"{self.prefix}{name}"] = value
         return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
@@ -113,21 +121,22 @@ class CloudEvents:
         return attributes, headers
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
-        require_room(packet, self.max_body)
+        if len(packet.body) > self.max_body:
+            raise body_too_large(packet, self.max_body)
         headers = packet.headers
-        kind = headers.get("content-type", "")
-        if kind.startswith(STRUCTURED) or not headers:
+        content_type = headers.get("content-type", "")
+        if content_type.startswith(STRUCTURED_CONTENT) or not headers:
             return _read_own(packet, data_type) or _read_structured(packet, data_type)
         if "ce-specversion" in headers:
-            return _read_binary(packet, kind, data_type)
+            return _read_binary(packet, content_type, data_type)
         renamed = {_PREFIX.sub("ce-", name): value for name, value in headers.items()}
         if renamed != headers:
             return self.decode(replace(packet, headers=renamed), data_type)
-        if not kind:
+        if not content_type:
             return _read_own(packet, data_type) or _read_structured(packet, data_type)
         raise Undecodable(
-            f"this is not a CloudEvent: its content-type is {show(kind)!r}, and it has no header ce-specversion; read "
-            "the queue with the envelope of its producers"
+            f"this is not a CloudEvent: its content-type is {show(content_type)!r}, and it has no header "
+            "ce-specversion; read the queue with the envelope of its producers"
         )
 
 
@@ -194,57 +203,55 @@ def _read_structured(packet: Packet, data_type: Any) -> Message[Any]:
     if raw is not None and encoded is not None:
         raise Undecodable("a CloudEvent has data or data_base64, not both")
     attributes = {name: _attribute_text(name, value) for name, value in members.items() if bytes(value) != b"null"}
-    kind = attributes.pop("datacontenttype", "")
+    content_type = attributes.pop("datacontenttype", "")
+    data = None
     if encoded is not None:
-        data = _decode_bytes(read_json(encoded, bytes, "data_base64"), kind or BYTES, data_type)
+        data = _decode_data(read_json(encoded, bytes, "data_base64"), content_type or BYTES_CONTENT, data_type)
     elif raw is not None or data_type is not Any:
         data = read_json(b"null" if raw is None else raw, data_type, "the data")
-    else:
-        data = None
-    others = {name: value for name, value in packet.headers.items() if name != "content-type"}
-    if kind and kind not in (JSON, BYTES):
-        others["ce-datacontenttype"] = kind
-    return _make_message(attributes.items(), others, data)
+    headers = {name: value for name, value in packet.headers.items() if name != "content-type"}
+    return _make_message(attributes, content_type, headers, data)
 
 
-def _read_binary(packet: Packet, kind: str, data_type: Any) -> Message[Any]:
-    attributes = {name[3:]: value for name, value in packet.headers.items() if name.startswith("ce-")}
-    others = {n: v for n, v in packet.headers.items() if n != "content-type" and not n.startswith("ce-")}
-    if kind and kind not in (JSON, BYTES):
-        others["ce-datacontenttype"] = kind
-    return _make_message(attributes.items(), others, _decode_bytes(packet.body, kind or JSON, data_type))
+def _read_binary(packet: Packet, content_type: str, data_type: Any) -> Message[Any]:
+    attributes: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    for name, value in packet.headers.items():
+        if name.startswith("ce-"):
+            attributes[name[3:]] = value
+        elif name != "content-type":
+            headers[name] = value
+    data = _decode_data(packet.body, content_type or JSON_CONTENT, data_type)
+    return _make_message(attributes, content_type, headers, data)
 
 
-def _decode_bytes(body: bytes, kind: str, data_type: Any) -> Any:
+def _decode_data(body: bytes, content_type: str, data_type: Any) -> Any:
     """Data that is not inside a JSON event: read as JSON where its content type says so, bytes otherwise."""
-    media = kind.partition(";")[0].strip().lower()
-    if data_type is bytes or (data_type is Any and not (media == JSON or media.endswith("+json"))):
+    if data_type is bytes or (data_type is Any and not is_json(content_type)):
         return body
     return read_json(body or b"null", data_type, "the data")
 
 
-def _make_message(attributes: Iterable[tuple[str, Any]], headers: dict[str, str], data: Any) -> Message[Any]:
-    fields: dict[str, Any] = {}
-    version = kind = ""
-    for name, value in attributes:
-        if name == "id":
-            fields["id"] = value
-        elif name == "type":
-            kind = value
-        elif name == "specversion":
-            version = value
-        elif name in _MESSAGE_FIELDS:
-            fields[_MESSAGE_FIELDS[name]] = value
-        elif name == "time":
-            fields["time"] = _parse_time(value)
-        else:
-            headers[name if name in _TRACE else f"ce-{name}"] = value
+def _make_message(attributes: dict[str, str], content_type: str, headers: dict[str, str], data: Any) -> Message[Any]:
+    """The message with these ``attributes``; those that have no field in it become headers."""
+    version = attributes.pop("specversion", "")
     if version != "1.0":
         raise Undecodable(f"its specversion is {show(version)!r}; this release reads CloudEvents 1.0")
-    for name, value in (("id", fields.get("id")), ("type", kind), ("source", fields.get("source"))):
-        if not value:
+    for name in ("id", "type", "source"):
+        if not attributes.get(name):
             raise Undecodable(f"this CloudEvent has no {name}")
-    return Message(data=data, type="" if kind == UNTYPED else kind, headers=headers, **fields)
+    fields: dict[str, Any] = {
+        field: attributes.pop(name) for name, field in _MESSAGE_FIELDS.items() if name in attributes
+    }
+    if fields["type"] == UNTYPED:
+        fields["type"] = ""
+    if "time" in attributes:
+        fields["time"] = _parse_time(attributes.pop("time"))
+    if content_type not in ("", JSON_CONTENT, BYTES_CONTENT):
+        headers["ce-datacontenttype"] = content_type
+    for name, value in attributes.items():
+        headers[name if name in _TRACE else f"ce-{name}"] = value
+    return Message(data=data, headers=headers, **fields)
 
 
 def _attribute_text(name: str, raw: msgspec.Raw) -> str:

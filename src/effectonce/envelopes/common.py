@@ -1,4 +1,4 @@
-"""What all envelopes share: the limit for bodies, the packet, and data as JSON."""
+"""What all envelopes share: the limit for bodies, content types, the packet, and data as JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from effectonce.message import Message
 
 #: The longest body that is written or read by default: what most brokers take as they are installed.
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
+JSON_CONTENT: Final = "application/json"
+BYTES_CONTENT: Final = "application/octet-stream"
 
 
-def require_room(packet: Packet, limit: int) -> None:
-    """Raise `Undecodable` for a body that is over ``limit`` bytes, before it is parsed."""
-    if len(packet.body) > limit:
-        raise Undecodable(
-            f"the body has {len(packet.body)} bytes, over the limit of {limit}; raise the envelope's max_body"
-        )
+def body_too_large(packet: Packet, limit: int) -> Undecodable:
+    """Why the body of ``packet``, which is over ``limit`` bytes, is not parsed."""
+    return Undecodable(
+        f"the body has {len(packet.body)} bytes, over the limit of {limit}; raise the envelope's max_body"
+    )
+
+
+def is_json(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == JSON_CONTENT or media_type.endswith("+json")
 
 
 def make_packet(

@@ -9,10 +9,17 @@ from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
 
-from .common import DEFAULT_MAX_BODY_BYTES, make_packet, read_json, require_room, write_json
+from .common import (
+    BYTES_CONTENT,
+    DEFAULT_MAX_BODY_BYTES,
+    JSON_CONTENT,
+    body_too_large,
+    is_json,
+    make_packet,
+    read_json,
+    write_json,
+)
 
-JSON: Final = "application/json"
-BYTES: Final = "application/octet-stream"
 _HEADER_PATH: Final = "headers."
 
 
@@ -47,7 +54,7 @@ class Raw:
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         data = message.data
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
-        headers = {"content-type": BYTES if is_bytes else JSON, **message.headers}
+        headers = {"content-type": BYTES_CONTENT if is_bytes else JSON_CONTENT, **message.headers}
         if message.type:
             headers[self._type_header] = message.type
         if self._key_header is not None:
@@ -55,7 +62,8 @@ class Raw:
         return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
-        require_room(packet, self.max_body)
+        if len(packet.body) > self.max_body:
+            raise body_too_large(packet, self.max_body)
         headers = dict(packet.headers)
         data = self._read_data(packet, data_type)
         key = packet.id if self._key is None else self._extract_key(data, headers)
@@ -71,11 +79,10 @@ class Raw:
     def _read_data(self, packet: Packet, data_type: Any) -> Any:
         if data_type is bytes:
             return packet.body
-        kind = packet.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-        is_json = self._content == "json" if self._content else kind == JSON or kind.endswith("+json")
-        if is_json or data_type is not Any:
-            return read_json(packet.body, data_type, "the body")
-        return packet.body
+        holds_json = self._content == "json"
+        if self._content is None:
+            holds_json = is_json(packet.headers.get("content-type", JSON_CONTENT))
+        return read_json(packet.body, data_type, "the body") if holds_json or data_type is not Any else packet.body
 
     def _extract_key(self, data: Any, headers: dict[str, str]) -> str:
         assert self._key is not None

@@ -9,19 +9,21 @@ from effectonce.values.durations import Duration, micros, readable
 
 MAX_SCOPE_BYTES: Final = 255
 MIN_LEASE_US: Final = 10_000  # a shorter one could not be renewed in time
+UNFINISHED_RETENTION_US: Final = 3650 * 86_400_000_000
+"""Unfinished intents and sagas are kept for ten years: until they are finished, for all practical purposes."""
 
 
 def policy_options(
     *,
-    mode: str,
     lease: Duration,
     retention: Duration,
-    max_run: Duration,
-    on_error: str,
-    on_lapse: str,
-    on_store_error: str,
+    mode: str = "lease",
     wait: Duration | None = None,
     max_attempts: int | None = None,
+    max_run: Duration = "1h",
+    on_error: str = "release",
+    on_lapse: str = "rerun",
+    on_store_error: str = "raise",
     permanent: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
     """Check the options of `once` and `block`, and return them as fields of a `Policy`."""

@@ -10,36 +10,34 @@ Compression may stand on either side: outside, replays are compressed like the f
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from effectonce.core.guarded_call.run import running
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
-from effectonce.store import Store
+from effectonce.values.awaitables import maybe_await
 
 from . import protocol
-from .exchange import HttpGuard, Incomplete, Principal, Recording, claim, make_principal_getter, read_key
-from .protocol import DRAFT, Response
-from .routes import Route, RoutePlan, Routes, RouteTable
+from .exchange import HttpGuard, HttpMiddleware, Incomplete, Principal, Recording, identify_request
+from .protocol import Response
+from .routes import RoutePlan
 
 # Every framework has its own types for these mappings, and none accepts another's.
 Scope = Any
 Message = Any
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+GetPrincipal = Callable[[Scope], Principal | Awaitable[Principal]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-KEY = protocol.KEY.encode()
-SPOOLED = 1024 * 1024  # what of one request's body is kept in memory; the rest goes to a temporary file
-PIECE = 65_536
-EXCHANGE = "effectonce.exchange"  # where in the ASGI scope an application finds the `Exchange` it runs in
-#: Ways to send a body past us.
-BYPASSES = frozenset(("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"))
+MAX_MEMORY: Final = 1024 * 1024  # bytes of a request's body that are kept in memory; more go to a temporary file
+READ_SIZE: Final = 65_536  # bytes
+EXCHANGE: Final = "effectonce.exchange"  # where in the ASGI scope an application finds the `Exchange` it runs in
+#: Extensions by which an application could send a body past the recording.
+BYPASSES: Final = frozenset(("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"))
 
 
-class IdempotencyMiddleware:
+class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
     """Runs each keyed request once, and replays its response to every retry.
 
     ``principal`` takes the ASGI scope and names the caller: a user or tenant id, sync or async; or it is `GLOBAL`.
@@ -47,49 +45,27 @@ class IdempotencyMiddleware:
     each application that shares a store its own. ``docs`` is the page that problems link to.
     """
 
-    def __init__(
-        self,
-        app: App,
-        store: Store,
-        *,
-        principal: Callable[[Scope], Principal | Awaitable[Principal]] | str,
-        default: Route | None = Route(),  # noqa: B008 - frozen
-        routes: Routes | None = None,
-        service: str = "http",
-        docs: str = DRAFT,
-    ) -> None:
-        self._app = app
-        self._guard = HttpGuard(store, service, docs)
-        self._principal = make_principal_getter(principal)
-        table = RouteTable(default, routes, service)
-        self._methods, self._requires, self._find = table.methods, table.requires, table.find
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (self._methods is None or scope["method"].upper() in self._methods):
-            keyed = KEY in [name for name, _ in scope["headers"]]
-            if keyed or self._requires:
-                plan = self._find(scope["method"].upper(), scope["path"])
-                if plan is not None and (keyed or plan.required):
-                    await self._guarded(plan, scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
-
-    async def _guarded(self, plan: RoutePlan, scope: Scope, receive: Receive, send: Send) -> None:
+        plan = None
+        if scope["type"] == "http":
+            plan = self._table.find(scope["method"].upper(), scope["path"], bool(key_lines(scope)))
+        if plan is None:
+            await self._app(scope, receive, send)
+            return
         exchange = Exchange(self._guard, scope, receive, send)
         try:
-            exchange.read_key(plan)
-            principal = self._principal(scope)
-            if type(principal) is not str and inspect.isawaitable(principal):
-                principal = await principal
-            response = await exchange.claim(plan, principal)
+            key = protocol.parse_key(key_lines(scope), plan.route.max_key)
+            principal = await maybe_await(self._guard.get_principal(scope))
+            response = await exchange.claim(plan, key, principal)
         except EffectOnceError as error:
             response = self._guard.refusal(error, exchange.method, scope["path"])
-        except Disconnected:  # in the middle of its body: nothing was claimed, and nobody waits for an answer
+        except Disconnected:  # in the middle of its body: nothing was claimed, and no client waits for an answer
             return
-        if response is not None:
-            await respond(send, response)
-        else:
+        if response is None:
             await exchange.run(self._app)
+        else:
+            for message in make_messages(response):
+                await send(message)
 
 
 class Disconnected(Exception):
@@ -101,144 +77,118 @@ class Exchange:
     sent."""
 
     def __init__(self, guard: HttpGuard, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = scope
         self.method: str = scope["method"].upper()  # as applications read it, whatever the server passes on
-        self.recording: Recording | None = None
+        self._scope = scope
         self._guard = guard
         self._receive = receive
         self._send = send
-        self._key = ""
-        self._body = Body(self.method, scope, receive)
+        self._body = RequestBody(self.method, scope, receive)
+        self._recording: Recording | None = None  # None: not claimed
         self._held: list[Message] = []  # of the response: what waits for the first chunk, or for the record
         self._started = False
-        self._gone = False  # the client is
-        self._ended: asyncio.Event | None = None  # somebody waits for the end, and this tells it
+        self._client_left = False
+        self._response_ended = asyncio.Event()
 
-    # -- the claim
+    async def claim(self, plan: RoutePlan, key: str, principal: Principal) -> Response | None:
+        """Read the body up to its limit, then claim. A response is to be sent instead of running the application.
 
-    def read_key(self, plan: RoutePlan) -> None:
-        """Read the header; what is wrong with it is told before anything else is asked."""
-        values = [value for name, value in self.scope["headers"] if name == KEY]
-        self._key = read_key(plan, values) or ""
-
-    async def claim(self, plan: RoutePlan, principal: Principal) -> Response | None:
-        """Read the body up to the cap, then claim. A response is to be sent instead of running the application.
-
-        Raises what `exchange.claim` raises, `PayloadTooLarge`, and `Disconnected`.
+        Raises what `HttpGuard.claim` raises, `PayloadTooLarge`, and `Disconnected`.
         """
-        if self.recording is not None:
+        if self._recording is not None:
             raise ConfigurationError("this request is guarded twice; one guard is enough")
-        guard, method, path = self._guard, self.method, self.scope["path"]
         try:
-            prints = await self._body.fingerprint(plan.max_body)
-            run = guard.prepare(plan, method, path, self._key, principal, prints)
-            client = run.runtime.async_client()
-            response = await claim(run, client)
-        except BaseException:
-            self._body.close()
-            raise
-        if response is not None:
-            self._body.close()
-            return response
-        self.recording = Recording(plan, run, client, guard.docs)
-        running.set(run)
-        return None
-
-    # -- the application
+            fingerprint = await self._body.fingerprint(plan.route.max_body)
+            stored_key = identify_request(principal, self.method, self._scope["path"], key)
+            claimed = await self._guard.claim(plan, self._guard.store.runtime.async_client(), stored_key, fingerprint)
+            if isinstance(claimed, Response):
+                return claimed
+            self._recording = claimed
+            return None
+        finally:
+            if self._recording is None:
+                self._body.close()
 
     async def run(self, app: App) -> None:
-        """Run ``app``, and settle what comes of it, however it ends."""
+        """Run ``app``, and settle the request however it ends."""
         try:
-            await app(self._narrowed(), self.receive, self.send)
+            await app(self._narrowed_scope(), self.receive, self.send)
         except BaseException as error:
-            await self._over(error)
+            await self._end(error)
             raise
         else:
-            await self._over(Incomplete("the application returned before its response was complete"))
+            await self._end(Incomplete("the application returned before its response was complete"))
 
-    def _narrowed(self) -> Scope:
-        """The scope without what would let the application answer past us, or in an encoding of this client's."""
-        scope = self.scope
+    def _narrowed_scope(self) -> Scope:
+        """The scope without what would let the application answer past the recording, or in an encoding of this
+        client's."""
+        scope = self._scope
         headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
         extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name not in BYPASSES}
         return {**scope, "headers": headers, "extensions": extensions, EXCHANGE: self}
 
-    async def _over(self, error: BaseException) -> None:
-        recording = self.recording
+    async def _end(self, error: BaseException) -> None:
         try:
-            if recording is not None and not recording.concluded:
-                await recording.fail(error)
+            if self._recording is not None:
+                await self._recording.give_up(error)
         finally:
-            if recording is not None:
-                recording.run.end()
-            self._tell_ended()
+            self._response_ended.set()
             self._body.close()
 
     async def receive(self) -> Message:
-        """The body, as it came. Then nothing until the response is complete: a client that disconnects does not stop
-        work whose outcome its retry will ask for. Only a response that is too long to be kept anyway is cut off."""
+        """Give the application the body, as it came. Then nothing until the response is complete: a client that
+        disconnects does not stop work whose outcome its retry will ask for. Only a response that is too long to be kept
+        anyway is cut off."""
         message = await self._body.next()
         if message is not None:
             return message
-        recording = self.recording
-        if recording is not None and not (recording.concluded or recording.over):
-            if self._ended is None:
-                self._ended = asyncio.Event()
-            await self._ended.wait()
+        recording = self._recording
+        if recording is not None and not (recording.concluded or recording.too_long):
+            await self._response_ended.wait()
         return await self._receive()
 
     async def send(self, message: Message) -> None:
         """Pass the response on, and keep it. Its last part waits until it is recorded."""
-        recording = self.recording
-        if recording is None or recording.concluded:
+        recording, kind = self._recording, message["type"]
+        if recording is None or recording.concluded or kind not in ("http.response.start", "http.response.body"):
             await self._send(message)
             return
-        kind = message["type"]
         if kind == "http.response.start":
             headers = list(message.get("headers", ()))
-            recording.start(message["status"], _decoded(headers))
-            self._held = [{**message, "headers": headers + _encoded(recording.published)}]
-        elif kind != "http.response.body":
-            await self._send(message)
-        else:
-            self._held.append(message)
-            may_go = recording.add(bytes(message.get("body", b"")))
-            if not message.get("more_body", False):
-                await self._conclude(recording)
-            elif may_go:
-                await self._pass_on(recording)
-
-    async def _conclude(self, recording: Recording) -> None:
-        error = await recording.conclude()
-        self._tell_ended()
-        if error is None:
-            await self._pass_on(recording)
+            recording.start(
+                message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+            )
+            self._held = [{**message, "headers": headers + encode_headers(recording.added_headers)}]
             return
-        response = self._guard.refusal(error, self.method, self.scope["path"])
-        if self._started:  # too late to say so in any other way than by breaking off
-            raise error
-        await respond(self._send, response)
+        self._held.append(message)
+        may_leave = recording.add(bytes(message.get("body", b"")))
+        if not message.get("more_body", False):
+            error = await recording.conclude()
+            self._response_ended.set()
+            if error is not None:
+                response = self._guard.refusal(error, self.method, self._scope["path"])
+                if self._started:  # too late to say so in any other way than by breaking off
+                    raise error
+                self._held = make_messages(response)
+        elif not may_leave:
+            return
+        await self._pass_on(recording)
 
     async def _pass_on(self, recording: Recording) -> None:
         held, self._held = self._held, []
         self._started = True
         for message in held:
-            if not self._gone:
+            if not self._client_left:
                 try:
                     await self._send(message)
                 except OSError:
-                    self._gone = True
-        if recording.over:
-            self._tell_ended()
-            if self._gone and not recording.concluded:
+                    self._client_left = True
+        if recording.too_long:
+            self._response_ended.set()
+            if self._client_left and not recording.concluded:
                 raise ConnectionError("the client left in the middle of a response that is too long to keep")
 
-    def _tell_ended(self) -> None:
-        if self._ended is not None:
-            self._ended.set()
 
-
-class Body:
+class RequestBody:
     """A request's body: hashed as it comes in, and given to the application as it came."""
 
     def __init__(self, method: str, scope: Scope, receive: Receive) -> None:
@@ -248,74 +198,69 @@ class Body:
         self._state = protocol.fingerprint_state(method, path, scope.get("query_string", b""))
         self._size = 0
         self._whole = False
-        self._first: Message | None = None  # a body of one message needs no file
-        self._spool: IO[bytes] | None = None
-        self._left = 0  # bytes in the spool that the application has not read
+        self._spool: IO[bytes] | None = None  # what was read before the application asked for it
+        self._unread = 0  # bytes in the spool that the application has not read
 
-    async def fingerprint(self, cap: int) -> bytes:
-        """Read what is left of the body, up to ``cap`` bytes of it in all."""
+    async def fingerprint(self, limit: int) -> bytes:
+        """Read what is left of the body, which may have ``limit`` bytes in all."""
         for name, value in self._scope["headers"]:
-            if name == b"content-length" and value.isdigit() and (len(value) > 18 or int(value) > cap):
-                raise PayloadTooLarge(f"the body is over max_body={cap}, it says")
-        while not self._whole and self._size <= cap:
-            message = self._hashed(await self._receive())
-            if self._spool is None and not message.get("more_body", False):
-                self._first = message
-            else:
-                if self._spool is None:
-                    self._spool = SpooledTemporaryFile(SPOOLED)  # noqa: SIM115 - it ends with this object
-                body = message.get("body", b"")
-                self._spool.write(body)
-                self._left += len(body)
-        if self._size > cap:
-            raise PayloadTooLarge(f"the body is over max_body={cap}")
-        if self._spool is not None:
+            if name == b"content-length":
+                protocol.check_announced_length(value.decode("latin-1"), limit)
+        if not self._whole:
+            self._spool = SpooledTemporaryFile(MAX_MEMORY)  # noqa: SIM115 - it ends with this object
+            while not self._whole and self._size <= limit:
+                self._spool.write(self._hash(await self._receive()))
+            self._unread = self._spool.tell()
             self._spool.seek(0)
+        if self._size > limit:
+            raise PayloadTooLarge(f"the body is over max_body={limit}")
         return protocol.fingerprint(self._state)
 
     async def next(self) -> Message | None:
         """The next part for the application; None where it has had all."""
-        message, self._first = self._first, None
-        if message is not None:
-            return message
         if self._spool is not None:
-            piece = self._spool.read(PIECE)
-            self._left -= len(piece)
-            if self._left == 0:
+            piece = self._spool.read(READ_SIZE)
+            self._unread -= len(piece)
+            if self._unread == 0:
                 self.close()
-            return {"type": "http.request", "body": piece, "more_body": self._left > 0}
+            return {"type": "http.request", "body": piece, "more_body": self._unread > 0}
         if self._whole:
             return None
+        message = await self._receive()
         try:
-            return self._hashed(await self._receive())
+            self._hash(message)
         except Disconnected:
             return {"type": "http.disconnect"}
+        return message
 
     def close(self) -> None:
-        """Nobody will read it any more."""
+        """Delete what the application has not read."""
         if self._spool is not None:
             self._spool.close()
             self._spool = None
 
-    def _hashed(self, message: Message) -> Message:
+    def _hash(self, message: Message) -> bytes:
         if message["type"] != "http.request":
             raise Disconnected
-        body = message.get("body", b"")
+        body: bytes = message.get("body", b"")
         self._size += len(body)
         self._state.update(body)
         self._whole = not message.get("more_body", False)
-        return message
+        return body
 
 
-async def respond(send: Send, response: Response) -> None:
-    """Send a response of our own, or a stored one."""
-    await send({"type": "http.response.start", "status": response.status, "headers": _encoded(response.headers)})
-    await send({"type": "http.response.body", "body": response.body or b""})
+def make_messages(response: Response) -> list[Message]:
+    """The messages of a stored response, or of a problem."""
+    return [
+        {"type": "http.response.start", "status": response.status, "headers": encode_headers(response.headers)},
+        {"type": "http.response.body", "body": response.body or b""},
+    ]
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def key_lines(scope: Scope) -> list[bytes]:
+    """The field lines of Idempotency-Key in a request."""
+    return [value for name, value in scope["headers"] if name == b"idempotency-key"]
+
+
+def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
-def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -1,18 +1,18 @@
 """One keyed request, from its claim to the settlement of its response: what ASGI, WSGI and the frameworks share.
 
-Built on the guard's own flow. Written once, as `async def` over a `StoreClient`: async adapters await it,
+Built on the guarded call of `core`, and written once, as `async def` over a `StoreClient`: async adapters await it,
 sync ones run it with `run_sync`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish, leave
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.store_runtime import StoreClient, StoreRuntime, log
+from effectonce.core.store_runtime import StoreClient, log
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -23,15 +23,20 @@ from effectonce.errors import (
     show,
 )
 from effectonce.guard.once import GLOBAL
-from effectonce.guard.options import check_scope
+from effectonce.guard.options import check_scope, read_choice
 from effectonce.keys import Key, encode_key
 from effectonce.store import Store
 
 from . import protocol
-from .protocol import DRAFT, Headers, Response
-from .routes import RoutePlan
+from .problems import lost_attempt, problem
+from .protocol import Headers, Response
+from .routes import Route, RoutePlan, Routes, RouteTable
 
 Principal = Key | None
+A = TypeVar("A")
+GetPrincipal = TypeVar("GetPrincipal", bound=Callable[..., Any])
+
+KEY_VARIABLE: Final = "HTTP_IDEMPOTENCY_KEY"  # where a WSGI environ, or Django's ``META``, has the header
 
 
 def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., Any]:
@@ -46,55 +51,27 @@ def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., 
     )
 
 
-class HttpGuard:
-    """What one middleware or decorator knows: its store, the scope of its records, the page its problems link to."""
-
-    def __init__(self, store: Store, service: str, docs: str) -> None:
-        protocol.require_parser()
-        check_scope(service)
-        if any(c in docs for c in '<>" \r\n'):
-            raise ConfigurationError(f"docs={show(docs)!r} is no address of a page")
-        self.store = store
-        self.service = service
-        self.docs = docs
-
-    @property
-    def runtime(self) -> StoreRuntime:
-        return self.store.runtime
-
-    def prepare(self, plan: RoutePlan, method: str, path: str, key: str, principal: Principal, prints: bytes) -> Run:
-        """Prepare the run of a request, unclaimed. Raises `MissingPrincipal` where its caller is not known."""
-        stored = protocol.record_key(principal_key(principal), method, path, key)
-        return prepare(self.runtime, plan.policy, stored, prints)
-
-    def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
-        return refusal(error, method, path, self.docs)
-
-
-def read_key(plan: RoutePlan, values: Sequence[bytes]) -> str | None:
-    """Read the key from the header's field lines. None: there is none, and none is required."""
-    if values:
-        return protocol.parse_key(values, plan.max_key)
-    if plan.required:
-        raise MissingKey("the request has no Idempotency-Key, and its route requires one")
-    return None
-
-
-def principal_key(principal: Principal) -> str:
-    """Encode the caller as part of a key."""
+def identify_request(principal: Principal, method: str, path: str, key: str) -> str:
+    """The key of a request's record; see `record_key`. Raises `MissingPrincipal` where the caller is not known."""
     try:
-        return encode_key(principal)
+        return protocol.record_key(encode_key(principal), method, path, key)
     except (MissingKey, InvalidKey) as error:
         if principal is not None and not isinstance(principal, str | int | tuple):
-            raise ConfigurationError(
-                f"principal= gave a {type(principal).__name__}, which does not name a caller"
-            ) from error
+            kind = type(principal).__name__
+            raise ConfigurationError(f"principal= gave a {kind}, which does not name a caller") from error
         raise MissingPrincipal(f"principal= did not name the caller: {error}") from error
 
 
+def key_lines(environ: Mapping[str, Any]) -> list[bytes]:
+    """The field lines of Idempotency-Key in a WSGI environ, or in Django's ``META``; servers join repeated ones."""
+    line = environ.get(KEY_VARIABLE)
+    return [] if line is None else [line.encode("latin-1", "replace")]
+
+
 def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
-    """What is answered instead of a response, and said in the log where it is our side that failed."""
-    response = protocol.problem(error, docs)
+    """Return the problem that is answered instead of running the handler, and log it: as an error where the server is
+    at fault."""
+    response = problem(error, docs)
     if response.status >= 500:
         log.error("%s %s: %s: %s", show(method, 16), show(path), error.code, error)
     else:
@@ -102,113 +79,159 @@ def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Respon
     return response
 
 
-async def claim(run: Run, client: StoreClient) -> Response | None:
-    """Claim ``run``. A response is the stored one, to be sent; with None, the handler is to run now.
+class HttpGuard:
+    """What the requests of one middleware or decorator share: the store, the scope of their records (``service``), the
+    page that problems link to (``docs``), whether an error is answered or raised (``errors``), and how their callers
+    are named (``principal``)."""
 
-    Raises what else a claim can come to, always as an `EffectOnceError`.
-    """
-    try:
-        await begin(run, client)
-    except EffectOnceError:
-        raise
-    except Exception as error:  # of a store that breaks its contract; the handler has not run
-        log.exception("scope %s: the claim failed", show(run.scope))
-        raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
-    if run.replayed:
-        return protocol.replay(run.value, run.policy.retention)
-    return None
+    def __init__(
+        self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
+    ) -> None:
+        protocol.require_parser()
+        check_scope(service)
+        if any(c in docs for c in '<>" \r\n'):
+            raise ConfigurationError(f"docs={show(docs)!r} is not the address of a page")
+        self.store = store
+        self.service = service
+        self.docs = docs
+        self.get_principal = make_principal_getter(principal)
+        self._raises = read_choice("errors", errors, "raise", "respond")
+
+    async def claim(self, plan: RoutePlan, client: StoreClient, key: str, fingerprint: bytes) -> Recording | Response:
+        """Claim a request by the key of its record. A `Recording`: its handler runs now, under `current()`. A response:
+        the stored one, which is sent instead.
+
+        Raises why a claim was refused, always as an `EffectOnceError`.
+        """
+        run = prepare(self.store.runtime, plan.policy, key, fingerprint)
+        try:
+            await begin(run, client)
+        except EffectOnceError:
+            raise
+        except Exception as error:  # of a store that breaks its contract; the handler has not run
+            log.exception("scope %s: the claim failed", show(run.scope))
+            raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
+        if run.replayed:
+            return protocol.replay(run.value, plan.policy.retention)
+        run.enter()
+        return Recording(plan, run, client, self.docs)
+
+    def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
+        if self._raises:
+            raise error
+        return refusal(error, method, path, self.docs)
+
+
+class HttpMiddleware(Generic[A, GetPrincipal]):
+    """The settings of the ASGI and the WSGI middleware, ready to be used."""
+
+    def __init__(
+        self,
+        app: A,
+        store: Store,
+        *,
+        principal: GetPrincipal | str,
+        default: Route | None = Route(),  # noqa: B008 - frozen
+        routes: Routes | None = None,
+        service: str = "http",
+        docs: str = protocol.DRAFT_URL,
+    ) -> None:
+        self._app = app
+        self._guard = HttpGuard(store, service, docs, principal=principal)
+        self._table = RouteTable(default, routes, service)
 
 
 class Recording:
-    """The response of one claimed request: kept up to the cap while it is sent, and settled before it ends."""
+    """The response of one claimed request: kept up to its cap while it is sent, and settled before it ends."""
 
-    __slots__ = (
-        "_chunks",
-        "_expected",
-        "_size",
-        "client",
-        "concluded",
-        "docs",
-        "headers",
-        "over",
-        "plan",
-        "run",
-        "status",
-    )
-
-    def __init__(self, plan: RoutePlan, run: Run, client: StoreClient, docs: str = DRAFT) -> None:
-        self.plan = plan
+    def __init__(self, plan: RoutePlan, run: Run, client: StoreClient, docs: str) -> None:
         self.run = run
         self.client = client
-        self.docs = docs
-        self.status = 0
-        self.headers: Headers = []
         self.concluded = False
-        self.over = False  # the cap is passed: it will not be stored
+        self.too_long = False  # the cap is passed: the response will not be stored
+        self._route = plan.route
+        self._plan = plan
+        self._docs = docs
+        self._status = 0
+        self._headers: Headers = []
         self._chunks: list[bytes] = []
         self._size = 0
-        self._expected: int | None = None
+        self._expected_size: int | None = None
 
     @property
-    def published(self) -> Headers:
-        """What is added to the first response's own headers."""
-        return protocol.published(self.plan.policy.retention) if self.run.protected else []
+    def added_headers(self) -> Headers:
+        """The headers that are added to the first response's own."""
+        return protocol.retention_headers(self._plan.policy.retention) if self.run.protected else []
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Keep the status and the headers of the response."""
         headers = list(headers)
-        self.status = status
-        self.headers = protocol.kept(headers, self.plan.kept)
+        self._status = status
+        self._headers = protocol.headers_to_store(headers, self._plan.stored_headers)
         length = next((value for name, value in headers if name.lower() == "content-length"), "")
-        self._expected = int(length) if length.isdecimal() and length.isascii() else None
-        if not protocol.has_body(status):  # its headers are its end
-            self._expected = 0
-
-    def expect(self, size: int) -> None:
-        """So long is the body, where no header says it."""
-        if self._expected is None:
-            self._expected = size
+        if not protocol.has_body(status):  # such a response ends with its headers
+            self._expected_size = 0
+        elif length.isdecimal() and length.isascii():
+            self._expected_size = int(length)
 
     def add(self, chunk: bytes) -> bool:
-        """Keep ``chunk``. True where it may be sent at once; False where a client could take it for the last one, so
-        that it has to wait for the record."""
+        """Keep ``chunk``. Returns whether it may be sent at once: a chunk that a client could take for the last one
+        waits for the record."""
         self._size += len(chunk)
-        if self._size > self.plan.max_response:
-            self.over = True
+        if self._size > self._route.max_response:
+            self.too_long = True
             self._chunks.clear()
         elif chunk:
             self._chunks.append(chunk)
-        return self._expected is None or self._size < self._expected
+        return self._expected_size is None or self._size < self._expected_size
 
     async def conclude(self) -> EffectOnceError | None:
-        """The handler has given its whole response: settle what that means.
+        """Settle the request by its whole response.
 
-        An error is why it could not be recorded as done: the response must not be sent then. The claim stands until
-        its lease ends, and then it is as the route's ``on_lapse`` says.
+        Returns an error where it could not be recorded as done: the response must not be sent then. The claim stands
+        until its lease ends, and then the route's ``on_lapse`` decides.
         """
-        if self.status == 0:
+        if self._status == 0:
             await self.fail(Incomplete("the response has no status"))
             return None
         self.concluded = True
-        plan, run, status = self.plan, self.run, self.status
-        if status in plan.transient:
-            await leave(run, self.client, "free", f"status {status}")
-            return None
-        if status >= 500 and plan.on_error != "replay":
-            await leave(run, self.client, "in_doubt" if plan.on_error == "doubt" else "free", f"status {status}")
-            return None
-        return await self._done(Response(status, self.headers, None if self.over else b"".join(self._chunks)))
+        on_error = self._route.on_error
+        if self._status in self._route.transient:
+            await leave(self.run, self.client, "free", f"status {self._status}")
+        elif self._status >= 500 and on_error != "replay":
+            await leave(self.run, self.client, "in_doubt" if on_error == "doubt" else "free", f"status {self._status}")
+        else:
+            body = None if self.too_long else b"".join(self._chunks)
+            return await self._record(Response(self._status, self._headers, body))
+        return None
+
+    async def conclude_with(self, body: bytes) -> EffectOnceError | None:
+        """Settle the request by its response, which has all of ``body``, and end its run. Returns as `conclude`."""
+        self.add(body)
+        try:
+            return await self.conclude()
+        finally:
+            self.run.end()
 
     async def fail(self, error: BaseException) -> None:
-        """The handler ended without a whole response, with ``error``. Never raises an `Exception`."""
+        """Settle a request whose handler ended without a whole response. Never raises an `Exception`."""
         self.concluded = True
-        if self.plan.on_error != "replay" or isinstance(error, GeneratorExit):
+        if self._route.on_error != "replay" or isinstance(error, GeneratorExit):
             await abort(self.run, self.client, error)
             return
-        failed = await self._done(protocol.lost_attempt(self.docs))
-        if failed is not None:
-            log.warning("scope %s: a failed attempt was not recorded: %s", show(self.run.scope), failed)
+        unrecorded = await self._record(lost_attempt(self._docs))
+        if unrecorded is not None:
+            log.warning("scope %s: a failed attempt was not recorded: %s", show(self.run.scope), unrecorded)
 
-    async def _done(self, response: Response) -> EffectOnceError | None:
+    async def give_up(self, error: BaseException) -> None:
+        """Settle a request whose handler raised ``error``, unless it is settled already, and end its run."""
+        try:
+            if not self.concluded:
+                await self.fail(error)
+        finally:
+            self.run.end()
+
+    async def _record(self, response: Response) -> EffectOnceError | None:
         try:
             await finish(self.run, self.client, response)
         except EffectOnceError as error:
@@ -220,4 +243,4 @@ class Recording:
 
 
 class Incomplete(Exception):
-    """The handler came back without having given a whole response."""
+    """The handler ended without having given a whole response."""

@@ -1,99 +1,58 @@
-"""Idempotency-Key over HTTP, as values: the header, the identity, the fingerprint, stored responses and problems.
+"""Idempotency-Key over HTTP, as values: the header, the identity, the fingerprint and stored responses.
 
-After draft-ietf-httpapi-idempotency-key-header-07, RFC 9651 (structured fields) and RFC 9457 (problem details). Pure:
-no clock, no I/O. Headers are (name, value) pairs of text, as ISO 8859-1 reads them.
+After draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651 (structured fields). Pure: no clock, no I/O. Headers are
+(name, value) pairs of text, as ISO 8859-1 reads them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.errors import (
-    AttemptsExhausted,
-    EffectOnceError,
-    InDoubt,
-    InProgress,
-    InvalidKey,
-    KeyTooLong,
-    LeaseLost,
-    MissingDriver,
-    MissingKey,
-    MissingPrincipal,
-    PayloadMismatch,
-    PayloadTooLarge,
-    PermanentFailure,
-    Reentered,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import InvalidKey, KeyTooLong, MissingDriver, MissingKey, PayloadTooLarge, show
 from effectonce.keys import Key, encode_key
 
-KEY: Final = "idempotency-key"
-REPLAYED: Final = "idempotent-replayed"
-RETENTION: Final = "idempotency-key-retention"
+KEY_HEADER: Final = "idempotency-key"
+REPLAYED_HEADER: Final = "idempotent-replayed"
+RETENTION_HEADER: Final = "idempotency-key-retention"
 """The published expiry policy: for how many seconds a finished request is replayed."""
 
-DRAFT: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
+MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length: more are too large for any limit, and slow to read
+UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
+
+DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
 """Where problems link to, unless the API has a page of its own."""
 
+_CONTENT_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-disposition")
+_RESOURCE_HEADERS: Final = ("content-location", "location", "etag", "last-modified", "link", "deprecation", "sunset")
+_CACHE_HEADERS: Final = ("cache-control", "expires", "vary", "retry-after")
 #: The response headers that are stored. Others belong to one exchange, one connection or one client.
-KEPT: Final = frozenset(
-    (
-        "content-type",
-        "content-encoding",
-        "content-language",
-        "content-disposition",
-        "content-location",
-        "location",
-        "etag",
-        "last-modified",
-        "cache-control",
-        "expires",
-        "vary",
-        "link",
-        "retry-after",
-        "deprecation",
-        "sunset",
-    )
-)
+STORED_HEADERS: Final = frozenset((*_CONTENT_HEADERS, *_RESOURCE_HEADERS, *_CACHE_HEADERS))
 
-#: What is never stored: another's session, a challenge, a connection's business, and what is made anew for each reply.
-DROPPED: Final = frozenset(
-    (
-        "set-cookie",
-        "set-cookie2",
-        "www-authenticate",
-        "authentication-info",
-        "proxy-authenticate",
-        "proxy-authentication-info",
-        "authorization",
-        "proxy-authorization",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "date",
-        "content-length",
-    )
+_CREDENTIAL_HEADERS: Final = ("set-cookie", "set-cookie2", "authorization", "proxy-authorization")
+_CHALLENGE_HEADERS: Final = (
+    "www-authenticate",
+    "authentication-info",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+)
+_CONNECTION_HEADERS: Final = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "trailers", "upgrade")
+_MESSAGE_HEADERS: Final = ("date", "content-length", "transfer-encoding")
+#: The response headers that no route may store: they are another client's secrets, or made anew for each reply.
+NEVER_STORED_HEADERS: Final = frozenset(
+    (*_CREDENTIAL_HEADERS, *_CHALLENGE_HEADERS, *_CONNECTION_HEADERS, *_MESSAGE_HEADERS)
 )
 
 Headers = list[tuple[str, str]]
 
 
-# -- the header
+# -- the request
 
 
 #: A key without quotes. RFC 9651 lets a token begin with a letter or "*" only; most clients send a bare UUID.
@@ -103,11 +62,13 @@ _BARE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-][!#$%&'*+.^_`|~0-9A-Za-z:
 def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
     """The key that the header's field lines carry: a structured-field string, or a bare token.
 
-    ``"k"`` and ``k`` are the same key; parameters are ignored. `InvalidKey` for whatever else: no line that is there
-    is ever taken for none.
+    ``"k"`` and ``k`` are the same key; parameters are ignored. `MissingKey` where there is no such line; `InvalidKey`
+    for anything else, so that a request with a broken key never runs as one without.
     """
+    if not values:
+        raise MissingKey("the request has no Idempotency-Key, and its route requires one")
     if len(values) != 1:
-        raise InvalidKey(f"the Idempotency-Key header is there {len(values)} times")
+        raise InvalidKey(f"the request has {len(values)} Idempotency-Key headers; send one")
     raw = values[0].strip(b" \t")
     if len(raw) > 2 * limit + 64:  # longer than with every character escaped: no parser is needed to tell
         raise KeyTooLong(f"the Idempotency-Key header is over {limit} characters")
@@ -118,15 +79,21 @@ def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
         try:
             value = parse(raw, tltype="item")[0]
         except error as reason:
-            raise InvalidKey(f"the Idempotency-Key header is no structured-field string: {show(reason)}") from reason
+            raise InvalidKey(f"the Idempotency-Key header is not a structured-field string: {show(reason)}") from reason
         if not isinstance(value, str | token):
-            raise InvalidKey(f"the Idempotency-Key header is no string but a {type(value).__name__}")
+            raise InvalidKey(f"the Idempotency-Key header is not a string but a {type(value).__name__}")
         key = str(value)
     if not key:
         raise InvalidKey("the Idempotency-Key header is an empty string")
     if len(key) > limit:
         raise KeyTooLong(f"the Idempotency-Key has {len(key)} characters, more than the {limit} that are allowed")
     return key
+
+
+def check_announced_length(length: str, limit: int) -> None:
+    """Raise `PayloadTooLarge` where a request's Content-Length is over ``limit``, before its body is read."""
+    if length.isdecimal() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
+        raise PayloadTooLarge(f"the body is over max_body={limit}, by its Content-Length")
 
 
 @cache
@@ -139,7 +106,7 @@ def _structured_fields() -> tuple[Callable[..., Any], type[Exception], type]:
 
 
 def require_parser() -> None:
-    """`MissingDriver` now, and not at the first quoted key."""
+    """Raise `MissingDriver` at start-up, not at the first quoted key."""
     _structured_fields()
 
 
@@ -149,26 +116,25 @@ def require_parser() -> None:
 def record_key(principal: Key, method: str, path: str, key: str) -> str:
     """The key of the record, for `Store.get`, `resolve` and `forget`: ``POST /charges 9f86d0…``.
 
-    The SHA-256 is of the length-prefixed (principal, method, path, key), so that no two requests share a record that
-    differ in any of these, and neither caller nor key can be read in a log. Method and path stand before it for people.
+    The SHA-256 is of the length-prefixed (principal, method, path, key), so that requests that differ in any of these
+    never share a record, and neither caller nor key can be read in a log. Method and path stand before it for people.
     """
-    who = encode_key(principal)
-    text = f"{len(who)}:{who}{len(method)}:{method}{len(path)}:{path}{len(key)}:{key}"
-    if text.isascii():  # then a character is a byte
-        raw = text.encode()
-    else:  # a path may have been decoded from bytes that are no UTF-8
-        parts = [part.encode("utf-8", "surrogatepass") for part in (who, method, path, key)]
-        raw = b"".join([b"%d:%b" % (len(part), part) for part in parts])
-    return f"{show(method, 16)} {show(path)} {hashlib.sha256(raw).hexdigest()}"
+    # A path may have been decoded from bytes that are not UTF-8.
+    parts = [part.encode("utf-8", "surrogatepass") for part in (encode_key(principal), method, path, key)]
+    joined = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return f"{show(method, 16)} {show(path)} {hashlib.sha256(joined).hexdigest()}"
 
 
-def fingerprint_state(method: str, path: bytes, query: bytes) -> hashlib._Hash:
+FingerprintState: TypeAlias = "hashlib._Hash"
+
+
+def fingerprint_state(method: str, path: bytes, query: bytes) -> FingerprintState:
     """The hash to update with the body; `fingerprint` ends it. Headers are left out: they change from try to try."""
     verb = method.encode("latin-1", "replace")
     return hashlib.sha256(b"%d:%b%d:%b%d:%b" % (len(verb), verb, len(path), path, len(query), query))
 
 
-def fingerprint(state: hashlib._Hash) -> bytes:
+def fingerprint(state: FingerprintState) -> bytes:
     """The fingerprint in the form that claims send, its version first."""
     return b"\x81" + state.digest()
 
@@ -199,14 +165,14 @@ class ResponseCodec(Codec):
         return super().encode(value)
 
 
-def kept(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:
-    """The headers that are stored with a response."""
+def headers_to_store(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:
+    """The headers that are stored with a response: those whose names are ``allowed``."""
     return [(name, value) for name, value in headers if name.lower() in allowed]
 
 
 def replay(stored: Response, retention: int) -> Response:
     """A stored response as it goes out again: marked, and with its length where a body may be."""
-    headers = [*stored.headers, *published(retention), (REPLAYED, "true")]
+    headers = [*stored.headers, *retention_headers(retention), (REPLAYED_HEADER, "true")]
     body = stored.body or b""
     if has_body(stored.status):
         headers.append(("content-length", str(len(body))))
@@ -214,110 +180,10 @@ def replay(stored: Response, retention: int) -> Response:
 
 
 def has_body(status: int) -> bool:
-    """Whether a client expects a body, or its length, after the headers of a response to what we guard."""
+    """Whether a client expects a body, or its length, after the headers of a response with this ``status``."""
     return status >= 200 and status not in (204, 304)
 
 
-def published(retention: int) -> Headers:
+def retention_headers(retention: int) -> Headers:
     """The expiry policy, from the retention in microseconds."""
-    return [(RETENTION, str(retention // 1_000_000))]
-
-
-# -- problems
-
-_SAME_KEY = "Send the same request again, with the same key."
-
-_PROBLEMS: dict[type[EffectOnceError], tuple[int, str, str]] = {
-    MissingKey: (
-        400,
-        "Idempotency-Key is missing",
-        "This operation needs an Idempotency-Key header: a new UUID for each operation, the same for each retry of it.",
-    ),
-    InvalidKey: (
-        400,
-        "Idempotency-Key cannot be read",
-        'Send one Idempotency-Key header with a short string in it: Idempotency-Key: "8e03978e-40d5-43e8-bc93".',
-    ),
-    MissingPrincipal: (
-        401,
-        "The caller is not known",
-        "An Idempotency-Key belongs to its caller: authenticate, then send the request again with the same key.",
-    ),
-    InProgress: (409, "The request is being processed", f"Its response is not there yet. {_SAME_KEY}"),
-    LeaseLost: (409, "The request is being processed", f"Another attempt at it has taken over. {_SAME_KEY}"),
-    InDoubt: (
-        409,
-        "The outcome of the request is in doubt",
-        "An earlier attempt ended without saying whether it took effect. It will not run again until that is found "
-        "out: do not send it under a new key, ask the operator of this service.",
-    ),
-    ResultNotStored: (
-        409,
-        "The request was processed, its response was not kept",
-        "It took effect once, and will not again. Its response was too large to be kept: look at the resource itself.",
-    ),
-    PermanentFailure: (
-        409,
-        "The request was given up",
-        "It was ended for good and will not run under this key. A new attempt needs a new key.",
-    ),
-    PayloadTooLarge: (
-        413,
-        "The body is too large for an idempotent request",
-        "Requests with an Idempotency-Key may have a body up to the limit of this operation only.",
-    ),
-    PayloadMismatch: (
-        422,
-        "Idempotency-Key was used before with another request",
-        "A retry must be the same request, byte by byte; a new operation needs a new key.",
-    ),
-    EffectOnceError: (503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"),
-}
-_PROBLEMS[AttemptsExhausted] = _PROBLEMS[PermanentFailure]
-_PROBLEMS[Reentered] = _PROBLEMS[InProgress]
-
-_json = msgspec.json.Encoder()
-
-
-def status_of(error: EffectOnceError) -> int:
-    """The status that ``error`` is answered with; 503 for all that is neither the client's nor the request's doing."""
-    return _problem(type(error))[0]
-
-
-def problem(error: EffectOnceError, docs: str = DRAFT) -> Response:
-    """``error`` as problem+json. Its own text stays here: it may name what is not the client's to know."""
-    status, title, detail = _problem(type(error))
-    code = InProgress.code if isinstance(error, Reentered) else error.code
-    body = {"type": f"{docs}#{code}", "title": title, "status": status, "detail": detail, "code": code}
-    headers = [("content-type", "application/problem+json"), ("cache-control", "no-store")]
-    headers.append(("link", f'<{docs}>; rel="describedby"'))
-    if status == 503 or isinstance(error, InProgress | LeaseLost | Reentered):
-        headers.append(("retry-after", str(_retry_after(error))))
-    if isinstance(error, ResultNotStored):
-        headers.append((REPLAYED, "true"))
-    raw = _json.encode(body)
-    headers.append(("content-length", str(len(raw))))
-    return Response(status, headers, raw)
-
-
-def _problem(kind: type[EffectOnceError]) -> tuple[int, str, str]:
-    return next(_PROBLEMS[each] for each in kind.__mro__ if each in _PROBLEMS)
-
-
-def _retry_after(error: EffectOnceError) -> int:
-    """Whole seconds. Of what is in progress always one: when its lease ends says nothing about when its work does."""
-    if isinstance(error, Retryable) and not isinstance(error, InProgress):
-        return min(max(1, math.ceil(error.retry_after)), 60)
-    return 1
-
-
-def lost_attempt(docs: str = DRAFT) -> Response:
-    """What is replayed of an attempt that raised, where the route says ``on_error="replay"``."""
-    body = {
-        "type": f"{docs}#attempt-failed",
-        "title": "The request failed",
-        "status": 500,
-        "detail": "It ended with an error, and will not run again under this key.",
-        "code": "attempt-failed",
-    }
-    return Response(500, [("content-type", "application/problem+json")], _json.encode(body))
+    return [(RETENTION_HEADER, str(retention // 1_000_000))]

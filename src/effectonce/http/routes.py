@@ -1,11 +1,11 @@
-"""What holds for which request: the settings of a route, and the route of a path."""
+"""Which requests are guarded, and how: the settings of a route, and the table that finds the route of a path."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Final, Literal
+from functools import lru_cache, partial
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -15,13 +15,13 @@ from effectonce.guard.options import policy_options
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
 
-from .protocol import DROPPED, KEPT, ResponseCodec
+from .protocol import NEVER_STORED_HEADERS, STORED_HEADERS, UNSAFE_METHODS, ResponseCodec
 
-METHODS: Final = ("POST", "PATCH")
-TRANSIENT: Final = (401, 408, 425, 429)
-"""Answers that say "not now": the request did not take effect, and the same one may succeed later."""
+DEFAULT_METHODS: Final = ("POST", "PATCH")
+TRANSIENT_STATUSES: Final = (401, 408, 425, 429)
+"""Statuses that say "not now": the request did not take effect, and the same one may succeed later."""
 
-SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"))
+SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"))
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -30,12 +30,12 @@ class Route(Struct, frozen=True, kw_only=True):
     - ``required``: a request without a key is refused (400) instead of passed through.
     - ``methods``: which methods are guarded; PUT and DELETE by choice.
     - ``lease``, ``max_run``, ``retention``, ``wait``: as of `once`. Retention is published in a header.
-    - ``on_error``: what a 5xx, an exception or a broken response means. ``"doubt"``: nobody knows if it took effect, so
-      it waits for an operator. ``"replay"``: that was the outcome, and retries get it too. ``"release"``: it was
+    - ``on_error``: what a 5xx, an exception or a broken response means. ``"doubt"``: it may have taken effect, so it
+      waits for an operator. ``"replay"``: that was the outcome, and retries get it too. ``"release"``: it was
       rolled back, so the retry runs.
     - ``on_lapse``: what the end of a lease means, after the process died. ``"doubt"``; ``"rerun"``, for effects that
       share a transaction with the claim or are idempotent; ``"resume"``: it runs too, and the handler continues where
-      it was (``current().lapsed`` tells it).
+      it was (``current().lapsed`` is true then).
     - ``on_store_error``: ``"raise"`` refuses (503) while the store does not answer; ``"run"`` runs unprotected.
     - ``transient``: statuses that release the key; every other below 500 is stored and replayed.
     - ``max_key`` characters, ``max_body`` and ``max_response`` bytes. A body over its cap is refused (413), a response
@@ -44,7 +44,7 @@ class Route(Struct, frozen=True, kw_only=True):
     """
 
     required: bool = False
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = DEFAULT_METHODS
     lease: Duration = "30s"
     max_run: Duration = "1h"
     retention: Duration = DEFAULT_RETENTION
@@ -52,7 +52,7 @@ class Route(Struct, frozen=True, kw_only=True):
     on_error: Literal["doubt", "replay", "release"] = "doubt"
     on_lapse: Literal["doubt", "rerun", "resume"] = "doubt"
     on_store_error: Literal["raise", "run"] = "raise"
-    transient: tuple[int, ...] = TRANSIENT
+    transient: tuple[int, ...] = TRANSIENT_STATUSES
     max_key: int = 255
     max_body: int = 1024 * 1024
     max_response: int = 256 * 1024
@@ -60,46 +60,38 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 Routes = Mapping[str, Route | None] | Callable[[str, str], Route | None]
-"""By pattern (``/orders/{id}/pay``, ``/files/*``; the first that matches counts), or asked with method and path. None:
-not guarded."""
+"""Routes by pattern (``/orders/{id}/pay``, ``/files/*``; the first that matches counts), or a function of method and
+path. None: such requests are not guarded."""
 
 
 class RoutePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A `Route`, checked and ready to be used."""
 
+    route: Route
     policy: Policy
-    required: bool
-    methods: frozenset[str]
-    on_error: str
-    transient: frozenset[int]
-    kept: frozenset[str]
-    max_key: int
-    max_body: int
-    max_response: int
+    stored_headers: frozenset[str]  # of a response, in lower case
+
+    def guards(self, method: str | None, keyed: bool) -> bool:
+        """Whether a request is claimed: by its method, and whether it has a key."""
+        return method in self.route.methods and (keyed or self.route.required)
 
 
 def make_route_plan(route: Route, service: str) -> RoutePlan:
-    """``route`` as it is used, its records under the scope ``service``."""
-    methods = frozenset(_named("methods", route.methods))
-    if methods & SAFE:
-        raise ConfigurationError(f"methods={sorted(methods)}: {', '.join(sorted(methods & SAFE))} change nothing")
-    wanted = frozenset(name.lower() for name in _named("keep_headers", route.keep_headers))
-    if wanted & DROPPED:
+    """Check ``route``, whose records are under the scope ``service``."""
+    safe = SAFE_METHODS.intersection(_check_names("methods", route.methods))
+    if safe:
+        raise ConfigurationError(f"methods={sorted(route.methods)}: {', '.join(sorted(safe))} change nothing")
+    kept = frozenset(name.lower() for name in _check_names("keep_headers", route.keep_headers))
+    if kept & NEVER_STORED_HEADERS:
         raise ConfigurationError(
-            f"keep_headers: {', '.join(sorted(wanted & DROPPED))} belongs to one client or one connection and must not "
-            "be replayed to another"
+            f"keep_headers: {', '.join(sorted(kept & NEVER_STORED_HEADERS))} belongs to one client or one connection "
+            "and must not be replayed to another"
         )
-    for name, value, choices in (
-        ("on_error", route.on_error, ("doubt", "replay", "release")),
-        ("on_lapse", route.on_lapse, ("doubt", "rerun", "resume")),
-    ):
-        if value not in choices:
-            raise ConfigurationError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}")
-    for name, size in (
-        ("max_key", route.max_key),
-        ("max_body", route.max_body),
-        ("max_response", route.max_response),
-    ):
+    for name, choices in (("on_error", ("doubt", "replay", "release")), ("on_lapse", ("doubt", "rerun", "resume"))):
+        if getattr(route, name) not in choices:
+            raise ConfigurationError(f"{name}={getattr(route, name)!r} is not one of {', '.join(map(repr, choices))}")
+    for name in ("max_key", "max_body", "max_response"):
+        size = getattr(route, name)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"{name}={size!r} is not a size; give a whole number above zero")
     options = policy_options(
@@ -113,66 +105,61 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
         on_store_error=route.on_store_error,
     )
     return RoutePlan(
+        route=route,
         policy=Policy(scope=service, codec=ResponseCodec(route.max_response), **options),
-        required=route.required,
-        methods=methods,
-        on_error=route.on_error,
-        transient=frozenset(route.transient),
-        kept=KEPT | wanted,
-        max_key=route.max_key,
-        max_body=route.max_body,
-        max_response=route.max_response,
+        stored_headers=STORED_HEADERS | kept,
     )
 
 
-def _named(option: str, names: tuple[str, ...]) -> tuple[str, ...]:
+def make_view_plan(service: str, settings: Mapping[str, Any]) -> RoutePlan:
+    """The plan of one decorated view: PUT and DELETE are guarded, too, unless ``settings`` name other methods."""
+    return make_route_plan(Route(**{"methods": UNSAFE_METHODS, **settings}), service)
+
+
+def _check_names(option: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(f"{option} takes a tuple of names, not {show(repr(names))}")
     return names
 
 
 class RouteTable:
-    """Which plan holds for a request; every plan is made when the table is."""
+    """Which plan a request has. All plans are made, and so checked, when the table is; those that a callable returns,
+    when it first does."""
 
     def __init__(self, default: Route | None, routes: Routes | None, service: str) -> None:
         self._default = None if default is None else make_route_plan(default, service)
-        self._asked: Callable[[str, str], Route | None] | None = None
         self._patterns: list[tuple[re.Pattern[str], RoutePlan | None]] = []
-        known = [] if self._default is None else [self._default]
-        #: The methods that any route guards, or None where only asking tells.
-        self.methods: frozenset[str] | None = None
-        self.requires = True
+        self._find_route: Callable[[str, str], Route | None] | None = None
+        self._plan_for = lru_cache(256)(partial(make_route_plan, service=service))  # what `_find_route` returned
         if routes is None or isinstance(routes, Mapping):
             for pattern, route in (routes or {}).items():
-                made = None if route is None else make_route_plan(route, service)
-                self._patterns.append((_compiled(pattern), made))
-                known += [made] if made is not None else []
-            self.methods = frozenset().union(*(each.methods for each in known))
-            self.requires = any(each.required for each in known)
+                self._patterns.append((_compile(pattern), None if route is None else make_route_plan(route, service)))
         elif callable(routes):
-            self._asked = routes
+            self._find_route = routes
         else:
             raise ConfigurationError("routes= takes a mapping of patterns to Route, or a callable of method and path")
-        self._planned = lru_cache(256)(lambda route: make_route_plan(route, service))
 
-    def find(self, method: str, path: str) -> RoutePlan | None:
-        """The plan for a request; None where it is not guarded."""
-        found = self._default
-        if self._asked is not None:
-            route = self._asked(method, path)
-            found = None if route is None else self._planned(route)
-        else:
-            for pattern, each in self._patterns:
-                if pattern.fullmatch(path):
-                    found = each
-                    break
-        return found if found is not None and method in found.methods else None
+    def find(self, method: str, path: str, keyed: bool) -> RoutePlan | None:
+        """Return the plan of a request; None where it is not guarded."""
+        if method in SAFE_METHODS:
+            return None
+        plan = self._plan_of(method, path)
+        return plan if plan is not None and plan.guards(method, keyed) else None
+
+    def _plan_of(self, method: str, path: str) -> RoutePlan | None:
+        if self._find_route is not None:
+            route = self._find_route(method, path)
+            return None if route is None else self._plan_for(route)
+        for pattern, plan in self._patterns:
+            if pattern.fullmatch(path):
+                return plan
+        return self._default
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """``{name}`` stands for one segment of a path, ``*`` for any number of characters."""
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern: ``{name}`` stands for one segment of a path, ``*`` for any number of characters."""
     if not isinstance(pattern, str) or not pattern.startswith(("/", "*")):
-        raise ConfigurationError(f"routes: {show(repr(pattern))} is no path; write it like '/orders/{{id}}/pay'")
+        raise ConfigurationError(f"routes: {show(repr(pattern))} is not a path; write it like '/orders/{{id}}/pay'")
     parts = re.split(r"(\{[^{}/]*\}|\*)", pattern)
     texts = (".*" if part == "*" else "[^/]+" if part.startswith("{") else re.escape(part) for part in parts)
     return re.compile("".join(texts), re.DOTALL)

@@ -1,11 +1,11 @@
-"""Response bodies on their way out, recorded as they go: of sync applications, and of Django's async views."""
+"""Response bodies on their way to the client, recorded as they go: those of sync applications, and of Django's async
+views."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError
@@ -15,58 +15,38 @@ from .exchange import Incomplete, Recording
 CUT_OFF = "the client left in the middle of a response too long to keep"
 
 
-class ResponseHead(Protocol):
-    """Status and headers that have not left yet."""
-
-    def send(self) -> None:
-        """Let them leave, where they have not: the first bytes of the body are next."""
-        ...
-
-    def refuse(self, error: EffectOnceError) -> bytes:
-        """Make it another response, since this one could not be recorded; its body. Raises where they have left."""
-        ...
-
-
-class WatchedBody:
+class RecordedBody:
     """The chunks of a response, passed on as they come; what a client could take for the end waits for the record.
 
     Closed early, by a server whose client is gone, it takes the rest from the application all the same: the work whose
-    outcome the retry will ask for is done to its end. Only a response that is too long to be kept is cut off.
+    outcome the retry will ask for runs to its end. Only a response that is too long to be kept is cut off.
     """
 
-    def __init__(
-        self,
-        recording: Recording,
-        chunks: Iterable[bytes],
-        closing: Callable[[], object] | None,
-        head: ResponseHead | None = None,
-    ) -> None:
+    def __init__(self, recording: Recording, chunks: Iterable[bytes], close: Callable[[], object] | None) -> None:
         self._recording = recording
         self._chunks = iter(chunks)
-        self._closing = closing
-        self._head = head
-        self._held: list[bytes] = []
+        self._close_chunks = close
+        self._ready: list[bytes] = []
 
-    def __iter__(self) -> WatchedBody:
+    def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        recording, head = self._recording, self._head
+        recording = self._recording
         while not recording.concluded:
-            chunk = self._next()
+            chunk = self._take()
             if chunk is None:
                 self._conclude()
             elif chunk:
-                self._held.append(chunk)
+                self._ready.append(chunk)
                 if recording.add(chunk):
                     break
-        if head is not None:
-            head.send()
-        if self._held:
-            return self._held.pop(0)
+        self._send_head()
+        if self._ready:
+            return self._ready.pop(0)
         raise StopIteration
 
-    def _next(self) -> bytes | None:
+    def _take(self) -> bytes | None:
         try:
             return next(self._chunks, None)
         except BaseException as error:
@@ -76,56 +56,62 @@ class WatchedBody:
     def _conclude(self) -> None:
         error = run_sync(self._recording.conclude())
         if error is not None:
-            self._held.clear()
-            if self._head is None:
-                raise error
-            self._held.append(self._head.refuse(error))
+            self._ready.clear()
+            self._ready.append(self._refuse(error))
+
+    def _send_head(self) -> None:
+        """Send status and headers, unless they have left: the first bytes of the body are next."""
+
+    def _refuse(self, error: EffectOnceError) -> bytes:
+        """Answer something else, since this response could not be recorded. Returns the body of that; raises where
+        status and headers have left."""
+        raise error
 
     def close(self) -> None:
-        """What a server calls at the end, or when its client is gone."""
+        """Called by the server at the end, or when its client is gone."""
         recording = self._recording
         try:
             while not recording.concluded:
-                chunk = None if recording.over else self._next()
-                if chunk is not None:
-                    recording.add(chunk)
-                elif recording.over:
+                if recording.too_long:
                     run_sync(recording.fail(Incomplete(CUT_OFF)))
-                else:
+                elif (chunk := self._take()) is None:
                     run_sync(recording.conclude())
+                else:
+                    recording.add(chunk)
         finally:
             try:
-                if self._closing is not None:
-                    self._closing()
+                if self._close_chunks is not None:
+                    self._close_chunks()
             finally:
                 recording.run.end()
 
     def __del__(self) -> None:
-        _let_go(self._recording)
+        _release(self._recording)
 
 
-#: Loops themselves do not keep what they run from being collected.
-_going_on: set[asyncio.Task[None]] = set()
+#: The tasks of `AsyncRecordedBody`: an event loop holds its tasks weakly.
+running_tasks: set[asyncio.Task[None]] = set()
 
 
-class AsyncWatchedBody:
-    """`WatchedBody` for an async stream. Its own task takes the chunks from the application: the task that sends them
-    is cancelled when the client leaves, and the work still comes to its end."""
+class AsyncRecordedBody:
+    """`RecordedBody` for an async stream. Its own task takes the chunks from the application: the task that sends them
+    is cancelled when the client leaves, and the work still runs to its end."""
 
     def __init__(self, recording: Recording, chunks: AsyncIterator[bytes]) -> None:
         self._recording = recording
         self._chunks = chunks
         self._ready: asyncio.Queue[bytes | None] = asyncio.Queue(1)  # None: there are no more
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._left = False
+        self._client_left = False
 
-    async def passed_on(self) -> AsyncIterator[bytes]:
-        """The chunks, for the client. Cancelled, it waits for the end of the work; cancelled again, it ends that."""
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the chunks to the client. Cancelled, it waits for the end of the work; cancelled again, it cancels
+        that."""
         self._loop = asyncio.get_running_loop()
         self._recording.client = self._recording.run.runtime.async_client()  # of this loop, wherever it was claimed
-        task = self._loop.create_task(self._take())
-        _going_on.add(task)
-        task.add_done_callback(_going_on.discard)
+        task = self._loop.create_task(self._run())
+        running_tasks.add(task)
+        task.add_done_callback(running_tasks.discard)
         try:
             while (chunk := await self._ready.get()) is not None:
                 yield chunk
@@ -139,50 +125,52 @@ class AsyncWatchedBody:
             self._leave()
 
     def close(self) -> None:
-        """The client is gone, says whatever thread: what comes is kept, and nobody waits for it."""
-        self._left = True
+        """Called on any thread when the client is gone: what comes is kept, and not sent."""
+        self._client_left = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        self._left = True
+        self._client_left = True
         while not self._ready.empty():
             self._ready.get_nowait()
 
-    async def _take(self) -> None:
+    async def _run(self) -> None:
+        """Take the chunks from the application and settle its response, whether the client is there or not."""
         recording, held = self._recording, list[bytes]()
         try:
             async for chunk in self._chunks:
                 if not recording.add(chunk):
                     held.append(chunk)
-                elif not self._left:
+                elif not self._client_left:
                     await self._ready.put(chunk)
-                if self._left and recording.over:
+                if self._client_left and recording.too_long:
                     await recording.fail(Incomplete(CUT_OFF))
                     return
             error = await recording.conclude()
             if error is not None:
                 raise error
             for chunk in held:
-                if not self._left:
+                if not self._client_left:
                     await self._ready.put(chunk)
         except BaseException as error:
             if not recording.concluded:
                 await recording.fail(error)
             if not isinstance(error, Exception):
-                self._leave()  # so that there is room for the word that it is over
+                self._leave()  # so that there is room for the None
             raise
         finally:
             recording.run.end()
-            if self._left:
+            if self._client_left:
                 self._leave()
             await self._ready.put(None)
 
     def __del__(self) -> None:
-        _let_go(self._recording)
+        _release(self._recording)
 
 
-def _let_go(recording: Recording) -> None:
-    """A stream that nobody has begun to read, or closed, is gone: its claim must not be renewed for ever."""
+def _release(recording: Recording) -> None:
+    """End the run of a stream that was collected without having been read or closed: the heartbeat must not renew its
+    claim for ever."""
     if not recording.concluded:
         recording.run.end()

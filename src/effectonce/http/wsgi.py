@@ -12,28 +12,27 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.store import Store
 
 from . import protocol
-from .exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
-from .protocol import DRAFT, Headers, Response
-from .routes import Route, RoutePlan, Routes, RouteTable
-from .streams import WatchedBody
+from .exchange import KEY_VARIABLE, HttpMiddleware, Principal, Recording, identify_request, key_lines
+from .protocol import Headers, Response
+from .routes import RoutePlan
+from .streams import RecordedBody
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
+GetPrincipal = Callable[[Environ], Principal]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-SPOOLED = 1024 * 1024
-PIECE = 65_536
+MAX_MEMORY: Final = 1024 * 1024  # bytes of a request's body that are kept in memory; more go to a temporary file
+READ_SIZE: Final = 65_536  # bytes
 
 
-class IdempotencyMiddleware:
+class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
     """Runs each keyed request once, and replays its response to every retry.
 
     ``principal`` takes the WSGI environ and names the caller: a user or tenant id; or it is `GLOBAL`. Settings for
@@ -41,130 +40,114 @@ class IdempotencyMiddleware:
     application that shares a store its own. ``docs`` is the page that problems link to.
     """
 
-    def __init__(
-        self,
-        app: App,
-        store: Store,
-        *,
-        principal: Callable[[Environ], Principal] | str,
-        default: Route | None = Route(),  # noqa: B008 - frozen
-        routes: Routes | None = None,
-        service: str = "http",
-        docs: str = DRAFT,
-    ) -> None:
-        self._app = app
-        self._guard = HttpGuard(store, service, docs)
-        self._principal = make_principal_getter(principal)
-        table = RouteTable(default, routes, service)
-        self._methods, self._requires, self._find = table.methods, table.requires, table.find
-
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"].upper()  # as applications read it, whatever the server passes on
-        if self._methods is None or method in self._methods:
-            keyed = "HTTP_IDEMPOTENCY_KEY" in environ
-            if keyed or self._requires:
-                plan = self._find(method, path_of(environ))
-                if plan is not None and (keyed or plan.required):
-                    return self._guarded(plan, environ, start_response)
-        return self._app(environ, start_response)
+        path = path_of(environ)
+        plan = self._table.find(method, path, KEY_VARIABLE in environ)
+        if plan is None:
+            return self._app(environ, start_response)
 
-    def _guarded(self, plan: RoutePlan, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        guard, method, path = self._guard, environ["REQUEST_METHOD"].upper(), path_of(environ)
-        response: Response | None
+        def refuse(error: EffectOnceError) -> Response:
+            return self._guard.refusal(error, method, path)
+
+        claimed: Recording | Response
         try:
-            values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
-            key = read_key(plan, values) or ""
-            principal = self._principal(environ)
-            body, prints = read_body(environ, plan.max_body)
-            run = guard.prepare(plan, method, path, key, principal, prints)
-            client = run.runtime.sync_client()
-            response = run_sync(claim(run, client))
+            claimed, body = self._claim(plan, environ, method, path)
         except EffectOnceError as error:
-            response = guard.refusal(error, method, path)
+            claimed = refuse(error)
         except Truncated:
-            response = Response(400, [("content-length", "0")])
-        if response is not None:
-            return respond(start_response, response)
+            claimed = Response(400, [("content-length", "0")])
+        if isinstance(claimed, Response):
+            start_response(_status_line(claimed.status), claimed.headers)
+            return [claimed.body] if claimed.body else []
+        # Without Accept-Encoding: a response in an encoding of this client's could not be replayed to another.
         narrowed = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
         narrowed["wsgi.input"] = body
-        running.set(run)
-        head = ResponseHead(guard, Recording(plan, run, client, guard.docs), method, path, start_response)
+        response = RecordedResponse(claimed, refuse, start_response)
         try:
-            chunks = self._app(narrowed, head.start_response)
-            if isinstance(chunks, list | tuple):  # a server tells the length of one by itself, so it stays one
-                whole = b"".join((*head.written, *chunks))
-                head.recording.expect(len(whole))
-                return list(WatchedBody(head.recording, [whole], None, head))
-            return WatchedBody(head.recording, chain(head.written, chunks), getattr(chunks, "close", None), head)
+            return response.record(self._app(narrowed, response.start_response))
         except BaseException as error:
-            head.fail(error)
+            run_sync(claimed.give_up(error))
             raise
-        finally:
-            if head.recording.concluded:
-                run.end()
+
+    def _claim(
+        self, plan: RoutePlan, environ: Environ, method: str, path: str
+    ) -> tuple[Recording | Response, IO[bytes]]:
+        key = protocol.parse_key(key_lines(environ), plan.route.max_key)
+        stored_key = identify_request(self._guard.get_principal(environ), method, path, key)
+        body, fingerprint = read_body(environ, method, path, plan.route.max_body)
+        client = self._guard.store.runtime.sync_client()
+        return run_sync(self._guard.claim(plan, client, stored_key, fingerprint)), body
 
 
-class ResponseHead:
-    """Status and headers of the application's response, held back until the first bytes of it may leave."""
+class RecordedResponse(RecordedBody):
+    """The application's response. Its status and headers are held back until the first bytes of the body may leave."""
 
     def __init__(
-        self, guard: HttpGuard, recording: Recording, method: str, path: str, start_response: StartResponse
+        self, recording: Recording, refuse: Callable[[EffectOnceError], Response], start_response: StartResponse
     ) -> None:
-        self.recording = recording
-        self.written: list[bytes] = []
-        self._guard = guard
-        self._about = (method, path)
+        super().__init__(recording, (), None)
+        self._make_refusal = refuse
         self._start_response = start_response
         self._status = ""
         self._headers: Headers = []
-        self._sent = False
+        self._written: list[bytes] = []
+        self._head_sent = False
 
     def start_response(self, status: str, headers: Headers, exc_info: Any = None) -> Callable[[bytes], object]:
-        """What the application calls. What it then writes, instead of returning it, leaves when it returns."""
-        if self._sent:  # an error after the first bytes: the server raises it
+        """Called by the application. What it then writes, instead of returning it, leaves when it returns."""
+        if self._head_sent:  # an error after the first bytes: the server raises it
             return self._start_response(status, headers, exc_info)
-        self._status, self._headers = status, [*headers, *self.recording.published]
-        self.recording.start(int(status.split(" ", 1)[0]), headers)
-        return self.written.append
+        self._status, self._headers = status, [*headers, *self._recording.added_headers]
+        self._recording.start(int(status.split(" ", 1)[0]), headers)
+        return self._written.append
 
-    def send(self) -> None:
-        if not self._sent:
-            self._sent = True
+    def record(self, chunks: Iterable[bytes]) -> Iterable[bytes]:
+        """Record ``chunks``, which the application returned, on their way to the server."""
+        if not isinstance(chunks, list | tuple):
+            self._chunks = chain(self._written, chunks)
+            self._close_chunks = getattr(chunks, "close", None)
+            return self
+        # A server tells the length of a list by itself, so it stays a list.
+        body = b"".join((*self._written, *chunks))
+        error = run_sync(self._recording.conclude_with(body))
+        if error is not None:
+            body = self._refuse(error)
+        self._send_head()
+        return [body] if body else []
+
+    def _send_head(self) -> None:
+        if not self._head_sent:
+            self._head_sent = True
             self._start_response(self._status, self._headers)
 
-    def refuse(self, error: EffectOnceError) -> bytes:
-        response = self._guard.refusal(error, *self._about)
-        if self._sent:
+    def _refuse(self, error: EffectOnceError) -> bytes:
+        response = self._make_refusal(error)
+        if self._head_sent:
             raise error
         self._status, self._headers = _status_line(response.status), response.headers
         return response.body or b""
 
-    def fail(self, error: BaseException) -> None:
-        if not self.recording.concluded:
-            run_sync(self.recording.fail(error))
-
 
 class Truncated(Exception):
-    """The body ended before its announced length, or cannot be read: the client went away, or lied."""
+    """The body ended before its announced length, or cannot be read: the client left, or announced a wrong length."""
 
 
-def read_body(environ: Environ, cap: int) -> tuple[IO[bytes], bytes]:
-    """The body up to ``cap`` bytes, ready to be read again, and the request's fingerprint."""
+def read_body(environ: Environ, method: str, path: str, limit: int) -> tuple[IO[bytes], bytes]:
+    """Read the body, up to ``limit`` bytes. Returns it, ready to be read again, and the request's fingerprint."""
     source, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or ""
     ends_by_itself = bool(environ.get("wsgi.input_terminated"))
     if length and not (length.isdecimal() and length.isascii()):
         raise Truncated
-    if len(length) > 18 or int(length or 0) > cap:
-        raise PayloadTooLarge(f"the body is over max_body={cap}, it says")
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    query = environ.get("QUERY_STRING", "")
-    method = environ["REQUEST_METHOD"].upper()
-    state = protocol.fingerprint_state(method, path.encode("latin-1"), query.encode("latin-1"))
-    spool = SpooledTemporaryFile(SPOOLED)  # noqa: SIM115 - it ends with the request
-    left = int(length) if length else cap + 1 if ends_by_itself else 0
+    protocol.check_announced_length(length, limit)
+    left = int(length or 0)
+    if not length and ends_by_itself:
+        left = limit + 1
+    state = fingerprint_state(environ, method, path)
+    spool = SpooledTemporaryFile(MAX_MEMORY)  # noqa: SIM115 - it ends with the request
     while left:
         try:
-            piece = source.read(min(left, PIECE))
+            piece = source.read(min(left, READ_SIZE))
         except (OSError, ValueError, EOFError) as error:  # what servers raise at a broken chunk, or a reset
             raise Truncated from error
         if not piece:
@@ -175,25 +158,25 @@ def read_body(environ: Environ, cap: int) -> tuple[IO[bytes], bytes]:
     if length and left:
         raise Truncated
     if not length and ends_by_itself and not left:
-        raise PayloadTooLarge(f"the body is over max_body={cap}")
+        raise PayloadTooLarge(f"the body is over max_body={limit}")
     spool.seek(0)
     return spool, protocol.fingerprint(state)
 
 
 def path_of(environ: Environ) -> str:
-    """The path as its bytes read in UTF-8; WSGI gives them as ISO 8859-1."""
+    """The path, its bytes read as UTF-8; WSGI gives them as ISO 8859-1."""
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return path if path.isascii() else path.encode("latin-1").decode("utf-8", "surrogateescape")
+    return path.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
-def respond(start_response: StartResponse, response: Response) -> Iterable[bytes]:
-    """A response of our own, or a stored one."""
-    start_response(_status_line(response.status), response.headers)
-    return [response.body] if response.body else []
+def fingerprint_state(environ: Environ, method: str, path: str) -> protocol.FingerprintState:
+    """The hash to update with the body; see `protocol.fingerprint_state`. ``path`` is that of `path_of`."""
+    query = environ.get("QUERY_STRING", "")
+    return protocol.fingerprint_state(method, path.encode("utf-8", "surrogateescape"), query.encode("latin-1"))
 
 
 def _status_line(status: int) -> str:
     try:
         return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:  # one that HTTP has no name for
+    except ValueError:  # a status that HTTP has no name for
         return f"{status} Unknown"

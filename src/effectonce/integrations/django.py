@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -33,29 +33,20 @@ from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped
 from django.http.response import HttpResponseBase  # type: ignore[import-untyped, unused-ignore]
 from django.utils.module_loading import import_string  # type: ignore[import-untyped, unused-ignore]
 
-from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import ConfigurationError
-from effectonce.guard.options import read_choice
+from effectonce.errors import ConfigurationError, PayloadTooLarge
 from effectonce.http import protocol
-from effectonce.http.exchange import Recording
-from effectonce.http.routes import Route, RouteTable, make_route_plan
+from effectonce.http.exchange import KEY_VARIABLE, Recording
+from effectonce.http.routes import Route, RouteTable, make_view_plan
 from effectonce.store import Store, connect
 
-from .django_exchange import (
-    METHODS,
-    DjangoExchanges,
-    content_length,
-    render_response,
-    run_exchange,
-    run_exchange_async,
-)
+from .django_exchange import DjangoGuard, read_body, render_response, run_exchange, run_exchange_async
 
 V = TypeVar("V", bound=Callable[..., Any])
 
 
 def user_id(request: HttpRequest) -> str | None:
-    """Whose request it is: the id of the user that Django has authenticated, or None."""
+    """The caller of a request: the id of the user that Django has authenticated, or None."""
     user = getattr(request, "user", None)
     return str(user.pk) if user is not None and user.is_authenticated else None
 
@@ -75,35 +66,34 @@ class IdempotencyMiddleware:
         self._get_response = get_response
         options = _options()
         service = options["SERVICE"]
-        self._exchanges = DjangoExchanges(options["STORE"], options["PRINCIPAL"], False, service, options["DOCS"])
+        self._guard = DjangoGuard(options["STORE"], service, options["DOCS"], principal=options["PRINCIPAL"])
         self._table = RouteTable(options["DEFAULT"], options["ROUTES"], service)
-        self._is_async = iscoroutinefunction(get_response)
-        if self._is_async:
+        is_async = iscoroutinefunction(get_response)
+        self._run_exchange = run_exchange_async if is_async else run_exchange
+        if is_async:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        guarded = self._table.find(str(request.method), request.path)
-        if guarded is None or not ("HTTP_IDEMPOTENCY_KEY" in request.META or guarded.required):
+        plan = self._table.find(str(request.method), request.path, KEY_VARIABLE in request.META)
+        if plan is None:
             return self._get_response(request)
-        return (run_exchange_async if self._is_async else run_exchange)(
-            self._exchanges, guarded, request, self._get_response
-        )
+        return self._run_exchange(self._guard, plan, request, self._get_response)
 
 
-class Inside(set[str]):
+class AtomicInside(set[str]):
     """The transactions of ATOMIC_REQUESTS, opened inside of a guard and not around it: what is recorded as done must be
-    committed before. Django finds every database in this set, so it opens none; it really holds those whose transaction
-    the view does not want (``@non_atomic_requests``)."""
+    committed before. Django finds every database in this set of non-atomic ones, so it opens no transaction; it really
+    holds those for which the view has ``@non_atomic_requests``."""
 
     def __contains__(self, alias: object) -> bool:
         return True
 
     @contextmanager
     def transactions(self) -> Iterator[None]:
-        unwanted = frozenset(self)
+        non_atomic = frozenset(self)
         with ExitStack() as stack:
-            for alias, told in connections.settings.items():
-                if told["ATOMIC_REQUESTS"] and alias not in unwanted:
+            for alias, database in connections.settings.items():
+                if database["ATOMIC_REQUESTS"] and alias not in non_atomic:
                     stack.enter_context(transaction.atomic(using=alias))
             yield
 
@@ -123,79 +113,77 @@ class Idempotency:
         principal: Callable[..., Any] | str,
         errors: Literal["respond", "raise"] = "respond",
         service: str = "http",
-        docs: str = protocol.DRAFT,
+        docs: str = protocol.DRAFT_URL,
         **settings: Any,
     ) -> None:
-        settings.setdefault("methods", METHODS)
-        self.plan = make_route_plan(Route(**settings), service)
-        raises = read_choice("errors", errors, "raise", "respond")
-        self.exchanges = DjangoExchanges(store, principal, raises, service, docs)
+        self.plan = make_view_plan(service, settings)
+        self.guard = DjangoGuard(store, service, docs, principal=principal, errors=errors)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""
-        keyed = "HTTP_IDEMPOTENCY_KEY" in request.META
-        return request.method in self.plan.methods and (keyed or self.plan.required)
+        return self.plan.guards(request.method, KEY_VARIABLE in request.META)
 
     def __call__(self, view: V) -> V:
         is_async = inspect.iscoroutinefunction(view)
         run = run_exchange_async if is_async else run_exchange
-        inside = Inside(getattr(view, "_non_atomic_requests", ()))
+        atomic = AtomicInside(getattr(view, "_non_atomic_requests", ()))
 
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             def respond(request: HttpRequest) -> Any:
                 if is_async:
                     return view(request, *args, **kwargs)
-                with inside.transactions():
+                with atomic.transactions():
                     return view(request, *args, **kwargs)
 
-            return run(self.exchanges, self.plan, request, respond) if self.guards(request) else respond(request)
+            return run(self.guard, self.plan, request, respond) if self.guards(request) else respond(request)
 
         wrapped: Any = functools.update_wrapper(guarded, view)
         if is_async:
             return markcoroutinefunction(wrapped)  # type: ignore[no-any-return]
-        wrapped._non_atomic_requests = inside
+        wrapped._non_atomic_requests = atomic
         return wrapped  # type: ignore[no-any-return]
 
 
 class IdempotentView:
     """A mixin for REST framework's views, before `APIView` among the bases: it claims once the request is
-    authenticated, permitted and not throttled, and replays the render_response response."""
+    authenticated, permitted and not throttled, and replays the rendered response."""
 
     idempotency: ClassVar[Idempotency]
     _recording: Recording | None = None
-    _inside = Inside()
+    _atomic = AtomicInside()
 
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
-        inside = Inside()
-        view = super().as_view(*args, **{**initkwargs, "_inside": inside})  # type: ignore[misc]
-        inside.update(getattr(view, "_non_atomic_requests", ()))
-        view._non_atomic_requests = inside
+        atomic = AtomicInside()
+        view = super().as_view(*args, **{**initkwargs, "_atomic": atomic})  # type: ignore[misc]
+        atomic.update(getattr(view, "_non_atomic_requests", ()))
+        view._non_atomic_requests = atomic
         return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if self.idempotency.guards(request) and content_length(request) <= self.idempotency.plan.max_body:
-            _ = request.body  # before a parser takes it from the stream
-        exchanges = self.idempotency.exchanges
+        if self.idempotency.guards(request):
+            with suppress(PayloadTooLarge):  # raised again when the request is claimed
+                read_body(request, self.idempotency.plan.route.max_body)  # before a parser takes it from the stream
         try:
-            with self._inside.transactions():
+            with self._atomic.transactions():
                 response: HttpResponseBase = super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
             if self._recording is not None:
-                response = run_sync(exchanges.settle(self._recording, request, render_response(response)))
+                settlement = self.idempotency.guard.settle(self._recording, request, render_response(response))
+                response = run_sync(settlement)
         except BaseException as error:
             if self._recording is not None:
-                run_sync(exchanges.fail(self._recording, error))
+                run_sync(self._recording.give_up(error))
             raise
         return response
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         if self.idempotency.guards(request):
-            claimed = self.idempotency.exchanges.claim(self.idempotency.plan, request)
+            claim = self.idempotency.guard.claim_request(self.idempotency.plan, request, is_async=False)
+            claimed = run_sync(claim)
             if isinstance(claimed, HttpResponse):
                 raise _Answered(claimed)
             self._recording = claimed
-            running.set(claimed.run)
 
     def handle_exception(self, exc: Exception) -> Any:
         if isinstance(exc, _Answered):
@@ -204,7 +192,7 @@ class IdempotentView:
 
 
 class _Answered(Exception):
-    """What comes before a view cannot answer, so it raises the answer."""
+    """Carries a response out of `initial`, which cannot return one."""
 
     def __init__(self, response: HttpResponse) -> None:
         super().__init__(response)
@@ -212,13 +200,14 @@ class _Answered(Exception):
 
 
 def _options() -> dict[str, Any]:
-    given = getattr(settings, "EFFECTONCE", None)
-    known = {"DEFAULT": Route(), "ROUTES": None, "SERVICE": "http", "DOCS": protocol.DRAFT}
-    if not isinstance(given, dict) or not {"STORE", "PRINCIPAL"} <= given.keys() <= {"STORE", "PRINCIPAL", *known}:
+    setting = getattr(settings, "EFFECTONCE", None)
+    defaults = {"DEFAULT": Route(), "ROUTES": None, "SERVICE": "http", "DOCS": protocol.DRAFT_URL}
+    required = {"STORE", "PRINCIPAL"}
+    if not isinstance(setting, dict) or not required <= setting.keys() <= {*required, *defaults}:
         raise ConfigurationError(
-            f"the setting EFFECTONCE must be a dict with STORE and PRINCIPAL, and may have {', '.join(known)} as well"
+            f"the setting EFFECTONCE must be a dict with STORE and PRINCIPAL, and may also have {', '.join(defaults)}"
         )
-    options = {**known, **given}
+    options = {**defaults, **setting}
     for name in ("STORE", "PRINCIPAL", "ROUTES"):
         value = options[name]
         if isinstance(value, str) and "." in value and "://" not in value:

@@ -14,22 +14,20 @@ application has an exception handler of its own for it. Where authentication is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import Response as FastAPIResponse
 
-from effectonce.errors import ConfigurationError, EffectOnceError, MissingKey
+from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
-from effectonce.http.exchange import HttpGuard, make_principal_getter, principal_key, refusal
-from effectonce.http.routes import SAFE, Route, make_route_plan
+from effectonce.http.exchange import HttpGuard, identify_request, make_principal_getter, refusal
+from effectonce.http.routes import SAFE_METHODS, RoutePlan, make_view_plan
 from effectonce.store import Store
 
-METHODS = ("POST", "PATCH", "PUT", "DELETE")
-
-_DESCRIPTION = "A new UUID for each operation, the same for each retry of it."
-_PROBLEM = {
+_KEY_DESCRIPTION: Final = "A new UUID for each operation, the same for each retry of it."
+_PROBLEM_SCHEMA: Final = {
     "type": "object",
     "properties": {
         "type": {"type": "string", "format": "uri"},
@@ -42,24 +40,24 @@ _PROBLEM = {
 }
 
 
-def _documented(description: str, *headers: str) -> dict[str, Any]:
+def _problem_docs(description: str, *headers: str) -> dict[str, Any]:
     return {
         "description": description,
-        "content": {"application/problem+json": {"schema": _PROBLEM}},
+        "content": {"application/problem+json": {"schema": _PROBLEM_SCHEMA}},
         "headers": {name: {"schema": {"type": "integer"}, "description": "Seconds."} for name in headers},
     }
 
 
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: _documented("The Idempotency-Key is missing, repeated or cannot be read."),
-    409: _documented("The request is being processed (with Retry-After), or its outcome is in doubt.", "Retry-After"),
-    413: _documented("The body is too large for a request with an Idempotency-Key."),
-    422: _documented("The Idempotency-Key was used before with another request, or the body is not valid."),
-    503: _documented("The request could not be recorded; nothing was done.", "Retry-After"),
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    400: _problem_docs("The Idempotency-Key is missing, repeated or cannot be read."),
+    409: _problem_docs("The request is being processed (with Retry-After), or its outcome is in doubt.", "Retry-After"),
+    413: _problem_docs("The body is too large for a request with an Idempotency-Key."),
+    422: _problem_docs("The Idempotency-Key was used before with another request, or the body is not valid."),
+    503: _problem_docs("The request could not be recorded; nothing was done.", "Retry-After"),
 }
 """What a guarded operation may answer beside its own responses; `Idempotency.route` adds it to the schema."""
 
-for _status in (400, 422):  # FastAPI's own of a body that it cannot read, which it leaves to whoever documents one
+for _status in (400, 422):  # FastAPI answers these, too, and documents only those that no route has documented
     RESPONSES[_status]["content"]["application/json"] = {
         "schema": {"type": "object", "properties": {"detail": {}}, "required": ["detail"]}
     }
@@ -72,11 +70,11 @@ class Idempotency:
     scope of the records: give each application that shares a store its own. ``docs`` is the page that problems link to.
     """
 
-    def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT) -> None:
+    def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT_URL) -> None:
         self._app = app
-        self._guard = HttpGuard(store, service, docs)
-        app.add_middleware(_Exchanges, guard=self._guard)
-        app.add_exception_handler(_Replayed, _replayed)
+        self._guard = HttpGuard(store, service, docs, principal=GLOBAL)  # each route has a principal of its own
+        app.add_middleware(_RecordingMiddleware, guard=self._guard)
+        app.add_exception_handler(_Replay, _answer_replay)
         answer_problems(app, docs)
 
     def route(
@@ -93,33 +91,29 @@ class Idempotency:
         ``principal`` is a dependency that gives the caller's id, or `GLOBAL`; ``settings`` are those of `http.Route`.
         Your own ``dependencies``, ``responses`` and ``openapi_extra`` are passed on beside ours.
         """
-        settings.setdefault("methods", METHODS)
-        guarded = make_route_plan(Route(**settings), self._guard.service)
+        plan = make_view_plan(self._guard.service, settings)
         caller = Depends(_dependency(principal))
 
         async def claim(request: Request, principal: Any = caller) -> None:
-            if request.method not in guarded.methods:
+            lines = asgi.key_lines(request.scope)
+            if not plan.guards(request.method, bool(lines)):
                 return
-            if protocol.KEY not in request.headers:
-                if guarded.required:
-                    raise MissingKey("the request has no Idempotency-Key, and its route requires one")
-                return
+            key = protocol.parse_key(lines, plan.route.max_key)
             exchange = request.scope.get(asgi.EXCHANGE)
             if not isinstance(exchange, asgi.Exchange) or request.app is not self._app:
                 raise ConfigurationError(
                     "Idempotency(app, store) was made for another application than this route's; one that is mounted "
                     "answers by itself, so it needs an Idempotency of its own"
                 )
-            exchange.read_key(guarded)
             try:
-                response = await exchange.claim(guarded, principal)
-            except asgi.Disconnected:  # answered as FastAPI answers it without us: to nobody
+                response = await exchange.claim(plan, key, principal)
+            except asgi.Disconnected:  # as FastAPI answers it, though the client is gone
                 raise HTTPException(400, "The body is not whole.") from None
             if response is not None:
-                raise _Replayed(response)
+                raise _Replay(response)
 
         extra = dict(openapi_extra or {})
-        extra["parameters"] = [*extra.get("parameters", ()), _header(guarded.required, guarded.max_key)]
+        extra["parameters"] = [*extra.get("parameters", ()), _key_parameter(plan)]
         return {
             "dependencies": [*dependencies, Depends(claim)],
             "responses": {**RESPONSES, **(responses or {})},
@@ -128,7 +122,7 @@ class Idempotency:
 
 
 def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., str]:
-    """A dependency that gives the key of a request for mode T: with it an `Inbox` joins your own transaction.
+    """Make a dependency that gives the key of a request for mode T: with it an `Inbox` joins your own transaction.
 
         inbox = Inbox(scope="orders")
 
@@ -145,61 +139,55 @@ def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> C
 
     def key(
         request: Request,
-        idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key", description=_DESCRIPTION)] = None,
+        idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key", description=_KEY_DESCRIPTION)] = None,
         principal: Any = caller,
     ) -> str:
-        values = [value.encode("latin-1") for value in request.headers.getlist(protocol.KEY)]
-        if not values:
-            raise MissingKey("the request has no Idempotency-Key, and its route requires one")
-        sent = protocol.parse_key(values, longest)
-        return protocol.record_key(principal_key(principal), request.method, request.scope["path"], sent)
+        sent = protocol.parse_key(asgi.key_lines(request.scope), longest)
+        return identify_request(principal, request.method, request.scope["path"], sent)
 
     return key
 
 
-def answer_problems(app: FastAPI, docs: str = protocol.DRAFT) -> None:
-    """Answer every error of effectonce's as problem+json, unless the application handles it itself."""
+def answer_problems(app: FastAPI, docs: str = protocol.DRAFT_URL) -> None:
+    """Answer every error of effectonce as problem+json, unless the application handles it itself."""
 
-    async def refused(request: Request, error: Exception) -> FastAPIResponse:
-        if not isinstance(error, EffectOnceError):
-            raise error
-        return _response(refusal(error, request.method, request.scope["path"], docs))
+    async def refuse(request: Request, error: Exception) -> FastAPIResponse:
+        assert isinstance(error, EffectOnceError)
+        return _make_response(refusal(error, request.method, request.scope["path"], docs))
 
-    app.add_exception_handler(EffectOnceError, refused)
+    app.add_exception_handler(EffectOnceError, refuse)
 
 
-class _Exchanges:
-    """Around the whole application: whatever is claimed inside is recorded as it leaves."""
+class _RecordingMiddleware:
+    """Stands around the whole application: the response to a request that is claimed inside is recorded on its way."""
 
     def __init__(self, app: asgi.App, guard: HttpGuard) -> None:
         self._app = app
         self._guard = guard
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        keyed = scope["type"] == "http" and asgi.KEY in [name for name, _ in scope["headers"]]
-        if keyed and scope["method"] not in SAFE:
+        if scope["type"] == "http" and scope["method"] not in SAFE_METHODS and asgi.key_lines(scope):
             await asgi.Exchange(self._guard, scope, receive, send).run(self._app)
         else:
             await self._app(scope, receive, send)
 
 
-class _Replayed(Exception):
-    """A dependency cannot answer, so it raises the answer."""
+class _Replay(Exception):
+    """Carries a stored response out of a dependency, which cannot return one."""
 
     def __init__(self, response: protocol.Response) -> None:
         super().__init__(response)
         self.response = response
 
 
-async def _replayed(request: Request, error: Exception) -> FastAPIResponse:
-    if not isinstance(error, _Replayed):
-        raise error
-    return _response(error.response)
+async def _answer_replay(request: Request, error: Exception) -> FastAPIResponse:
+    assert isinstance(error, _Replay)
+    return _make_response(error.response)
 
 
-def _response(response: protocol.Response) -> FastAPIResponse:
+def _make_response(response: protocol.Response) -> FastAPIResponse:
     made = FastAPIResponse(response.body, response.status)
-    made.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    made.raw_headers = asgi.encode_headers(response.headers)
     return made
 
 
@@ -208,11 +196,11 @@ def _dependency(principal: Callable[..., Any] | str) -> Callable[..., Any]:
     return getter if getter is principal else lambda: GLOBAL
 
 
-def _header(required: bool, longest: int) -> dict[str, Any]:
+def _key_parameter(plan: RoutePlan) -> dict[str, Any]:
     return {
         "name": "Idempotency-Key",
         "in": "header",
-        "required": required,
-        "description": _DESCRIPTION,
-        "schema": {"type": "string", "minLength": 1, "maxLength": longest},
+        "required": plan.route.required,
+        "description": _KEY_DESCRIPTION,
+        "schema": {"type": "string", "minLength": 1, "maxLength": plan.route.max_key},
     }

@@ -19,29 +19,24 @@ from typing import Any, Literal, ParamSpec
 from flask import Response, current_app, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from effectonce.core.guarded_call.run import running
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import read_choice
-from effectonce.http import protocol, wsgi
-from effectonce.http.exchange import HttpGuard, Principal, Recording, claim, make_principal_getter, read_key
-from effectonce.http.routes import Route, RoutePlan, make_route_plan
-from effectonce.http.streams import WatchedBody
+from effectonce.http import exchange, protocol, wsgi
+from effectonce.http.routes import RoutePlan, make_view_plan
+from effectonce.http.streams import RecordedBody
 from effectonce.store import Store
 from effectonce.values.fingerprint import canonical
 
 P = ParamSpec("P")
 
-METHODS = ("POST", "PATCH", "PUT", "DELETE")
-
 
 def idempotent(
     store: Store,
     *,
-    principal: Callable[[], Principal] | str,
+    principal: Callable[[], exchange.Principal] | str,
     errors: Literal["respond", "raise"] = "respond",
     service: str = "http",
-    docs: str = protocol.DRAFT,
+    docs: str = protocol.DRAFT_URL,
     **settings: Any,
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Run the view once for each key of a caller, and replay its response to every retry.
@@ -50,30 +45,29 @@ def idempotent(
     What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
     may be `def` or `async def`.
     """
-    settings.setdefault("methods", METHODS)
-    guard, guarded = HttpGuard(store, service, docs), make_route_plan(Route(**settings), service)
-    get_principal = make_principal_getter(principal)
-    raises = read_choice("errors", errors, "raise", "respond")
+    guard = exchange.HttpGuard(store, service, docs, principal=principal, errors=errors)
+    plan = make_view_plan(service, settings)
 
     def refuse(error: EffectOnceError) -> Response:
-        if raises:
-            raise error
-        return _response(guard.refusal(error, request.method, wsgi.path_of(request.environ)))
+        return _make_response(guard.refusal(error, request.method, wsgi.path_of(request.environ)))
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(view)
         def once(*args: P.args, **kwargs: P.kwargs) -> Any:
             run_view = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
-            keyed = "HTTP_IDEMPOTENCY_KEY" in request.environ
-            if request.method not in guarded.methods or not (keyed or guarded.required):
+            if not plan.guards(request.method, exchange.KEY_VARIABLE in request.environ):
                 return run_view()
             try:
-                claimed = _claimed(guard, guarded, get_principal)
+                claimed = _claim(guard, plan)
             except EffectOnceError as error:
                 return refuse(error)
             if isinstance(claimed, protocol.Response):
-                return _response(claimed)
-            response = _answered(claimed, run_view)
+                return _make_response(claimed)
+            try:
+                response = _run_view(run_view)
+            except BaseException as error:
+                run_sync(claimed.give_up(error))
+                raise
             unrecorded = _record(claimed, response)
             return response if unrecorded is None else refuse(unrecorded)
 
@@ -82,68 +76,57 @@ def idempotent(
     return decorate
 
 
-def _claimed(guard: HttpGuard, guarded: RoutePlan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
-    """The request, claimed, or the response that is stored for it."""
-    environ, path = request.environ, wsgi.path_of(request.environ)
-    values = [environ[name].encode("latin-1") for name in ("HTTP_IDEMPOTENCY_KEY",) if name in environ]
-    key = read_key(guarded, values) or ""
-    principal = get_principal()
-    state = protocol.fingerprint_state(request.method, path.encode("utf-8", "surrogateescape"), request.query_string)
-    state.update(_body(guarded.max_body))
-    run = guard.prepare(guarded, request.method, path, key, principal, protocol.fingerprint(state))
-    client = run.runtime.sync_client()
-    return run_sync(claim(run, client)) or Recording(guarded, run, client, guard.docs)
+def _claim(guard: exchange.HttpGuard, plan: RoutePlan) -> exchange.Recording | protocol.Response:
+    environ, method = request.environ, request.method
+    path = wsgi.path_of(environ)
+    key = protocol.parse_key(exchange.key_lines(environ), plan.route.max_key)
+    stored_key = exchange.identify_request(guard.get_principal(), method, path, key)
+    state = wsgi.fingerprint_state(environ, method, path)
+    state.update(_read_body(plan.route.max_body))
+    return run_sync(guard.claim(plan, guard.store.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
 
 
-def _body(cap: int) -> bytes:
-    """The body, which the view can read all the same; of a form that somebody has read already, what was in it."""
+def _read_body(limit: int) -> bytes:
+    """Read the body, which the view can read all the same. Where something before the view has parsed a form, its
+    fields and files stand for the body."""
     if request.__dict__.get("form") or request.__dict__.get("files"):
         files = [(name, file.filename, file.read()) for name, file in request.files.items(multi=True)]
         for file in request.files.values():
             file.seek(0)
         data = canonical([list(request.form.items(multi=True)), files])
     else:
-        # One more than the cap: werkzeug cuts off a chunked body at its limit, and says nothing.
-        request.max_content_length = min(cap + 1, request.max_content_length or cap + 1)
+        # One more than the limit: werkzeug cuts off a chunked body at its limit, without an error.
+        request.max_content_length = min(limit + 1, request.max_content_length or limit + 1)
         try:
             data = request.get_data()
         except RequestEntityTooLarge as error:
-            raise PayloadTooLarge(f"the body is over max_body={cap}") from error
-    if len(data) > cap:
-        raise PayloadTooLarge(f"the body is over max_body={cap}")
+            raise PayloadTooLarge(f"the body is over max_body={limit}") from error
+    if len(data) > limit:
+        raise PayloadTooLarge(f"the body is over max_body={limit}")
     return data
 
 
-def _answered(recording: Recording, view: Callable[[], Any]) -> Response:
-    """The view's response, or what the application's error handlers answer to its exception."""
-    running.set(recording.run)
+def _run_view(view: Callable[[], Any]) -> Response:
+    """Return the view's response, or the one that the application's error handlers make of its exception."""
     try:
-        try:
-            return current_app.make_response(view())
-        except Exception as error:
-            return current_app.make_response(current_app.handle_user_exception(error))
-    except BaseException as error:
-        run_sync(recording.fail(error))
-        recording.run.end()
-        raise
+        return current_app.make_response(view())
+    except Exception as error:
+        return current_app.make_response(current_app.handle_user_exception(error))
 
 
-def _record(recording: Recording, response: Response) -> EffectOnceError | None:
-    """Settle the response, at once or when its stream ends; the error, where it must not be sent."""
+def _record(recording: exchange.Recording, response: Response) -> EffectOnceError | None:
+    """Settle the response, at once or when its stream ends. Returns the error where it must not be sent."""
     recording.start(response.status_code, response.headers.items())
-    response.headers.extend(recording.published)
-    if response.is_streamed or response.direct_passthrough:
-        response.direct_passthrough = False
-        response.response = WatchedBody(recording, response.iter_encoded(), getattr(response.response, "close", None))
-        return None
-    recording.add(response.get_data())
-    try:
-        return run_sync(recording.conclude())
-    finally:
-        recording.run.end()
+    response.headers.extend(recording.added_headers)
+    if not (response.is_streamed or response.direct_passthrough):
+        return run_sync(recording.conclude_with(response.get_data()))
+    response.direct_passthrough = False
+    response.response = RecordedBody(recording, response.iter_encoded(), getattr(response.response, "close", None))
+    return None
 
 
-def _response(response: protocol.Response) -> Response:
+def _make_response(response: protocol.Response) -> Response:
+    """Make Flask's of a stored response, or of a problem."""
     made = Response(response.body, response.status)
     made.headers.clear()
     made.headers.extend(response.headers)

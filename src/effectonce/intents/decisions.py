@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from effectonce.core.guarded_call.begin import begin
 from effectonce.core.operator_result import check_result
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError, StoreUnavailable, show
 from effectonce.record import Record
-from effectonce.store import Store
 
-from .log import IntentLog
+from .claimed import ClaimedIntent
 from .operations import IntentOperation
+
+if TYPE_CHECKING:
+    from .intents import Intents
 
 IntentDecision = Literal["done", "retry", "abandon"]
 """The decisions that `Intents.resolve` takes."""
@@ -20,16 +23,7 @@ DEFAULT_RETENTION: Final = "30d"
 """How long finished intents are kept, unless their operation says otherwise."""
 
 
-class DecidableIntents(Protocol):
-    """The parts of an `Intents` that a decision needs."""
-
-    store: Store
-    operations: dict[str, IntentOperation[Any, Any]]
-
-    def log(self, record: Record) -> IntentLog: ...
-
-
-def apply_decision(intents: DecidableIntents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
+def apply_decision(intents: Intents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
     """Settle the intent ``id`` as an operator has decided. Raises `ConfigurationError`, and changes nothing, where the
     decision or its result does not fit."""
     operation = intents.operations.get(record.scope)
@@ -49,11 +43,26 @@ def apply_decision(intents: DecidableIntents, record: Record, id: str, outcome: 
             f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
         )
     intents.store.resolve(operation.scope, id, "retry", retention=policy.hold / 1e6, quiet=True)
-    client = intents.store.runtime.sync_client()
-    run_sync(operation.write_decision(id, client, stored if outcome == "done" else None))
+    run_sync(_write_decision(operation, id, stored if outcome == "done" else None))
 
 
-def _decide_orphan(intents: DecidableIntents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
+async def _write_decision(operation: IntentOperation[Any, Any], id: str, outcome: bytes | None) -> None:
+    """Write the decision to the log of a transactional intent: its result, or (None) that it starts over. Until then
+    its log says "in doubt", so that a process that claims it first puts it back."""
+    run = operation.prepare(id)
+    client = run.runtime.sync_client()
+    try:
+        await begin(run, client)
+        claimed = ClaimedIntent(run, client, operation.rules, operation.reconciler is not None, run.sent_at)
+        recorded = await (claimed.record_retry() if outcome is None else claimed.record_outcome(outcome))
+        if not recorded:
+            raise StoreUnavailable(f"intent {id}: your decision could not be recorded; make it again")
+    finally:
+        run.active = False
+        run.end()
+
+
+def _decide_orphan(intents: Intents, record: Record, id: str, outcome: IntentDecision, result: Any) -> None:
     """Decide an intent whose operation is not known: it cannot be sent, and the type of its result is not known."""
     if outcome != "abandon" and record.state == "in_doubt":  # else the store reports that it is not in doubt
         transactional = intents.log(record).transactional

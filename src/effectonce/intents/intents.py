@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Literal
+from itertools import islice
+from typing import Any, Final, Literal, TypeVar
 
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.run import Policy
@@ -35,22 +36,21 @@ from effectonce.errors import (
     show,
 )
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable, return_type
-from effectonce.guard.options import check_scope
-from effectonce.providers import Provider, find
+from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
+from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
-from effectonce.store import Store, require_there
+from effectonce.store import Store, require_existing
 from effectonce.values.durations import Duration, micros, readable
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
-from .log import IntentLog, ResendRules, decode_log
-from .operations import Classifier, Intent, IntentOperation, Reconciler, Req, request_type
-from .orphans import find_orphaned_scopes, rebuild_id
+from .log import LoggedIntent, ResendRules, decode_log
+from .operations import Classifier, Intent, IntentOperation, Reconciler, Req
+from .orphans import find_orphaned_scopes, list_records, rebuild_id
 from .recovery import IntentRecovery, Recovered
 
-UNFINISHED_HOLD_US: Final = 3650 * 86_400_000_000
-"""Unfinished intents are kept for ten years: until their outcome is known, for all practical purposes."""
+F = TypeVar("F")
 
-_MIN_KEY_LENGTH: Final = 36  # characters of our keys, which a provider has to take
+_KEY_LENGTH: Final = 36  # characters of our keys, which a provider has to take
 
 
 class Intents:
@@ -89,8 +89,8 @@ class Intents:
         provider keeps a key, if it does not say; resends end ``margin`` before that. ``without_key`` is your choice for
         a provider without keys: ``at-most-once``, or ``at-least-once`` at the risk of a second effect.
         """
-        known = find(provider)
-        key_window = micros(window, "window") if window is not None else known.kept(name)
+        known, margin_us = find_provider(provider), micros(margin, "margin")
+        key_window = micros(window, "window") if window is not None else known.window_of(name)
         if known.keyed and without_key is not None:
             raise ConfigurationError(f"{known.name} keeps keys; without_key= is for providers that do not")
         if known.keyed and key_window is None:
@@ -102,43 +102,32 @@ class Intents:
                 f"{known.name} keeps no keys: choose without_key='at-most-once' (ambiguous outcomes are in doubt) or "
                 "'at-least-once' (it is sent again, and may happen twice)"
             )
-        if known.keyed and known.limit < _MIN_KEY_LENGTH:
-            raise ConfigurationError(
-                f"{known.name} takes keys of {known.limit} characters; ours have {_MIN_KEY_LENGTH}"
-            )
-        if key_window is not None and key_window <= micros(margin, "margin"):
+        if known.keyed and known.limit < _KEY_LENGTH:
+            raise ConfigurationError(f"{known.name} takes keys of {known.limit} characters; ours have {_KEY_LENGTH}")
+        if key_window is not None and key_window <= margin_us:
             raise ConfigurationError(
                 f"margin={margin!r} leaves nothing of a window of {readable(key_window)}; shorten it"
             )
+        scope = f"intents/{self.scope}/{known.name}/{name}"
+        check_scope(scope)
+        rules = ResendRules(
+            provider=known.name,
+            operation=name,
+            scope=self.scope,
+            keyed=known.keyed,
+            window=key_window or 0,
+            margin=margin_us,
+            repeats=without_key == "at-least-once",
+        )
+        options = policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(Exception,))
 
         def decorate(function: Callable[[Intent[Req]], Any]) -> IntentOperation[Req, Any]:
             refuse_unguardable(function)
-            scope = f"intents/{self.scope}/{known.name}/{name}"
-            check_scope(scope)
             if scope in self.operations:
                 raise ConfigurationError(f"{known.name} {name!r} is an operation already: {self.operations[scope]!r}")
-            rules = ResendRules(
-                provider=known.name,
-                operation=name,
-                scope=self.scope,
-                keyed=known.keyed,
-                window=key_window or 0,
-                margin=micros(margin, "margin"),
-                repeats=without_key == "at-least-once",
-            )
-            policy = Policy(
-                scope=scope,
-                codec=Codec(return_type(function, returns), self.store.max_result),
-                lease=micros(lease, "lease"),
-                retention=micros(retention, "retention"),
-                unfinished_retention=UNFINISHED_HOLD_US,
-                wait=None if wait is None else micros(wait, "wait") / 1e6,
-                max_run=micros(max_run, "max_run") / 1e6,
-                permanent=(Exception,),
-            )
-            operation: IntentOperation[Req, Any] = IntentOperation(
-                self, function, known, rules, policy, request_type(function)
-            )
+            codec = Codec(return_type(function, returns), self.store.max_result)
+            policy = Policy(scope=scope, codec=codec, hold=UNFINISHED_RETENTION_US, **options)
+            operation: IntentOperation[Req, Any] = IntentOperation(self, function, known, rules, policy)
             self.store.take_scope(scope, function)
             self.operations[scope] = operation
             return operation
@@ -148,22 +137,21 @@ class Intents:
     def classify(self, provider: str | Provider) -> Callable[[Classifier], Classifier]:
         """Make a function the classifier of ``provider``: it gets a response or an error, and returns a `Verdict`, or
         None for the built-in classification."""
-        known = find(provider).name
+        known = find_provider(provider).name
 
         def register(function: Classifier) -> Classifier:
             if is_async(function):
                 raise SyncAsyncMismatch(f"the classifier of {known} must be a plain def: {name_of(function)} is async")
-            registered: Classifier = self._register(self.classifiers, known, function)
-            return registered
+            return self._register(self.classifiers, known, function)
 
         return register
 
     def reconcile(self, provider: str | Provider) -> Callable[[Reconciler], Reconciler]:
         """Make a function the reconciler of ``provider``: it looks an effect up, and returns `Verdict.success` if it
         happened, ``not_executed`` if it is proven absent, else ``unknown``. It is async if the operations are."""
-        return partial(self._register, self.reconcilers, find(provider).name)
+        return partial(self._register, self.reconcilers, find_provider(provider).name)
 
-    def _register(self, registry: dict[str, Any], provider: str, function: Any) -> Any:
+    def _register(self, registry: dict[str, F], provider: str, function: F) -> F:
         if provider in registry:
             raise ConfigurationError(f"{provider} has one already: {name_of(registry[provider])}")
         registry[provider] = function
@@ -198,51 +186,38 @@ class Intents:
         log, operation = self.log(record), self.operations.get(record.scope)
         if operation is not None:
             return operation.rules.intent_id(log.key, log.account, log.step)
-        id = rebuild_id(record, self.scope, log, self.store)
+        id = rebuild_id(self, record)
         if id is None:
             raise CorruptRecord(f"the record {show(record.scope)} {show(record.key)} is none of these intents")
         return id
 
-    def log(self, record: Record) -> IntentLog:
+    def log(self, record: Record) -> LoggedIntent:
         """Read the log of an intent's record: the request, how often it was sent, and when first."""
         return decode_log(read_listed_note(record, self.store.runtime.privacy))
 
     def orphaned(self) -> list[str]:
         """List the scopes that have unfinished intents but no operation any more: it was renamed or removed. No process
         resumes these intents, and under a new name they are sent again."""
-        return self._find_orphaned()
-
-    def _find_orphaned(self, **which: bool) -> list[str]:
-        return find_orphaned_scopes(self.store, self.scope, self.operations, self.log, **which)
+        return find_orphaned_scopes(self)
 
     def get(self, id: str) -> Record | None:
         """Return the record of the intent ``id``, or None; orphaned intents included."""
-        for scope in self.operations:
-            if (record := self.store.get(scope, id)) is not None:
-                return record
-        for scope in self.orphaned():
-            if (record := self.store.get(scope, id)) is not None:
-                return record
-        return None
+        records = (self.store.get(scope, id) for scope in self._scopes())
+        return next((record for record in records if record is not None), None)
 
     def in_doubt(self, limit: int = 100) -> list[Record]:
         """List up to ``limit`` intents that an operator has to decide; orphaned intents included."""
-        records: list[Record] = []
-        for scope in self._scopes_with_doubts():
-            cursor: str | None = None
-            while len(records) < limit:
-                page = self.store.list(state="in_doubt", scope=scope, limit=limit - len(records), cursor=cursor)
-                records += page.records
-                cursor = page.cursor
-                if cursor is None:
-                    break
-            if len(records) >= limit:
-                break
-        return records
+        records = (
+            record
+            for scope in self._scopes(in_doubt_only=True)
+            for record in list_records(self.store, limit, state="in_doubt", scope=scope)
+        )
+        return list(islice(records, max(0, limit)))
 
-    def _scopes_with_doubts(self) -> Iterator[str]:
+    def _scopes(self, in_doubt_only: bool = False) -> Iterator[str]:
+        """Iterate over the scopes of all operations, and then over the orphaned ones, which take a walk to find."""
         yield from self.operations
-        yield from self._find_orphaned(in_doubt_only=True)
+        yield from find_orphaned_scopes(self, in_doubt_only=in_doubt_only)
 
     def resolve(self, id: str, outcome: IntentDecision, *, result: Any = ..., who: str = "") -> None:
         """Decide an intent in doubt: it happened (``done``, with its result), it is sent again under a new key
@@ -259,8 +234,9 @@ class Intents:
                 f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt"
             )
         apply_decision(self, record, id, outcome, result)
-        logger.warning("intent %s (%s) was resolved as %s by %s", id, record.scope, outcome, who or "this program")
-        self.store.runtime.emit("resolved", record.scope, id, detail=f"{outcome} by {who or 'this program'}")
+        who = who or "this program"
+        logger.warning("intent %s (%s) was resolved as %s by %s", id, record.scope, outcome, who)
+        self.store.runtime.emit("resolved", record.scope, id, detail=f"{outcome} by {who}")
 
     # -- start-up checks
 
@@ -277,7 +253,7 @@ class Intents:
                     f"{operation!r} keeps finished intents for {readable(retention)}, and messages may come again for "
                     f"{readable(horizon)}: it would be sent again; lengthen retention="
                 )
-            if rules.keyed and rules.window - rules.margin < horizon and not operation.has_reconciler:
+            if rules.keyed and rules.window - rules.margin < horizon and operation.reconciler is None:
                 raise ConfigurationError(
                     f"{rules.provider} keeps keys for {readable(rules.window)}, and messages may come again for "
                     f"{readable(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), or shorten that"
@@ -286,9 +262,9 @@ class Intents:
 
     def _warn_of_orphans(self) -> None:
         try:
-            require_there(self.store.runtime.backend, "")
+            require_existing(self.store.runtime.backend, "")
             # Not those that the previous release is just sending: a rolling deploy and it would wait for each other.
-            orphaned = self._find_orphaned(unleased_only=True)
+            orphaned = find_orphaned_scopes(self, unleased_only=True)
         except SchemaMissing:  # then there are no intents either
             return
         except Retryable as error:

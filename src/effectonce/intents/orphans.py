@@ -6,68 +6,67 @@ intent, which is sent again: so operators must see them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from effectonce.errors import CorruptRecord
 from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.provider_keys import provider_key
 
-from .log import IntentLog
+if TYPE_CHECKING:
+    from .intents import Intents
 
 _PAGE_SIZE: Final = 1000
 
 
-def find_orphaned_scopes(
-    store: Store,
-    scope: str,
-    known: Collection[str],
-    log: Callable[[Record], IntentLog],
-    *,
-    in_doubt_only: bool = False,
-    unleased_only: bool = False,
-) -> list[str]:
-    """List the scopes of ``Intents(store, scope=scope)`` that are not ``known`` and have unfinished intents. Reads all
+def find_orphaned_scopes(intents: Intents, *, in_doubt_only: bool = False, unleased_only: bool = False) -> list[str]:
+    """List the scopes of ``intents`` that belong to no known operation and have unfinished intents. Reads all
     unfinished records of the store, which are few."""
+    store = intents.store
     if not store.capabilities.notes:  # so it holds no intents either
         return []
-    prefix = f"intents/{scope}/"
+    prefix = f"intents/{intents.scope}/"
     is_ours: dict[str, bool] = {}
     now = store.now() if unleased_only else 0
     for record in _list_unfinished(store, in_doubt_only):
+        scope = record.scope
         if unleased_only and record.state == "claimed" and (record.lease_until or 0) > now:
             continue
-        if record.scope not in is_ours and record.scope not in known and record.scope.startswith(prefix):
+        if scope not in is_ours and scope not in intents.operations and scope.startswith(prefix):
             try:
-                is_ours[record.scope] = rebuild_id(record, scope, log(record), store) is not None
+                is_ours[scope] = rebuild_id(intents, record) is not None
             except CorruptRecord:  # its owner cannot be read: rather report one too many than none
-                is_ours[record.scope] = True
-    return sorted(found for found, ours in is_ours.items() if ours)
+                is_ours[scope] = True
+    return sorted(scope for scope, ours in is_ours.items() if ours)
 
 
-def rebuild_id(record: Record, scope: str, log: IntentLog, store: Store) -> str | None:
+def rebuild_id(intents: Intents, record: Record) -> str | None:
     """Rebuild the id of an intent whose operation is not known. None: it belongs to other Intents, whose scope begins
     with ours. An id is made of all names apart, so it shows where the provider's name ends and the operation's begins.
     """
-    privacy = store.runtime.privacy
-    names = record.scope.removeprefix(f"intents/{scope}/")
+    log, privacy = intents.log(record), intents.store.runtime.privacy
+    names = record.scope.removeprefix(f"intents/{intents.scope}/")
     for end, char in enumerate(names):
         if char == "/":
-            id = provider_key(names[:end], log.account, scope, names[end + 1 :], log.key, log.step)
+            id = provider_key(names[:end], log.account, intents.scope, names[end + 1 :], log.key, log.step)
             if record.key == (id if privacy is None else privacy.hide(record.scope, id)):
                 return id
     return None
 
 
+def list_records(store: Store, limit: int = _PAGE_SIZE, **query: Any) -> Iterator[Record]:
+    """Iterate over the records that `Store.list` finds, ``limit`` at a time."""
+    cursor: str | None = None
+    while True:
+        page = store.list(limit=limit, cursor=cursor, **query)
+        yield from page.records
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
 def _list_unfinished(store: Store, in_doubt_only: bool) -> Iterator[Record]:
-    for in_doubt in (True,) if in_doubt_only else (True, False):
-        cursor: str | None = None
-        while True:
-            page = store.list(
-                state="in_doubt" if in_doubt else None, unfinished=not in_doubt, limit=_PAGE_SIZE, cursor=cursor
-            )
-            yield from page.records
-            cursor = page.cursor
-            if cursor is None:
-                break
+    yield from list_records(store, state="in_doubt")
+    if not in_doubt_only:
+        yield from list_records(store, unfinished=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
@@ -15,21 +15,11 @@ from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
 from effectonce.record import Settlement
 from effectonce.sessions import session_on
 
+if TYPE_CHECKING:
+    from .operations import IntentOperation
+    from .runner import Ended
+
 Res = TypeVar("Res")
-
-Completion = Literal["record", "leave", "recover"]
-"""Who completes a success: ``record``: the operation itself. ``leave``: its caller. ``recover``: the operation, unless
-the intent is transactional; then its result is recorded for the delivery that writes its rows."""
-
-
-class SendingOperation(Protocol):
-    """The parts of an `IntentOperation` that `Sent` needs."""
-
-    is_async: bool
-
-    async def run_intent(
-        self, run: Run, client: StoreClient, completion: Completion
-    ) -> tuple[Any, BaseException | None]: ...
 
 
 class Sent(Generic[Res]):
@@ -47,7 +37,7 @@ class Sent(Generic[Res]):
     writing them again would double them.
     """
 
-    def __init__(self, operation: SendingOperation, run: Run) -> None:
+    def __init__(self, operation: IntentOperation[Any, Res], run: Run) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
@@ -105,8 +95,8 @@ class Sent(Generic[Res]):
     async def __aenter__(self) -> Sent[Res]:
         return self._enter(await self._operation.run_intent(self._run, self._run.runtime.async_client(), "leave"))
 
-    def _enter(self, outcome: tuple[Any, BaseException | None]) -> Sent[Res]:
-        self._result, error = outcome
+    def _enter(self, ended: Ended) -> Sent[Res]:
+        self._result, error = ended
         if error is not None:
             raise error
         return self

@@ -13,36 +13,32 @@ from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
 from effectonce.record import Settlement
 
-from .log import LoggedStep, SagaLog, StepProgress, StepState, decode_log, encode_log, pack_results
+from .log import LoggedStep, StepProgress, StepState, decode_log, encode_log, pack_results
 
 
 class ClaimedSaga:
     """A claimed saga and its log.
 
-    ``claimed_at``: when it was first claimed, on the store's clock, where that is known. ``draft``: the log that the
-    note of ``run`` was made from; it is used where the record has that very note, which saves decoding it.
+    ``claimed_at``: when it was first claimed, on the store's clock, where that is known.
     """
 
-    def __init__(
-        self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None, draft: SagaLog | None = None
-    ) -> None:
+    def __init__(self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
         self.run = run
         self.client = client
         self.name = name
-        self.log = draft if draft is not None and run.answer.note == run.note else decode_log(read_note(run))
-        self._monotonic = run.runtime.monotonic
-        self._clock_offset = run.token - int(self._monotonic() * 1e6)
+        self.log = decode_log(read_note(run))
+        self._clock_offset = run.token - int(run.runtime.monotonic() * 1e6)
         if self.log.written_at < 0:
             self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
         #: Whether the previous process died in it. Where another has since claimed it and given it back, the store no
         #: longer shows the lapsed lease, but the number of attempts does.
-        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)
+        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled_attempt + 1)
         if self.interrupted:
             self.log.mark_interrupted()
 
     def now(self) -> int:
         """Return the store's time, as well as this process knows it without asking."""
-        return self._clock_offset + int(self._monotonic() * 1e6)
+        return self._clock_offset + int(self.run.runtime.monotonic() * 1e6)
 
     def outlived_retention(self, progress: StepProgress) -> bool:
         """Whether the step with the unknown outcome may have happened longer ago than its own guard remembers it."""
@@ -57,23 +53,23 @@ class ClaimedSaga:
         return write_note(self.run, self.client, self._encode())
 
     async def complete(self, results: Mapping[str, bytes]) -> None:
-        """Settle it as done."""
+        """Settle the saga as done."""
         op = completion_of(self.run, pack_results(results))
         assert isinstance(op, Settlement)
         await self._settle(op, "completed")
 
     async def settle_failed(self) -> SagaFailed:
-        """Settle it as failed, which every duplicate gets as well. Returns the error to raise."""
+        """Settle the saga as failed, which every duplicate gets as well. Returns the error to raise."""
         run, log = self.run, self.log
         undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
         error = SagaFailed(
-            f"saga {show(self.name)} {show(log.id)!r} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
+            f"{self} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
             f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
             log.failure,
             log.failed_at,
         )
-        op = self._settlement("failed", run.policy.retention)
-        op.error = run.seal(encode_error(error), run.generation)
+        op = self._settlement("failed", max(run.policy.retention, run.min_retention))
+        op.error = run.seal(encode_error(error))
         await self._settle(op, "failed", log.why)
         return error
 
@@ -94,13 +90,13 @@ class ClaimedSaga:
         raise InDoubt(self.log.describe_doubt(self.name))
 
     async def leave(self, why: str) -> None:
-        """Release it on the way out with an error: never raises an `Exception` of its own."""
+        """Release the saga on the way out with an error. Never raises an `Exception` of its own."""
         await leave(self.run, self.client, "free", why, seal_note(self.run, self._encode(settled=True)))
 
     def _encode(self, settled: bool = False) -> bytes:
         self.log.written_at = self.now()
         if settled:
-            self.log.settled = self.run.attempt
+            self.log.settled_attempt = self.run.attempt
         return encode_log(self.log)
 
     def _settlement(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
@@ -124,6 +120,9 @@ class ClaimedSaga:
         run.emit(event if applied else "fenced", detail)
         if not applied:
             raise LeaseLost(
-                f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another process resumed it, or an "
+                f"{self}: the lease ended and another process resumed it, or an "
                 "operator settled it; what this attempt did last was not recorded"
             )
+
+    def __str__(self) -> str:
+        return f"saga {show(self.name)} {show(self.log.id)!r}"

@@ -23,12 +23,11 @@ class SagaInputs:
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"an input of type {type_} cannot be decoded: {error}") from error
 
-    def freeze(self, input: Any) -> tuple[bytes, Any, bytes]:
-        """Return ``input`` as JSON, as it decodes from there, and its fingerprints. Raises `ConfigurationError` for one
-        that cannot be stored."""
+    def freeze(self, input: Any) -> tuple[bytes, bytes]:
+        """Return ``input`` as JSON, and its fingerprints. Raises `ConfigurationError` for one that cannot be stored."""
         try:
             body = to_json(input)
-            read_back = self._decode(body)
+            self._decode(body)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise ConfigurationError(f"the input of a saga cannot be stored: {error}; nothing was done") from error
         if len(body) > MAX_INPUT_BYTES:
@@ -36,9 +35,9 @@ class SagaInputs:
                 f"an input of {len(body)} bytes is over the limit of {MAX_INPUT_BYTES}; nothing was done"
             )
         try:
-            return body, read_back, fingerprints(input)
+            return body, fingerprints(input)
         except InvalidKey:  # it has no canonical form (keys that are not strings, say), but its JSON has
-            return body, read_back, fingerprints(sets_sorted(input, _decode_plain(body)))
+            return body, fingerprints(sets_sorted(input, _decode_plain(body)))
 
     def decode(self, body: bytes) -> Any:
         """Decode a frozen input. Raises `SagaChanged` where its type no longer fits."""

@@ -20,9 +20,8 @@ one stopped. A step that fails for good turns the saga around: what is done is c
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Raw
 
@@ -32,22 +31,12 @@ from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.notes import read_listed_note, seal_note
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
+from effectonce.core.store_runtime import StoreClient
 from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import never_stop
-from effectonce.errors import (
-    ConfigurationError,
-    InDoubt,
-    KeyTooLong,
-    NotInDoubt,
-    PermanentFailure,
-    ResultNotStored,
-    Retryable,
-    SagaFailed,
-    SyncAsyncMismatch,
-    show,
-)
-from effectonce.guard.introspection import return_type
-from effectonce.guard.options import check_scope
+from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
+from effectonce.guard.introspection import refuse_in_event_loop, return_type
+from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.record import Record, visible_state
 from effectonce.store import Store
@@ -58,8 +47,8 @@ from .decisions import SagaDecision, apply_decision
 from .inputs import SagaInputs
 from .log import LoggedStep, SagaLog, decode_log, encode_log
 from .migrations import SagaMigration, fit_to_definition
-from .recovery import Resumed, SagaRecovery
-from .runner import SagaDraft, run_saga
+from .recovery import Resumed, SagaRecovery, SagaSweeper
+from .runner import record_saga, run_saga
 from .steps import (
     MAX_STEP_NAME_BYTES,
     STEP_RETRY,
@@ -70,12 +59,8 @@ from .steps import (
     draw_diagram,
     make_step_function,
 )
-from .sweeper import SagaSweeper
 
 In = TypeVar("In")
-
-UNFINISHED_HOLD_US: Final = 3650 * 86_400_000_000
-"""Unfinished sagas are kept for ten years: until they are finished, for all practical purposes."""
 
 
 class Saga(Generic[In]):
@@ -122,12 +107,8 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            lease=micros(lease, "lease"),
-            retention=micros(retention, "retention"),
-            unfinished_retention=UNFINISHED_HOLD_US,
-            wait=None if wait is None else micros(wait, "wait") / 1e6,
-            max_run=micros(max_run, "max_run") / 1e6,
-            permanent=(SagaFailed,),
+            hold=UNFINISHED_RETENTION_US,
+            **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
     # -- the definition
@@ -182,6 +163,10 @@ class Saga(Generic[In]):
         """The names of the steps, and whether each has a compensation."""
         return {name: step.undo is not None for name, step in self.steps.items()}
 
+    def fit(self, log: SagaLog) -> None:
+        """Change ``log`` into one of this definition. Raises `SagaChanged` where no migration says how they fit."""
+        fit_to_definition(log, self.version, self.undoable, self.migrations)
+
     @property
     def is_async(self) -> bool:
         """Whether a step or a compensation is ``async def``."""
@@ -201,37 +186,35 @@ class Saga(Generic[In]):
         input under the same id.
         """
         self._require_sync()
-        run, draft = self._draft(id, input)
-        return cast(Done, run_sync(run_saga(self, run, run.runtime.sync_client(), draft=draft)))
+        run = self._prepare_new(id, input)
+        return run_sync(run_saga(self, run, run.runtime.sync_client()))
 
     async def arun(self, id: Key, input: In) -> Done:
         """`run`, in an event loop."""
-        run, draft = self._draft(id, input)
-        return cast(Done, await run_saga(self, run, run.runtime.async_client(), draft=draft))
+        run = self._prepare_new(id, input)
+        return await run_saga(self, run, run.runtime.async_client())
 
     def start(self, id: Key, input: In) -> None:
         """Record the saga and leave it to `resume`, here or in another process. A repeated call changes nothing."""
-        run, draft = self._draft(id, input)
-        run_sync(_ignore_started(run_saga(self, run, run.runtime.sync_client(), "write", draft=draft)))
+        run = self._prepare_new(id, input)
+        run_sync(record_saga(self, run, run.runtime.sync_client()))
 
     async def astart(self, id: Key, input: In) -> None:
         """`start`, in an event loop."""
-        run, draft = self._draft(id, input)
-        await _ignore_started(run_saga(self, run, run.runtime.async_client(), "write", draft=draft))
+        run = self._prepare_new(id, input)
+        await record_saga(self, run, run.runtime.async_client())
 
     def _require_sync(self) -> None:
         if self.is_async:
             raise SyncAsyncMismatch(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
-        if asyncio._get_running_loop() is not None:
-            raise SyncAsyncMismatch(
-                f"saga {self.name} would block the running event loop: use arun, aresume or acompensate"
-            )
+        refuse_in_event_loop(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
 
-    def _draft(self, id: Key, input: In) -> tuple[Run, SagaDraft]:
-        """Prepare the run of a saga that may be new. Raises `ConfigurationError` where its input cannot be stored."""
+    def _prepare_new(self, id: Key, input: In) -> Run:
+        """Prepare the run of a saga that may be new, unclaimed. Raises `ConfigurationError` where its input cannot be
+        stored."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
-        body, read_back, prints = self.inputs.freeze(input)
+        body, prints = self.inputs.freeze(input)
         try:
             name = encode_key(id, limit=self._max_id_bytes)
         except KeyTooLong as error:
@@ -243,7 +226,7 @@ class Saga(Generic[In]):
         entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
         log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
         run.note = seal_note(run, encode_log(log))
-        return run, (log, read_back)
+        return run
 
     def prepare_run(self, id: str, prints: bytes = b"") -> Run:
         """Prepare a run of the saga ``id``, unclaimed. Raises `ConfigurationError` on a store without notes."""
@@ -269,7 +252,7 @@ class Saga(Generic[In]):
 
     def sweeper(self, every: Duration = "30s") -> SagaSweeper:
         """Return a thread that calls `resume` again and again: ``with saga.sweeper():``."""
-        return SagaSweeper(self, micros(every, "every") / 1e6)
+        return SagaSweeper(self, every)
 
     # -- for operators
 
@@ -283,14 +266,15 @@ class Saga(Generic[In]):
 
     def records(self, which: Literal["open", "in_doubt", "all"] = "open") -> Iterator[Record]:
         """Iterate over the sagas that are not finished, those that wait for an operator, or all that are kept."""
-        for page in self._pages(unfinished=which == "open", state="in_doubt" if which == "in_doubt" else None):
-            yield from (record for record in page if record.note is not None)
-
-    def _pages(self, **options: Any) -> Iterator[list[Record]]:
         cursor: str | None = None
         while True:
-            page = self.store.list(scope=self.scope, cursor=cursor, **options)
-            yield page.records
+            page = self.store.list(
+                scope=self.scope,
+                unfinished=which == "open",
+                state="in_doubt" if which == "in_doubt" else None,
+                cursor=cursor,
+            )
+            yield from (record for record in page.records if record.note is not None)
             cursor = page.cursor
             if cursor is None:
                 return
@@ -302,27 +286,21 @@ class Saga(Generic[In]):
         has ended or waits for an operator.
         """
         self._require_sync()
-        run = self._prepare_known(id)
-        try:
-            run_sync(run_saga(self, run, run.runtime.sync_client(), "compensate"))
-        except SagaFailed:
-            return
-        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+        run_sync(self._compensate(id, self.store.runtime.sync_client()))
 
     async def acompensate(self, id: Key) -> None:
         """`compensate`, in an event loop."""
-        run = self._prepare_known(id)
+        await self._compensate(id, self.store.runtime.async_client())
+
+    async def _compensate(self, id: Key, client: StoreClient) -> None:
+        if self.get(id) is None:
+            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
+        run = self.prepare_run(encode_key(id))
         try:
-            await run_saga(self, run, run.runtime.async_client(), "compensate")
+            await run_saga(self, run, client, compensate=True)
         except SagaFailed:
             return
         raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
-
-    def _prepare_known(self, id: Key) -> Run:
-        """Prepare a run of an existing saga. Raises `ConfigurationError` for an unknown id."""
-        if self.get(id) is None:
-            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
-        return self.prepare_run(encode_key(id))
 
     def resolve(self, id: Key, outcome: SagaDecision, *, result: Any = None, who: str = "") -> None:
         """Decide what is in doubt about a saga; the next `resume` continues from there.
@@ -351,7 +329,7 @@ class Saga(Generic[In]):
         self.store.runtime.emit("resolved", self.scope, encode_key(id), detail=f"{outcome} by {who}")
 
     def _decide(self, log: SagaLog, outcome: SagaDecision, result: Any) -> None:
-        fit_to_definition(log, self.version, self.undoable, self.migrations)
+        self.fit(log)
         apply_decision(log, self.steps, outcome, result)
 
     async def _write_decision(self, run: Run, outcome: SagaDecision, result: Any) -> None:
@@ -374,14 +352,3 @@ class Saga(Generic[In]):
 def _definition(function: Any) -> Any:
     """Return what tells two definitions of one name apart. A factory that is called twice defines the same saga."""
     return function.__code__ if "<locals>" in getattr(function, "__qualname__", "") else function
-
-
-async def _ignore_started(started: Awaitable[Any]) -> None:
-    """Await ``started`` and ignore errors that only say that the saga was started before."""
-    try:
-        await started
-    except (InDoubt, PermanentFailure, ResultNotStored):
-        pass
-    except Retryable as error:
-        if error.code != "in-progress":
-            raise

@@ -19,6 +19,7 @@ from effectonce.errors import (
     TransactionConflict,
     show,
 )
+from effectonce.values.awaitables import maybe_await
 
 from .sql_errors import connection_lost, translate
 
@@ -183,11 +184,6 @@ class DriverAdapter(ABC):
         if translated is error or isinstance(translated, TransactionConflict | ConnectionLost):
             return translated
         return None
-
-
-async def maybe_await(returned: Any) -> Any:
-    """The result of a driver's method, from what it has ``returned``: an async driver's must be awaited."""
-    return await returned if hasattr(returned, "__await__") else returned
 
 
 def known_dialect(name: str, connection: str) -> Dialect:

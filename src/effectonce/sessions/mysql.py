@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .base import DriverAdapter, NamedRows, connection_closed, maybe_await, not_in_transaction, render
+from effectonce.values.awaitables import maybe_await
+
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
 _STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
 _REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status

@@ -9,7 +9,9 @@ from psycopg import AsyncRawCursor, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from .base import DriverAdapter, NamedRows, connection_closed, maybe_await, not_in_transaction
+from effectonce.values.awaitables import maybe_await
+
+from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR

@@ -19,26 +19,7 @@ from effectonce.errors import (
     TransactionConflict,
     show,
 )
-from effectonce.values.sql_error_codes import (
-    MYSQL_COLUMN_DENIED,
-    MYSQL_COLUMN_MISSING,
-    MYSQL_CONFLICT,
-    MYSQL_CONNECTION_LOST,
-    MYSQL_DUPLICATE_KEY,
-    MYSQL_LOCK_TIMEOUT,
-    MYSQL_READ_ONLY,
-    MYSQL_TABLE_DENIED,
-    MYSQL_TABLE_MISSING,
-    POSTGRES_COLUMN_MISSING,
-    POSTGRES_CONFLICT,
-    POSTGRES_LOCK_TIMEOUT,
-    POSTGRES_NO_UNIQUE_KEY,
-    POSTGRES_PERMISSION_DENIED,
-    POSTGRES_QUERY_CANCELED,
-    POSTGRES_READ_ONLY,
-    POSTGRES_TABLE_MISSING,
-    is_postgres_connection_lost,
-)
+from effectonce.values.sql_error_codes import MYSQL_MEANINGS, SqlErrorMeaning, postgres_meaning
 
 _DRIVER_PACKAGES: Final = frozenset(
     ("sqlite3", "psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pymysql", "aiomysql", "MySQLdb", "sqlalchemy")
@@ -58,12 +39,19 @@ def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exce
     driver_error = _unwrap(error)
     if getattr(error, "connection_invalidated", False):  # SQLAlchemy has found out
         return connection_lost(driver_error)
-    translated = _TRANSLATORS[dialect](driver_error, show(_first_line(driver_error), _MAX_SHOWN))
-    if translated is not None or _sqlstate(driver_error):
-        return translated
-    if type(driver_error).__name__ in ("OperationalError", "InterfaceError") and (lost or _not_opened(driver_error)):
+    meaning = _MEANINGS[dialect](driver_error)
+    if meaning == "connection_lost":
+        return connection_lost(driver_error)
+    if meaning in _EXPLANATIONS:
+        return _EXPLANATIONS[meaning](_message_of(driver_error))
+    if not _sqlstate(driver_error) and _is_connection_error(driver_error) and (lost or _not_opened(driver_error)):
         return connection_lost(driver_error)
     return None
+
+
+def _is_connection_error(error: Exception) -> bool:
+    """Whether drivers use this class of error for their connections, too."""
+    return type(error).__name__ in ("OperationalError", "InterfaceError")
 
 
 def _not_opened(error: Any) -> bool:
@@ -75,31 +63,24 @@ def _not_opened(error: Any) -> bool:
 def connect_error(error: BaseException) -> ConnectionLost | None:
     """The `ConnectionLost` for an ``error`` of opening a connection; None where it comes from no driver or socket."""
     if isinstance(error, OSError) or (isinstance(error, Exception) and _is_driver_error(error)):
-        return ConnectionLost(f"no connection could be opened: {show(_first_line(_unwrap(error)), _MAX_SHOWN)}")
+        return ConnectionLost(f"no connection could be opened: {_message_of(_unwrap(error))}")
     return None
 
 
 def connection_lost(error: BaseException) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke: {show(_first_line(error), _MAX_SHOWN) or type(error).__name__}")
+    return ConnectionLost(f"the connection broke: {_message_of(error) or type(error).__name__}")
 
 
 def is_duplicate_key(error: Exception) -> bool:
     """Whether MySQL has refused a row for its unique key."""
-    return _mysql_number(_unwrap(error)) == MYSQL_DUPLICATE_KEY
+    return _mysql_meaning(_unwrap(error)) == "duplicate_key"
 
 
 def is_without_unique_key(error: Exception) -> bool:
     """Whether an ON CONFLICT names a column that has no unique key of its own."""
     driver_error = _unwrap(error)
-    return _sqlstate(driver_error) == POSTGRES_NO_UNIQUE_KEY or "ON CONFLICT clause does not match" in str(driver_error)
-
-
-def _sqlstate(error: Any) -> str:
-    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-
-
-def _mysql_number(error: Any) -> int | None:
-    return error.args[0] if error.args and isinstance(error.args[0], int) else None
+    is_refused = _postgres_meaning(driver_error) == "no_unique_key"
+    return is_refused or "ON CONFLICT clause does not match" in str(driver_error)
 
 
 def _is_driver_error(error: Exception) -> bool:
@@ -119,10 +100,11 @@ def _unwrap(error: Any) -> Any:
     return cause if is_wrapper and cause is not None else inner
 
 
-def _first_line(error: Any) -> str:
+def _message_of(error: Any) -> str:
+    """The first line of the database's own message."""
     args = error.args
     text = str(args[1] if len(args) > 1 and isinstance(args[0], int) else error)
-    return text.strip().partition("\n")[0]
+    return show(text.strip().partition("\n")[0], _MAX_SHOWN)
 
 
 # -- our errors, with their remedies; ``message`` is the database's own
@@ -162,75 +144,63 @@ def _permission_denied(message: str) -> ConfigurationError:
     return ConfigurationError(f"{message}; grant SELECT, INSERT, UPDATE and DELETE on effectonce's tables to this user")
 
 
-# -- the codes of each dialect
-
-_Explain = Callable[[str], Exception]
-
-_POSTGRES_ERRORS: Final[dict[str, _Explain]] = {
-    **dict.fromkeys(POSTGRES_CONFLICT, _conflict),
-    POSTGRES_LOCK_TIMEOUT: _lock_timeout,
-    POSTGRES_QUERY_CANCELED: _lock_timeout,  # our statements take long only by waiting for a lock
-    **dict.fromkeys(POSTGRES_TABLE_MISSING, _table_missing),
-    POSTGRES_COLUMN_MISSING: _column_missing,
-    POSTGRES_READ_ONLY: _read_only,
-    POSTGRES_PERMISSION_DENIED: _permission_denied,
-}
-_MYSQL_ERRORS: Final[dict[int | None, _Explain]] = {
-    **dict.fromkeys(MYSQL_CONFLICT, _conflict),
-    MYSQL_LOCK_TIMEOUT: _lock_timeout,
-    MYSQL_TABLE_MISSING: _table_missing,
-    MYSQL_COLUMN_MISSING: _column_missing,
-    **dict.fromkeys(MYSQL_READ_ONLY, _read_only),
-    MYSQL_TABLE_DENIED: _permission_denied,
-    MYSQL_COLUMN_DENIED: _permission_denied,
+_EXPLANATIONS: Final[dict[SqlErrorMeaning | None, Callable[[str], Exception]]] = {
+    "column_missing": _column_missing,
+    "conflict": _conflict,
+    "disk_full": lambda message: StoreUnavailable(f"{message}: make room on its disk"),
+    "file_read_only": lambda message: ConfigurationError(
+        f"{message}; give this user write access to the file and to its folder"
+    ),
+    "lock_timeout": _lock_timeout,
+    "permission_denied": _permission_denied,
+    "read_only": _read_only,
+    "statement_timeout": _lock_timeout,  # our statements take long only by waiting for a lock
+    "table_missing": _table_missing,
 }
 
 
-def _translate_postgres(error: Any, message: str) -> Exception | None:
-    state = _sqlstate(error)
-    if is_postgres_connection_lost(state):
-        return connection_lost(error)
-    explain = _POSTGRES_ERRORS.get(state)
-    return None if explain is None else explain(message)
+# -- the meaning of a driver's error, in each dialect
 
 
-def _translate_mysql(error: Any, message: str) -> Exception | None:
-    number = _mysql_number(error)
-    without_number = number is None and type(error).__name__ in ("InterfaceError", "OperationalError")
-    if without_number or number in MYSQL_CONNECTION_LOST:
-        return connection_lost(error)
-    explain = _MYSQL_ERRORS.get(number)
-    return None if explain is None else explain(f"{message} ({number})")
+def _sqlstate(error: Any) -> str:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+
+
+def _postgres_meaning(error: Any) -> SqlErrorMeaning | None:
+    return postgres_meaning(_sqlstate(error))
+
+
+def _mysql_meaning(error: Any) -> SqlErrorMeaning | None:
+    number = error.args[0] if error.args else None
+    if not isinstance(number, int):
+        return "connection_lost" if _is_connection_error(error) else None
+    return MYSQL_MEANINGS.get(number)
 
 
 # SQLite's codes, as `sqlite3` has them, which is not imported here: `import effectonce` must not load it.
-_SQLITE_BUSY: Final = 5
-_SQLITE_LOCKED: Final = 6
-_SQLITE_READONLY: Final = 8
-_SQLITE_IOERR: Final = 10
-_SQLITE_FULL: Final = 13
-_SQLITE_BUSY_SNAPSHOT: Final = 517
+_SQLITE_CODES: Final[dict[int, SqlErrorMeaning]] = {
+    5: "lock_timeout",  # SQLITE_BUSY
+    6: "lock_timeout",  # SQLITE_LOCKED
+    8: "file_read_only",
+    10: "connection_lost",  # SQLITE_IOERR
+    13: "disk_full",
+}
+_SQLITE_BUSY_SNAPSHOT: Final = 517  # another transaction has written since this one first read
 _SQLITE_PRIMARY_CODE_MASK: Final = 0xFF  # an extended code has the primary one in its lowest byte
+_SQLITE_MESSAGES: Final[dict[str, SqlErrorMeaning]] = {
+    "no such table": "table_missing",
+    "no such column": "column_missing",
+    "has no column": "column_missing",
+    "closed database": "connection_lost",
+}
 
 
-def _translate_sqlite(error: Any, message: str) -> Exception | None:
+def _sqlite_meaning(error: Any) -> SqlErrorMeaning | None:
     extended_code: int = getattr(error, "sqlite_errorcode", 0)
-    code = extended_code & _SQLITE_PRIMARY_CODE_MASK
     if extended_code == _SQLITE_BUSY_SNAPSHOT:
-        return _conflict(f"{message}, another transaction has written since this one first read")
-    if code in (_SQLITE_BUSY, _SQLITE_LOCKED):
-        return _lock_timeout(message)
-    if "no such table" in message:
-        return _table_missing(message)
-    if "no such column" in message or "has no column" in message:
-        return _column_missing(message)
-    if code == _SQLITE_FULL:
-        return StoreUnavailable(f"{message}: make room on its disk")
-    if code == _SQLITE_READONLY:
-        return ConfigurationError(f"{message}; give this user write access to the file and to its folder")
-    if code == _SQLITE_IOERR or "closed database" in message:
-        return connection_lost(error)
-    return None
+        return "conflict"
+    by_message = (meaning for part, meaning in _SQLITE_MESSAGES.items() if part in str(error))
+    return _SQLITE_CODES.get(extended_code & _SQLITE_PRIMARY_CODE_MASK) or next(by_message, None)
 
 
-_TRANSLATORS: Final = {"postgresql": _translate_postgres, "mysql": _translate_mysql, "sqlite": _translate_sqlite}
+_MEANINGS: Final = {"postgresql": _postgres_meaning, "mysql": _mysql_meaning, "sqlite": _sqlite_meaning}

@@ -1,17 +1,18 @@
 """The test kit for users and authors of backends. Hypothesis strategies are in ``effectonce.testing.strategies``."""
 
-from .broker import Settled, TestBroker
+from .broker import SettledDelivery, TestBroker
 from .chaos import ChaosBroker, ChaosStore
 from .clock import ManualClock
-from .idempotence import Report, Trial, aassert_idempotent, assert_idempotent
+from .idempotence import aassert_idempotent, assert_idempotent
 from .override import override
+from .trials import Report, Trial
 
 __all__ = [
     "ChaosBroker",
     "ChaosStore",
     "ManualClock",
     "Report",
-    "Settled",
+    "SettledDelivery",
     "TestBroker",
     "Trial",
     "aassert_idempotent",

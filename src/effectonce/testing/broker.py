@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from effectonce.broker import Broker, open_broker
+from effectonce.backends.memory.broker import MemoryBrokerBackend
+from effectonce.broker import Broker
 from effectonce.contracts import Delivery
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch
 from effectonce.message import Message
@@ -28,16 +29,17 @@ from effectonce.values.durations import Duration, micros
 from effectonce.worker.worker import Worker
 
 from .clock import ManualClock
+from .wrapper import Wrapper
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class SettledDelivery(Struct, frozen=True, kw_only=True):
     """What a worker did with one delivery."""
 
     queue: str
     id: str  # the message's
-    how: Literal["acked", "again", "dead"]
+    how: Literal["acked", "delayed", "dead"]
     attempt: int
-    after: float = 0.0  # for "again": in how many seconds
+    after: float = 0.0  # for "delayed": by how many seconds
     headers: Mapping[str, str] = {}  # for "dead": the dead letter's headers, with the reason
 
 
@@ -60,33 +62,33 @@ class TestBroker(Broker):
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
         self._timeout_s = micros(timeout, "timeout") / 1e6
-        kind: Any = type(open_broker("memory://"))
-        self._recorder = _RecordingBackend(kind(clock=self.clock, ack_window=micros(ack_window, "ack_window") / 1e6))
+        window = micros(ack_window, "ack_window") / 1e6
+        self._recorder = _RecordingBackend(MemoryBrokerBackend(clock=self.clock, ack_window=window))
         self._sent: list[tuple[str, Message[Any]]] = []
         super().__init__(self._recorder, **options)
 
-    def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
-        """Deliver ``messages``, and return how each was settled: "again" or "dead" where its handler fails."""
+    def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[SettledDelivery]:
+        """Deliver ``messages``, and return how each was settled: "delayed" or "dead" where its handler fails."""
         return _run(self.adeliver(worker, queue, *messages))
 
-    def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
+    def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[SettledDelivery]:
         """Deliver ``messages`` once more, as if their acks had been lost; without any, all that were delivered."""
         return _run(self.aredeliver(worker, *messages))
 
-    def advance(self, worker: Worker, by: Duration) -> list[Settled]:
+    def advance(self, worker: Worker, by: Duration) -> list[SettledDelivery]:
         """Advance the clock, and redeliver what is due by then."""
         return _run(self.aadvance(worker, by))
 
-    def settled(self, queue: str | None = None) -> list[Settled]:
+    def settled(self, queue: str | None = None) -> list[SettledDelivery]:
         """Return how workers settled every delivery so far, in order."""
         return [settled for settled in self._recorder.settled if queue is None or settled.queue == queue]
 
-    async def adeliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[Settled]:
+    async def adeliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[SettledDelivery]:
         """`deliver`, in a running event loop."""
         self._sent += [(queue, message) for message in messages]
         return await self._serve(worker, [(queue, message) for message in messages])
 
-    async def aredeliver(self, worker: Worker, *messages: Message[Any]) -> list[Settled]:
+    async def aredeliver(self, worker: Worker, *messages: Message[Any]) -> list[SettledDelivery]:
         """`redeliver`, in a running event loop."""
         ids = {message.id for message in messages}
         delivered = {message.id: (queue, message) for queue, message in self._sent if queue in worker.queues}
@@ -96,12 +98,12 @@ class TestBroker(Broker):
             )
         return await self._serve(worker, [sent for id, sent in delivered.items() if id in ids or not ids])
 
-    async def aadvance(self, worker: Worker, by: Duration) -> list[Settled]:
+    async def aadvance(self, worker: Worker, by: Duration) -> list[SettledDelivery]:
         """`advance`, in a running event loop."""
         self.clock.advance(by)
         return await self._serve(worker, [])
 
-    async def _serve(self, worker: Worker, messages: Sequence[tuple[str, Message[Any]]]) -> list[Settled]:
+    async def _serve(self, worker: Worker, messages: Sequence[tuple[str, Message[Any]]]) -> list[SettledDelivery]:
         for queue in {queue for queue, _ in messages}:
             if queue not in worker.queues:
                 raise ConfigurationError(f"{worker!r} has no handler for queue {queue!r}")
@@ -129,7 +131,7 @@ class TestBroker(Broker):
         return self._recorder.settled[before:]
 
 
-def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
+def _run(work: Coroutine[Any, Any, list[SettledDelivery]]) -> list[SettledDelivery]:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -138,41 +140,37 @@ def _run(work: Coroutine[Any, Any, list[Settled]]) -> list[Settled]:
     raise SyncAsyncMismatch("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
 
 
-class _RecordingBackend:
-    """The backend, with a record of how every delivery was settled."""
+class _RecordingBackend(Wrapper):
+    """A broker that records how every delivery was settled."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.settled: list[Settled] = []
+    def __init__(self, inner: MemoryBrokerBackend) -> None:
+        super().__init__(inner)
+        self.settled: list[SettledDelivery] = []
         self.awaited: Counter[tuple[str, str]] = Counter()
         self._group = ""
         self._arrived = asyncio.Event()
-        self._again: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, its number): (id, when)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
+        self._nacked: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, number): (id, due at)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
     def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
         """Return what is due for redelivery to ``group`` by now."""
-        return Counter((q, id) for (g, q, _), (id, at) in self._again.items() if g == group and at <= now)
+        return Counter((q, id) for (g, q, _), (id, at) in self._nacked.items() if g == group and at <= now)
 
     async def wait_until_settled(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
         """Wait until ``group`` has settled each of these as often as counted."""
         self._group, self.awaited, self._arrived = group, awaited, asyncio.Event()
         await self._arrived.wait()
 
-    def note(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **more: Any) -> None:
-        id, where = delivery.packet.id, (group, delivery.queue, delivery.handle[0])
-        self._again.pop(where, None)
-        if how == "again":
-            self._again[where] = (id, self._inner.clock.now() + round(after * 1e6))
-        settled = Settled(queue=delivery.queue, id=id, how=how, attempt=delivery.attempt, after=after, **more)
+    def record(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **details: Any) -> None:
+        id, place = delivery.packet.id, (group, delivery.queue, delivery.handle.key)
+        self._nacked.pop(place, None)
+        if how == "delayed":
+            self._nacked[place] = (id, self._inner.clock.now() + round(after * 1e6))
+        settled = SettledDelivery(
+            queue=delivery.queue, id=id, how=how, attempt=delivery.attempt, after=after, **details
+        )
         self.settled.append(settled)
         if group == self._group:
             self.awaited -= Counter([(delivery.queue, id)])  # a Counter drops what falls to zero
@@ -180,31 +178,28 @@ class _RecordingBackend:
                 self._arrived.set()
 
 
-class _RecordingConsumer:
+class _RecordingConsumer(Wrapper):
     def __init__(self, recorder: _RecordingBackend, inner: Any, group: str) -> None:
+        super().__init__(inner)
         self._recorder = recorder
-        self._inner = inner
         self._group = group
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         answers: Sequence[bool] = await self._inner.ack(deliveries)
-        self._note(deliveries, answers, "acked")
+        self._record(deliveries, answers, "acked")
         return answers
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         answers: Sequence[bool] = await self._inner.nack(deliveries, delay)
-        self._note(deliveries, answers, "again", after=delay)
+        self._record(deliveries, answers, "delayed", after=delay)
         return answers
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         answer: bool = await self._inner.dead_letter(delivery, headers)
-        self._note([delivery], [answer], "dead", headers=headers)
+        self._record([delivery], [answer], "dead", headers=headers)
         return answer
 
-    def _note(self, deliveries: Sequence[Delivery], answers: Sequence[bool], how: str, **more: Any) -> None:
-        for delivery, ours in zip(deliveries, answers, strict=True):
-            if ours:
-                self._recorder.note(self._group, delivery, how, **more)
+    def _record(self, deliveries: Sequence[Delivery], answers: Sequence[bool], how: str, **details: Any) -> None:
+        for delivery, applied in zip(deliveries, answers, strict=True):
+            if applied:
+                self._recorder.record(self._group, delivery, how, **details)

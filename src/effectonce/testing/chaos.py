@@ -15,6 +15,8 @@ from effectonce.errors import BrokerUnavailable, InvalidOption, StoreUnavailable
 from effectonce.record import Batchable, Reply
 from effectonce.store import Store, open_backend
 
+from .wrapper import Wrapper
+
 
 class Dice:
     """Decides whether a call fails, and how. Safe to use from several threads."""
@@ -54,15 +56,22 @@ class ChaosStore(Store):
         super().__init__(_ChaosBackend(backend, self.dice), **options)
 
 
-class _ChaosBackend:
+class _Chaos(Wrapper):
+    """Something behind which calls fail as ``dice`` decide."""
+
     def __init__(self, inner: Any, dice: Dice) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._dice = dice
+
+    def __repr__(self) -> str:
+        return f"chaos on {self._inner!r}"
+
+
+class _ChaosBackend(_Chaos):
+    def __init__(self, inner: Any, dice: Dice) -> None:
+        super().__init__(inner, dice)
         lanes = inner.capabilities.lanes or 1
         self.capabilities = replace(inner.capabilities, lanes=lanes, notifies=False)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def sync_port(self) -> Any:
         return _ChaosPort(self._inner.sync_port(), self._dice)
@@ -70,25 +79,15 @@ class _ChaosBackend:
     def async_port(self) -> Any:
         return _ChaosPort(self._inner.async_port(), self._dice)
 
-    def __repr__(self) -> str:
-        return f"chaos on {self._inner!r}"
 
-
-class _ChaosPort:
-    def __init__(self, port: Any, dice: Dice) -> None:
-        self._port = port
-        self._dice = dice
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)
-
+class _ChaosPort(_Chaos):
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not self._dice.fails():
-            replies: Sequence[Reply] = await self._port.run(batch)
+            replies: Sequence[Reply] = await self._inner.run(batch)
             return replies
         executed = self._dice.coin()
         if executed:
-            await self._port.run(batch)
+            await self._inner.run(batch)
         if self._dice.coin():
             raise ConnectionLost(f"chaos: the connection broke {'after' if executed else 'before'} it was executed")
         raise StoreUnavailable("chaos: the store did not answer", 0.0)
@@ -103,63 +102,39 @@ class ChaosBroker(Broker):
         super().__init__(_ChaosBrokerBackend(open_broker(inner), self.dice), **options)
 
 
-class _ChaosBrokerBackend:
-    def __init__(self, inner: Any, dice: Dice) -> None:
-        self._inner = inner
-        self._dice = dice
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
+class _ChaosBrokerBackend(_Chaos):
     def publisher(self) -> Any:
         return _ChaosPublisher(self._inner.publisher(), self._dice)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _ChaosConsumer(self._inner.consumer(queue, group=group, prefetch=prefetch), self._dice)
 
-    def __repr__(self) -> str:
-        return f"chaos on {self._inner!r}"
 
-
-class _ChaosPublisher:
-    def __init__(self, publisher: Any, dice: Dice) -> None:
-        self._publisher = publisher
-        self._dice = dice
-
+class _ChaosPublisher(_Chaos):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not self._dice.fails():
-            outcomes: Sequence[Exception | None] = await self._publisher.publish(queue, packets)
+            outcomes: Sequence[Exception | None] = await self._inner.publish(queue, packets)
             return outcomes
         if self._dice.coin():
-            await self._publisher.publish(queue, packets)
+            await self._inner.publish(queue, packets)
         raise BrokerUnavailable("chaos: the broker did not confirm", 0.0)
 
-    async def close(self) -> None:
-        await self._publisher.close()
 
-
-class _ChaosConsumer:
-    def __init__(self, consumer: Any, dice: Dice) -> None:
-        self._consumer = consumer
-        self._dice = dice
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
-
+class _ChaosConsumer(_Chaos):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         if self._dice.fails():
             raise BrokerUnavailable("chaos: the connection broke", 0.0)
-        deliveries: Sequence[Delivery] = await self._consumer.receive(limit, wait)
+        deliveries: Sequence[Delivery] = await self._inner.receive(limit, wait)
         return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         sent = [delivery for delivery in deliveries if not self._dice.fails()]
-        answers = iter(await self._consumer.ack(sent)) if sent else iter(())
-        answered = set(map(id, sent))
-        return [next(answers) if id(delivery) in answered else True for delivery in deliveries]
+        answers = iter(await self._inner.ack(sent)) if sent else iter(())
+        sent_ids = set(map(id, sent))
+        return [next(answers) if id(delivery) in sent_ids else True for delivery in deliveries]
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         if self._dice.fails():
             raise BrokerUnavailable("chaos: the dead letters did not confirm", 0.0)
-        moved: bool = await self._consumer.dead_letter(delivery, headers)
+        moved: bool = await self._inner.dead_letter(delivery, headers)
         return moved

@@ -17,15 +17,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Capabilities
 from effectonce.errors import StoreUnavailable, show
-from effectonce.record import Batchable, Reply
-from effectonce.store import open_backend
+from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
 
 from .clock import ManualClock
-from .operations import operation_name
+from .wrapper import Wrapper
 
 Fault = Literal["killed", "raises", "loses its store"]
+
+_SETTLEMENTS = {"done": "complete", "free": "release", "failed": "fail", "in_doubt": "doubt"}
+_OTHERS = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}
+
+
+def operation_name(op: Batchable) -> str:
+    """Return the name of ``op`` in timelines: ``"claim"``, ``"complete"``, ``"release"``, ``"refund"`` and so on."""
+    if isinstance(op, Settlement):
+        return "refund" if op.refund else _SETTLEMENTS[op.state]
+    return _OTHERS[type(op)]
 
 
 class Killed(BaseException):
@@ -103,13 +113,13 @@ def _is_users(path: str) -> bool:
     return not any(Path(path).is_relative_to(folder) for folder in own)
 
 
-class FaultInjectingBackend:
+class FaultInjectingBackend(Wrapper):
     """A store in memory whose operations are steps of the current injector. Its clock is moved by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.injector = FaultInjector()
-        self._inner: Any = type(open_backend("memory://"))(clock=self.clock)  # type: ignore[call-arg]
+        super().__init__(MemoryStoreBackend(clock=self.clock))
         self.capabilities: Capabilities = self._inner.capabilities
 
     def sync_port(self) -> Any:
@@ -117,20 +127,16 @@ class FaultInjectingBackend:
 
     async_port = sync_port
 
-    def schema_sql(self) -> str:
-        return ""
-
     def __repr__(self) -> str:
         return "memory:// (under test)"
 
 
-class _FaultInjectingPort:
-    def __init__(self, backend: FaultInjectingBackend, port: Any) -> None:
-        self._backend = backend
-        self._port = port
+class _FaultInjectingPort(Wrapper):
+    """Only what a claim or a settlement needs is a step; the operations of operators are not."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)  # the operations of operators are not steps
+    def __init__(self, backend: FaultInjectingBackend, port: Any) -> None:
+        super().__init__(port)
+        self._backend = backend
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         return [await self._run_one(op) for op in batch]
@@ -139,6 +145,6 @@ class _FaultInjectingPort:
         injector = self._backend.injector
         injector.step(f"{operation_name(op)}: sent to the store", True)
         reply: Reply
-        (reply,) = await self._port.run([op])
+        (reply,) = await self._inner.run([op])
         injector.step(f"{operation_name(op)}: done, and the reply is on its way", True)
         return reply

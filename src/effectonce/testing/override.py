@@ -10,12 +10,12 @@ from effectonce.store import Store
 
 @contextmanager
 def override(store: Store, other: Store) -> Iterator[Store]:
-    """Every guard on ``store`` uses ``other`` inside the ``with``; ``store`` itself is not even opened.
+    """Make every guard on ``store`` use ``other`` inside the ``with``; ``store`` itself is not even opened.
 
     Calls that began before keep the store that they began with.
     """
-    before, store._live = store._live, other.runtime
+    before = store.use_runtime(other.runtime)
     try:
         yield other
     finally:
-        store._live = before
+        store.use_runtime(before)

@@ -1,4 +1,4 @@
-"""The pytest plugin: installed with effectonce, loaded by pytest, and idle until a test asks for something of it.
+"""The pytest plugin: installed with effectonce, loaded by pytest, and idle until a test uses one of its fixtures.
 
 Fixtures: ``manual_clock``, and on that clock ``memory_store``, an empty store, and ``memory_broker``, a `TestBroker`.
 Marker::
@@ -59,7 +59,7 @@ def _repeat_body(function: Any, times: int) -> Any:
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that moves only by ``advance``."""
+    """Return a clock that moves only by ``advance``."""
     from .clock import ManualClock
 
     return ManualClock()
@@ -68,10 +68,10 @@ def manual_clock() -> ManualClock:
 @pytest.fixture
 def memory_store(manual_clock: ManualClock) -> Iterator[Store]:
     """An empty store in memory, on ``manual_clock``."""
-    from effectonce.store import Store, open_backend
+    from effectonce.backends.memory.store import MemoryStoreBackend
+    from effectonce.store import Store
 
-    backend: Any = type(open_backend("memory://"))
-    with Store(backend(clock=manual_clock), sweep_every=None) as store:
+    with Store(MemoryStoreBackend(clock=manual_clock), sweep_every=None) as store:
         yield store
 
 

@@ -24,8 +24,9 @@ except ImportError as error:
 
 Fate = Literal["handled", "raises", "crashes"]
 
-#: Keys as producers write them, and as they should not: spaces, quotes, other alphabets, all that is no control.
-_WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
+PAUSES_S = (0.0, 0.001, 1.0, 31.0, 3600.0)  # between deliveries: at once, within a lease, after it, much later
+#: Keys as producers write them, and as they should not: spaces, quotes, every alphabet, but no control characters.
+_KEYS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
 _JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -37,7 +38,7 @@ _JSON = st.recursive(
 )
 
 
-class Delivery(Struct, frozen=True):
+class ScheduledDelivery(Struct, frozen=True):
     """One delivery of a schedule: which message, how late, and what happens to it."""
 
     message: Message[Any]
@@ -47,14 +48,14 @@ class Delivery(Struct, frozen=True):
 
 
 def keys() -> st.SearchStrategy[str]:
-    """Keys of operations, of every alphabet: none is empty."""
-    return _WORDS
+    """Draw keys of operations, of every alphabet: none is empty."""
+    return _KEYS
 
 
 def messages(
     data: st.SearchStrategy[Any] | None = None, type: st.SearchStrategy[str] | None = None
 ) -> st.SearchStrategy[Message[Any]]:
-    """Messages with ids of their own. ``data``: what they carry; default: any JSON."""
+    """Draw messages with ids of their own. ``data``: what they carry; default: any JSON."""
     return st.builds(
         Message,
         data=_JSON if data is None else data,
@@ -69,19 +70,21 @@ def messages(
 @st.composite
 def schedules(
     draw: st.DrawFn, of: st.SearchStrategy[Message[Any]] | None = None, *, most: int = 5, redeliveries: int = 4
-) -> list[Delivery]:
-    """A list of `Delivery`, as an at-least-once queue may make them: up to ``most`` messages of different keys, each up
-    to ``redeliveries`` times more, in any order; the last one of each message is handled, as a queue insists on."""
-    some = messages() if of is None else of
-    drawn = draw(st.lists(some, min_size=1, max_size=most, unique_by=lambda each: each.key))
-    times = [draw(st.integers(0, redeliveries)) for _ in drawn]
-    flow = draw(st.permutations([at for at, more in enumerate(times) for _ in range(1 + more)]))
-    left = [1 + more for more in times]
-    out = []
-    for at in flow:
-        left[at] -= 1
-        fate: Fate = draw(st.sampled_from(("handled", "raises", "crashes"))) if left[at] else "handled"
-        after = draw(st.sampled_from((0.0, 0.001, 1.0, 31.0, 3600.0)))
+) -> list[ScheduledDelivery]:
+    """Draw a list of deliveries as an at-least-once queue may make them.
+
+    It has up to ``most`` messages of different keys, each redelivered up to ``redeliveries`` times, in any order. The
+    last delivery of each message is handled, since a queue redelivers until then.
+    """
+    strategy = messages() if of is None else of
+    drawn = draw(st.lists(strategy, min_size=1, max_size=most, unique_by=lambda message: message.key))
+    deliveries_left = [1 + draw(st.integers(0, redeliveries)) for _ in drawn]
+    order = draw(st.permutations([index for index, count in enumerate(deliveries_left) for _ in range(count)]))
+    schedule = []
+    for index in order:
+        deliveries_left[index] -= 1
+        is_last = deliveries_left[index] == 0
+        fate: Fate = "handled" if is_last else draw(st.sampled_from(("handled", "raises", "crashes")))
         at_once = draw(st.integers(1, 3)) if fate == "handled" else 1
-        out.append(Delivery(drawn[at], fate, after, at_once))
-    return out
+        schedule.append(ScheduledDelivery(drawn[index], fate, draw(st.sampled_from(PAUSES_S)), at_once))
+    return schedule

@@ -18,18 +18,18 @@ class Backoff:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._failures = 0
+        self.failures = 0  # since it last worked
 
-    def failed(self, error: BaseException) -> float:
+    def record_failure(self, error: BaseException) -> float:
         """Count a failure. Returns the seconds to wait before the next try."""
-        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        if self._failures == 1 or longest == MAX_PAUSE_S:
+        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))
+        self.failures += 1
+        if self.failures == 1 or longest == MAX_PAUSE_S:
             log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, MAX_PAUSE_S)
         return longest * random.uniform(0.5, 1.0)
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         """Start again from the shortest pause."""
-        if self._failures:
-            log.warning("%s: it answers again, after %d tries", self._what, self._failures)
-            self._failures = 0
+        if self.failures:
+            log.warning("%s: it answers again, after %d tries", self._what, self.failures)
+            self.failures = 0

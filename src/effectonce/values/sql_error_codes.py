@@ -6,41 +6,79 @@ caller has to roll back first. So only the meaning of a code is shared, not the 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
-# -- PostgreSQL: SQLSTATE, five characters
+SqlErrorMeaning = Literal[
+    "column_missing",
+    "conflict",  # a deadlock or a serialization failure: the transaction is over
+    "connection_lost",
+    "database_missing",
+    "disk_full",
+    "duplicate_key",
+    "file_read_only",
+    "key_too_long",
+    "lock_timeout",
+    "login_refused",  # of the user, the password, or the host that it comes from
+    "no_unique_key",  # ON CONFLICT names a column without a unique index
+    "overloaded",
+    "permission_denied",
+    "query_killed",
+    "read_only",
+    "statement_timeout",  # or a cancel request
+    "table_missing",
+    "text_refused",  # it has a character that the database's encoding has not
+    "unknown_prepared_statement",  # or one of that name is there already
+    "unsafe_binlog",
+]
 
-POSTGRES_CONFLICT: Final = frozenset(("40001", "40P01"))  # serialization failure, deadlock
-POSTGRES_LOCK_TIMEOUT: Final = "55P03"
-POSTGRES_QUERY_CANCELED: Final = "57014"  # statement_timeout, or a cancel request
-POSTGRES_TABLE_MISSING: Final = frozenset(("42P01", "3F000"))  # no such table, no such schema
-POSTGRES_COLUMN_MISSING: Final = "42703"
-POSTGRES_READ_ONLY: Final = "25006"
-POSTGRES_PERMISSION_DENIED: Final = "42501"
-POSTGRES_NO_UNIQUE_KEY: Final = "42P10"  # ON CONFLICT names a column without a unique index
+#: By SQLSTATE. Of class 08 all mean a lost connection: see `postgres_meaning`.
+_POSTGRES: Final[dict[str, SqlErrorMeaning]] = {
+    "22021": "text_refused",
+    "22P05": "text_refused",
+    "25006": "read_only",
+    "25P03": "connection_lost",  # idle too long in a transaction
+    "26000": "unknown_prepared_statement",
+    "3F000": "table_missing",  # no such schema
+    "40001": "conflict",
+    "40P01": "conflict",
+    "42501": "permission_denied",
+    "42703": "column_missing",
+    "42P01": "table_missing",
+    "42P05": "unknown_prepared_statement",
+    "42P10": "no_unique_key",
+    "55P03": "lock_timeout",
+    "57014": "statement_timeout",
+    "57P01": "connection_lost",  # shut down by an administrator
+    "57P02": "connection_lost",  # crashed
+    "57P03": "connection_lost",  # starting up
+    "57P05": "connection_lost",  # idle too long
+}
 
-#: The server ended the session: shutdown by an administrator, crash, starting up, database dropped, idle too long in a
-#: transaction.
-_POSTGRES_SESSION_ENDED: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "25P03"))
+
+def postgres_meaning(sqlstate: str) -> SqlErrorMeaning | None:
+    return "connection_lost" if sqlstate.startswith("08") else _POSTGRES.get(sqlstate)
 
 
-def is_postgres_connection_lost(sqlstate: str) -> bool:
-    """Whether ``sqlstate`` says that the connection is gone. Class 08 holds the connection exceptions."""
-    return sqlstate.startswith("08") or sqlstate in _POSTGRES_SESSION_ENDED
+def _numbers(meaning: SqlErrorMeaning, *numbers: int) -> dict[int, SqlErrorMeaning]:
+    return dict.fromkeys(numbers, meaning)
 
 
-# -- MySQL and MariaDB: numbers. Those over 2000 are the client library's, 0 is PyMySQL's for a closed connection.
-
-MYSQL_CONFLICT: Final = frozenset((1213, 1020))  # deadlock; the row has changed since it was read
-MYSQL_LOCK_TIMEOUT: Final = 1205
-MYSQL_QUERY_KILLED: Final = 1317
-MYSQL_DUPLICATE_KEY: Final = 1062
-MYSQL_DATABASE_MISSING: Final = 1049
-MYSQL_TABLE_MISSING: Final = 1146
-MYSQL_COLUMN_MISSING: Final = 1054
-MYSQL_READ_ONLY: Final = frozenset((1290, 1792, 1836))
-MYSQL_TABLE_DENIED: Final = 1142
-MYSQL_COLUMN_DENIED: Final = 1143
-MYSQL_CONNECTION_LOST: Final = frozenset(
-    (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055, 4031)
-)
+#: By the number of MySQL and MariaDB. Those over 2000 are the client library's; 0 is PyMySQL's for a closed connection.
+MYSQL_MEANINGS: Final[dict[int, SqlErrorMeaning]] = {
+    **_numbers("column_missing", 1054),
+    **_numbers("conflict", 1213, 1020),  # deadlock; the row has changed since it was read
+    **_numbers(
+        "connection_lost", 0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055, 4031
+    ),
+    **_numbers("database_missing", 1049),
+    **_numbers("duplicate_key", 1062),
+    **_numbers("key_too_long", 1406),
+    **_numbers("lock_timeout", 1205),
+    **_numbers("login_refused", 1044, 1045, 1130, 1227, 1251, 1370, 1698, 3118, 3159, 3955, 4151),
+    **_numbers("overloaded", 1040, 1203, 1226, 1021, 1114, 1047, 1969, 3024, 1041, 1135),  # connections, disk, memory
+    **_numbers("permission_denied", 1142, 1143),  # on a table, on a column
+    **_numbers("query_killed", 1317),
+    **_numbers("read_only", 1290, 1792, 1836),
+    **_numbers("table_missing", 1146),
+    **_numbers("unsafe_binlog", 1665),
+}

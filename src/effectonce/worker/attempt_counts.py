@@ -24,14 +24,13 @@ class AttemptCounts:
         self._attempts: dict[str, int] = {}  # where the broker does not count
         self._untried: dict[str, int] = {}  # deliveries that were given back untried, where it does
 
-    def number(self, delivery: Delivery) -> None:
-        """Say which attempt ``delivery`` is, where the broker does not."""
-        if not self._broker_counts:
-            delivery.attempt = self._attempts.get(delivery.packet.id, 0) + 1
-
-    def untried(self, delivery: Delivery) -> int:
-        """How many deliveries of this message were given back untried."""
-        return self._untried.get(delivery.packet.id, 0)
+    def number(self, delivery: Delivery) -> int:
+        """Set which attempt ``delivery`` is, where the broker does not say it. Returns how many deliveries of this
+        message were given back untried."""
+        if self._broker_counts:
+            return self._untried.get(delivery.packet.id, 0)
+        delivery.attempt = self._attempts.get(delivery.packet.id, 0) + 1
+        return 0
 
     def add_attempt(self, job: Job) -> None:
         """``job`` was tried, and is given back."""

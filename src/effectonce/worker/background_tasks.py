@@ -6,35 +6,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from effectonce.core.store_runtime import Replies
-from effectonce.record import Reply
-
 Fail = Callable[[BaseException], None]
 
 
 class BackgroundTasks:
-    """The tasks and callbacks of one executor. ``on_end`` is called after each task."""
+    """The tasks of one executor. ``on_end`` is called after each task."""
 
     def __init__(self, fail: Fail, on_end: Callable[[], None]) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._fail = fail
         self._on_end = on_end
-
-    def call_with(self, replies: Replies, callback: Callable[[list[Reply]], None]) -> None:
-        """Call ``callback`` with the store's replies when they are there."""
-
-        def call(future: asyncio.Future[list[Reply]]) -> None:
-            if not future.cancelled():
-                try:
-                    callback(future.result())
-                except Exception as error:
-                    self._fail(error)
-
-        if isinstance(replies, list):
-            callback(replies)
-        else:
-            replies.add_done_callback(call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task of its own."""

@@ -21,11 +21,6 @@ class Executor(Protocol):
         """One per handler."""
         ...
 
-    @property
-    def finishing(self) -> int:
-        """How many jobs have run and are only not settled yet: receiving need not wait for them."""
-        ...
-
     def enqueue(self, job: Job) -> None:
         """``job`` may start as soon as there is room."""
         ...

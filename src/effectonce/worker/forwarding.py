@@ -1,7 +1,7 @@
 """Messages that a handler returns (``to=``): kept in its record, sent after that, and acked last (F52).
 
-A worker that dies before the sending finds the messages in the record when its own comes again, and sends the same
-ones, with the same ids. So none is lost, and whoever receives one twice can tell.
+Where a worker dies before it has sent them, the next delivery finds the messages in the record and sends them with the
+same ids. So none is lost, and a consumer that receives one twice can recognise it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _keep_result(job: Job, value: Any) -> Any:
         return value  # of a plain `def`; the pool refuses it
     name = job.route.name
     messages = [] if value is None else [value] if isinstance(value, Message) else value
-    if not isinstance(messages, list) or not all(isinstance(each, Message) for each in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, Message) for message in messages):
         raise ConfigurationError(f"{name} has to=, so it returns a Message, a list of them or None, not {value!r:.100}")
     try:
         job.result = job.route.policy.codec.encode(messages)

@@ -18,6 +18,7 @@ from contextvars import Context, copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
 from .jobs import Job
@@ -45,14 +46,9 @@ W = TypeVar("W", bound=Work)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether ``error`` is what a handler came to. A cancellation is where nobody has cancelled this task: the handler
-    has awaited something that was, or it runs in a thread."""
+    """Whether ``error`` is the handler's own failure, and not the end of its task or of the process."""
     if isinstance(error, asyncio.CancelledError):
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            return True
-        return task is None or not task.cancelling()
+        return not is_being_cancelled()
     return isinstance(error, Exception)
 
 
@@ -74,7 +70,7 @@ class HandlerPool(Generic[W]):
         self.ready: deque[W] = deque()  # claimed, not started
         self.taken = 0  # claimed or about to be, and not ended
         self.ended = 0  # how many have ended, ever
-        self._claims_ahead = 0
+        self.ended_during_claim = 0  # while the last claim was under way
         self._on_success = on_success
         self._on_error = on_error
         self._loop = loop
@@ -85,16 +81,14 @@ class HandlerPool(Generic[W]):
 
     @property
     def room(self) -> int:
-        """How many more may be claimed: as many as can start at once, and some ahead."""
-        return self.route.concurrency + self._claims_ahead - self.taken
+        """How many more may be claimed: as many as can start at once, and some ahead.
 
-    def adapt_claims_ahead(self, ended: int) -> None:
-        """``ended`` handlers have ended while a block of claims was on its way: claim four times as many ahead.
-
-        That is what two blocks on their way hold, and as much again to be ready. So a runner that becomes free does not
-        wait for the store; and where handlers take long, next to nothing is claimed that does not start at once.
+        Ahead are four times as many as handlers ended while the last claim was under way. That is what two batches
+        under way hold, and as much again to be ready. So a runner that becomes free does not wait for the store; and
+        where handlers take long, next to nothing is claimed that does not start at once.
         """
-        self._claims_ahead = min(max(4 * ended, self._claims_ahead * 3 // 4), self.route.concurrency)
+        ahead = min(4 * self.ended_during_claim, self.route.concurrency)
+        return self.route.concurrency + ahead - self.taken
 
     def wake(self) -> None:
         """Let one more runner look at what is ready."""

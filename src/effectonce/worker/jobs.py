@@ -14,7 +14,7 @@ from effectonce.contracts import Delivery
 from effectonce.core.codec import NOTHING
 from effectonce.core.guarded_call.run import Run
 from effectonce.errors import EffectOnceError, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import Message
 
 from .routes import Route
 
@@ -40,8 +40,11 @@ class Job(Struct, eq=False, gc=False):
     lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
     attempts_before_redrive: int = 0  # that the store had counted when it was redriven
     run: Run | None = None
+    redriven: bool = False
+    bypassing: bool = False  # redriven, and effects outside are to be skipped
     redelivered: bool = False  # it has been delivered before, or may have been
     untried: int = 0  # deliveries of it that were given back untried, as far as this process knows
+    ended_before_claim: int = 0  # how many handlers of its pool had ended when it was claimed
     suspect: bool = False  # its last attempt ended without a word, so it runs alone
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
@@ -64,17 +67,9 @@ class Job(Struct, eq=False, gc=False):
 
 
 class Poison(EffectOnceError):
-    """Attempts at this message ended without a word, so often that it may well be what ended their processes."""
+    """Attempts at this message ended without a word so often that the message probably ended their processes."""
 
     code = "poison"
-
-
-def mark_redriven(job: Job, run: Run) -> None:
-    """Let `current()` say in the handler that ``job`` was redriven, where a redrive has written that on the message: in
-    a header of the packet, or in one that the envelope carries."""
-    header = job.delivery.packet.headers.get(REDRIVEN) or job.message.headers.get(REDRIVEN)
-    if header is not None:
-        run.redriven, run.bypassing = True, header.startswith(BYPASS)
 
 
 class Cause(Struct, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from msgspec.structs import force_setattr
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
-from effectonce.message import Message
+from effectonce.message import BYPASS, REDRIVEN, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import encode_key
 
@@ -34,8 +34,8 @@ class MessageReader:
     def read(self, delivery: Delivery) -> Job:
         """The job of ``delivery``. Raises why there is none: `Undecodable`, `UnknownType`, `MissingKey`, `InvalidKey`.
 
-        Data is read twice where a handler wants a type: as it came, which is what duplicates are compared by (a new
-        field with a default must not make a redelivery look like another payload), and as the handler's type.
+        Where a handler wants a type, the data is read twice: once as plain JSON for the fingerprint (a new field with a
+        default must not make a redelivery look like another payload), and once as the handler's type.
         """
         packet = delivery.packet
         message = self._envelope.decode(packet)
@@ -57,6 +57,10 @@ class MessageReader:
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)
+        # A redrive writes it on the packet, or in a header that the envelope carries.
+        redriven = packet.headers.get(REDRIVEN) or message.headers.get(REDRIVEN)
+        if redriven is not None:
+            job.redriven, job.bypassing = True, redriven.startswith(BYPASS)
         if ATTEMPTS in packet.headers:
             attempts = packet.headers[ATTEMPTS]
             job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0

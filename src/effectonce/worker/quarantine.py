@@ -63,7 +63,7 @@ class Quarantine:
         self.advance()
 
     def add(self, member: Member, job: Job) -> None:
-        """Let ``job``, on which nobody holds a claim, run alone."""
+        """Let ``job``, whose claim was released, run alone when its turn comes."""
         self._suspects.append((member, job))
         self.advance()
 

@@ -58,14 +58,15 @@ class QueueConsumer:
         self.queue = queue
         self.stopping = False
         self.in_flight: set[Job] = set()
+        self.finishing = 0  # jobs in flight that have run, and are only not settled yet
         self.received = 0  # deliveries, ever
         self.events = Events() if events is None else events
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
         self.counts = AttemptCounts(broker_counts=broker_counts)
-        #: Called with each job that has left, whatever became of it.
-        self.on_left: Callable[[Job], None] = lambda job: None
+        #: Called with each suspect that has left, whatever became of it.
+        self.on_suspect_left: Callable[[Job], None] = lambda job: None
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
@@ -89,22 +90,21 @@ class QueueConsumer:
             self._spawn("extend", self._keep_extending(self._window))
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        async def watched() -> None:
-            try:
-                await work
-            except Exception as error:
-                self._fail(error)
-
-        task = self._loop.create_task(watched(), name=f"effectonce {name} {self.queue}")
+        task = self._loop.create_task(work, name=f"effectonce {name} {self.queue}")
+        task.add_done_callback(self._report_defect)
         self._tasks.append(task)
         return task
+
+    def _report_defect(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     # -- receive, decode, order
 
     async def _receive(self) -> None:
         worthwhile = max(1, min(self._batch, self._prefetch // 4))
         while not self.stopping:
-            room = self._prefetch - len(self.in_flight) + self.executor.finishing
+            room = self._prefetch - len(self.in_flight) + self.finishing
             if room < worthwhile:
                 self._room.clear()
                 self.settler.hurry()  # acks must not wait for the next fetch
@@ -114,11 +114,12 @@ class QueueConsumer:
             try:
                 deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
-                await asyncio.sleep(self.backoff.failed(error))
+                await asyncio.sleep(self.backoff.record_failure(error))
                 continue
             finally:
                 self.settler.fetching = False
-            self.backoff.worked()
+            if self.backoff.failures:
+                self.backoff.record_success()
             if deliveries:
                 self._accept(deliveries)
 
@@ -127,14 +128,14 @@ class QueueConsumer:
         maybe_tried = not self._broker_counts and self.received <= self._prefetch
         self.received += len(deliveries)
         for delivery in deliveries:
-            self.counts.number(delivery)
+            untried = 0 if delivery.attempt == 1 else self.counts.number(delivery)
             try:
                 job = self._reader.read(delivery)
             except Exception as error:
                 self._refuse(delivery, error)
                 continue
             job.redelivered = maybe_tried or delivery.attempt > 1
-            job.untried = self.counts.untried(delivery)
+            job.untried = untried
             delay = self._delayed.delay_for(job)
             if delay is not None:
                 self.counts.add_untried(job)
@@ -174,15 +175,21 @@ class QueueConsumer:
 
     def ack(self, jobs: Sequence[Job]) -> None:
         """The effects of ``jobs`` are recorded: ack them. Those behind them may start."""
-        self._ack(jobs)
+        deliveries = []
         for job in jobs:
+            if not job.stale:
+                deliveries.append(job.delivery)
+            if job.redelivered:
+                self.counts.forget(job)
             self._advance(job)
+        self.settler.ack(deliveries)
 
     def ack_joined(self, job: Job) -> None:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
-        self._ack([job])
+        self.settler.ack([] if job.stale else [job.delivery])
+        self.counts.forget(job)
         self.in_flight.discard(job)
-        self.on_left(job)
+        self._room.set()
 
     def redeliver(self, job: Job, delay: float, *, tried: bool = False) -> None:
         """Deliver ``job`` again after ``delay`` seconds, and what is behind it in its lane after it.
@@ -214,23 +221,20 @@ class QueueConsumer:
         """Another consumer has ``job`` by now: it is not settled here."""
         self._advance(job)
 
-    def make_room(self) -> None:
-        """Some jobs have run: more may be received, though these are not settled yet."""
+    def add_finishing(self) -> None:
+        """A job has run: another one may be received, though this one is not settled yet."""
+        self.finishing += 1
         self._room.set()
-
-    def _ack(self, jobs: Sequence[Job]) -> None:
-        self.settler.ack([job.delivery for job in jobs if not job.stale])
-        for job in jobs:
-            self.counts.forget(job)
 
     def _advance(self, job: Job) -> None:
         """``job`` has left; the next of its lane may start."""
-        self.in_flight.discard(job)
         following = self._lanes.remove_first(job.lane)
         if following is not None:
             self.executor.enqueue(following)
-        self.on_left(job)
+        self.in_flight.discard(job)
         self._room.set()
+        if job.suspect:
+            self.on_suspect_left(job)
 
     # -- keep
 
@@ -271,7 +275,7 @@ class QueueConsumer:
         for last in (self.settler.send, self._consumer.flush, self._consumer.close):
             try:
                 await last()
-            except Exception as error:  # it ends in any case; what the broker was not told comes again
+            except Exception as error:  # it ends in any case; what was not settled is delivered again
                 log.warning("queue %s: %s; what was in flight comes again", self.queue, error)
 
 

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from effectonce.core.interrupts import is_being_cancelled
+
 log = logging.getLogger("effectonce")
 
 
@@ -48,7 +50,7 @@ class RecoveryLoop:
                 try:
                     await self._resume(tool)
                 except (Exception, SystemExit, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                         raise
                     log.warning("could not resume unfinished work in %r: %s: %s", tool, type(error).__name__, error)
             try:
@@ -70,9 +72,3 @@ class RecoveryLoop:
             await tool.aresume(stop=stop)
         else:
             await asyncio.to_thread(tool.resume, stop=stop)
-
-
-def _is_cancelled() -> bool:
-    """Whether this loop is cancelled, and not something inside of what it resumed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -21,11 +21,11 @@ from .transaction_runner import TransactionRunner
 T = TypeVar("T")
 
 Fate = Literal["execute", "resume", "no-op", "in-progress", "in-doubt", "failed", "mismatch", "unreadable", "unknown"]
-"""Of a message that is redriven.
+"""What would happen to a message that is redriven.
 
-``execute``: it was never tried. ``resume``: it was, and goes on as its next attempt. ``no-op``: it is done, so it is
-acked. ``in-progress``: another delivery of it runs. ``in-doubt``, ``failed``, ``mismatch``, ``unreadable``: it would
-come back to the dead letters. ``unknown``: only its worker could tell.
+``execute``: it was never tried, and would run. ``resume``: it was tried, and would run as the next attempt. ``no-op``:
+it is done, and would be acked. ``in-progress``: another delivery of it runs. ``in-doubt``, ``failed``, ``mismatch``,
+``unreadable``: it would come back to the dead letters. ``unknown``: only its worker could tell.
 """
 
 _FATES: dict[str, Fate] = {

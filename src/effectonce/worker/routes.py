@@ -13,7 +13,7 @@ from msgspec import Struct
 from effectonce.core.codec import Codec, json_decoder
 from effectonce.core.guarded_call.run import Policy
 from effectonce.core.retry import Retry
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import check_scope, policy_options
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, extractor
@@ -51,6 +51,18 @@ class Route(Struct, kw_only=True, eq=False):
     fits_lease: bool  # none was given: it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
+
+    def next_step(self, error: BaseException, attempt: int) -> float | str:
+        """Decide about a message whose attempt number ``attempt`` raised ``error``: after how many seconds it is tried
+        again, or, as a dead letter's code, why it is not."""
+        if isinstance(error, self.policy.permanent) and not isinstance(error, EffectOnceError):
+            return "permanent-failure"
+        if self.policy.doubt_on_error:
+            return "in-doubt"
+        delay = self.retry.after(error, attempt)
+        if delay is not None:
+            return delay
+        return "refused" if self.retry.refuses(error) else "attempts-exhausted"
 
 
 class HandlerOptions(Struct, kw_only=True, frozen=True):

@@ -1,7 +1,8 @@
 """Settling deliveries with the broker: acks, redeliveries and dead letters, sent in batches.
 
-Others decide what becomes of a delivery; the settler sends it. What could not be sent stays queued for the next time:
-settling a delivery twice does no harm, and one that is never settled is delivered again.
+The consumer and its executor decide how a delivery is settled; the settler tells the broker. A settlement that could
+not be sent stays queued for the next time: settling a delivery twice does no harm, and one that is never settled is
+delivered again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
@@ -20,7 +21,7 @@ from .jobs import Cause
 log = logging.getLogger("effectonce")
 
 RETRY_PAUSE_S: Final = 1.0
-"""How long settlements wait after the broker was away; receiving says so in the log, and reconnects."""
+"""How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
 
 UNMOVABLE_DELAY_S: Final = 300.0
 """After how many seconds a message comes again that the dead letters have refused."""
@@ -40,6 +41,7 @@ class Settler:
         self.sending = asyncio.Lock()
         self._worker = worker
         self._consumer = consumer
+        self._buffer_acks = consumer.buffer_acks if isinstance(consumer, AckBuffer) else None
         self._events = events
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
@@ -51,8 +53,15 @@ class Settler:
     # -- what is decided
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        self._acks += deliveries
-        self._pending.set()
+        """Ack ``deliveries``: with the next fetch where the broker can, else in a batch of their own."""
+        if self._buffer_acks is None:
+            self._acks += deliveries
+            self._pending.set()
+        else:
+            self._buffer_acks(deliveries)
+            self._count("acked", deliveries, self._loop.time())
+            if not self.fetching:
+                self._pending.set()
 
     def redeliver(self, delivery: Delivery, delay: float) -> None:
         """Let the broker deliver it again, not before ``delay`` seconds. Equal delays go out together."""
@@ -138,4 +147,4 @@ class Settler:
     def _count(self, outcome: str, deliveries: Sequence[Delivery], began: float) -> None:
         self.settled[outcome] += len(deliveries)
         if self._tracer is not None:
-            self._tracer.settled(self.queue, outcome, deliveries, self._loop.time() - began)
+            self._tracer.trace_settlement(self.queue, outcome, deliveries, self._loop.time() - began)

@@ -14,7 +14,7 @@ from .routes import Route
 
 
 def fit_lease(route: Route, capabilities: BrokerCapabilities) -> None:
-    """A lease that nobody has set ends in half of the broker's ack window, where that is shorter than the default."""
+    """Cut the default lease to half of the broker's ack window, where that is shorter. A lease that was set stays."""
     window = capabilities.ack_window
     if route.fits_lease and window is not None and window < 2e-6 * route.policy.lease:
         route.policy = replace(route.policy, lease=round(window * 0.5e6))

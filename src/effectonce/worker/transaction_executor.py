@@ -21,11 +21,11 @@ from effectonce.core.guarded_call.run import Run
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
-from effectonce.values.backoff import Backoff
 
 from .background_tasks import Fail, wait_for_either
 from .handler_pool import HandlerPool
-from .jobs import Job, Poison, cause_of, mark_redriven
+from .jobs import Job, Poison, cause_of
+from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import Route
@@ -39,8 +39,6 @@ _DATABASE_ERRORS = (ConnectionLost, TransactionConflict)
 
 class TransactionExecutor:
     """Runs the jobs of one queue in transactions of one database; see the module."""
-
-    finishing = 0  # a job is settled with its commit
 
     def __init__(
         self,
@@ -64,8 +62,7 @@ class TransactionExecutor:
         }
         self.pools = tuple(self._pool_of.values())
         self._turns = turns
-        self._backoff = Backoff(f"queue {consumer.queue}, database")
-        self._paused = False
+        self._pause = Pause(f"queue {consumer.queue}, database", self.start)
         self._idle = asyncio.Event()
 
     def enqueue(self, job: Job) -> None:
@@ -77,7 +74,7 @@ class TransactionExecutor:
         self.start()
 
     def start(self) -> None:
-        if self._paused or self._consumer.stopping:
+        if self._pause.active or self._consumer.stopping:
             return
         for pool in self.pools:
             while pool.waiting and pool.room > 0 and (unit := self._next_unit(pool)) is not None:
@@ -144,7 +141,7 @@ class TransactionExecutor:
                 self._consumer.put_back(others)
             self._settle_failed(job, error)
         if not any(errors):
-            self._backoff.worked()
+            self._pause.server_answered()
         self._make_progress(unit)
 
     def _emit(self, job: Job, error: BaseException | None) -> None:
@@ -193,24 +190,11 @@ class TransactionExecutor:
             consumer.redeliver(job, error.retry_after)
         elif isinstance(error, _DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)
-            self._pause(error)
-        elif isinstance(error, job.route.policy.permanent) or (delay := retry.after(error, attempt)) is None:
-            if isinstance(error, job.route.policy.permanent):
-                why = "permanent-failure"
-            else:
-                why = "refused" if retry.refuses(error) else "attempts-exhausted"
-            consumer.dead_letter(job, cause_of(error, why, attempts=attempt))
+            self._pause.begin(error)
+        elif isinstance(step := job.route.next_step(error, attempt), str):
+            consumer.dead_letter(job, cause_of(error, step, attempts=attempt))
         else:
-            consumer.redeliver(job, delay, tried=True)
-
-    def _pause(self, error: BaseException) -> None:
-        if not self._paused:
-            self._paused = True
-            self._loop.call_later(self._backoff.failed(error), self._resume)
-
-    def _resume(self) -> None:
-        self._paused = False
-        self.start()
+            consumer.redeliver(job, step, tried=True)
 
     def _make_progress(self, unit: WorkUnit) -> None:
         """``unit`` has ended: the next suspect may run, and there may be room, or nothing left to wait for."""
@@ -233,7 +217,7 @@ class TransactionExecutor:
 
 
 class _NoStore(Events):
-    """What a `Run` asks its runtime for, where there is no store: nothing is leased, so no lease is lost."""
+    """The runtime of runs that have no store: it has a clock and hooks, and no lease that could be lost."""
 
     privacy = None
     monotonic = staticmethod(time.monotonic)
@@ -256,5 +240,5 @@ def _run_of(job: Job) -> Run:
         answer=Answer("claimed", attempts=job.broker_attempt),
         protected=False,
     )
-    mark_redriven(job, run)
+    run.redriven, run.bypassing = job.redriven, job.bypassing
     return run

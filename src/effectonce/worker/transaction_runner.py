@@ -150,7 +150,7 @@ class TransactionRunner:
 
     async def _uncount(self, job: Job) -> bool:
         """Take the counted start of ``job`` back: it ended in good order, or the database failed, so it did not end
-        without a word. Returns False where the database could not be told yet."""
+        without a word. Returns False where the database did not answer; it is repeated before the next attempt."""
         transaction = InboxTransaction(self.plain)
         self._to_uncount.add(job.key)
         try:
@@ -188,16 +188,16 @@ class Batch(InboxTransaction):
     async def ran(self, job: Job) -> None:
         """Its handler has returned."""
         if await self.session.has_ended():
-            for each in list(self._keys):  # what is committed of these is all of it
-                del self._keys[each]
-                if each is job:
+            for ran in list(self._keys):  # these have run to their end, so all of their effects are committed
+                del self._keys[ran]
+                if ran is job:
                     break
-            raise self._ended(job)
+            raise self._ended_error(job)
 
     async def finish(self) -> None:
         session = self.session
         if not await session.is_marked(release=True):
-            raise self._ended(*list(self._keys)[:1])
+            raise self._ended_error(*list(self._keys)[:1])
         self._is_marked = False
         await self.commit()
 
@@ -216,7 +216,7 @@ class Batch(InboxTransaction):
         await table.forget_many(session, committed)
         await session.commit()
 
-    def _ended(self, *jobs: Job) -> ConfigurationError:
+    def _ended_error(self, *jobs: Job) -> ConfigurationError:
         name = jobs[0].route.name if jobs else self.handler.inbox.scope
         return ConfigurationError(
             f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "

@@ -12,12 +12,13 @@ from typing import Any, Literal, Protocol, TypeVar
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
+from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.retry import Retry
 from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
-from effectonce.store import DEFAULT_RETENTION, MAX_RESULT, Store
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store
 from effectonce.values.backoff import Backoff
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
@@ -42,7 +43,7 @@ MAX_PREFETCH = 1000
 
 
 class Companion(Protocol):
-    """What runs beside the handlers, like a relay: until it is told to stop."""
+    """Something that runs beside the handlers until it is stopped, like a relay."""
 
     def serve(self) -> Coroutine[Any, Any, Any]: ...
 
@@ -62,14 +63,14 @@ class Worker:
     - ``name``: the consumer. Workers of one name share the work; it is a part of every handler's scope.
     - ``envelope``: how messages are read; default: the broker's.
     - ``prefetch``: the most messages that run or wait to; default: twice what the handlers of a queue can run.
-    - ``drain``: how long running handlers may take to end when the worker is told to stop; the rest is given back.
-    - ``unknown``: what becomes of a message whose type no handler takes: ``"dead"`` letters, ``"delete"``, ``"retry"``
+    - ``drain``: how long running handlers may take to end after `stop`; the messages of the others are given back.
+    - ``unknown``: what to do with a message whose type no handler takes: ``"dead"`` letters, ``"delete"``, ``"retry"``
       (another worker may know it), or ``"fail"``: the worker stops.
     - ``listen``: where /metrics, /healthz and /readyz are served, ``"127.0.0.1:9464"`` for example; default: nowhere.
       ``"0.0.0.0:9464"`` is open to the network, without a login. Needs ``pip install 'effectonce[prometheus]'``.
     - ``redrive_within``: how long after its end a message may still be redriven; records must outlive that, too.
-    - ``recover``: `Intents` and sagas that it goes on with, about every ``recover_every``, where another process has
-      left them: ``recover=(payments, checkout)``.
+    - ``recover``: `Intents` and sagas whose unfinished work it resumes about every ``recover_every``, where another
+      process has left it: ``recover=(payments, checkout)``.
     """
 
     def __init__(
@@ -116,12 +117,13 @@ class Worker:
         self.listen = listen
         self.tracer: HandlerTracer | None = None
         self._events = Events()
+        self._batchers: tuple[StoreBatcher, StoreBatcher] | None = None  # while it serves: for claims, for settlements
         #: The queues as they are consumed, while they are.
         self.consumers: list[QueueConsumer] = []
         #: Whether SIGINT, Ctrl-C, has ended `run`.
         self.interrupted = False
         self._companions: list[Companion] = []
-        if not all(isinstance(each, Recoverable | Resumable) for each in recover):
+        if not all(isinstance(tool, Recoverable | Resumable) for tool in recover):
             raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         if recover:
             self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
@@ -193,7 +195,7 @@ class Worker:
                 options,
                 consumer=self.name if self.inbox is None else self.inbox.scope,
                 transactional=self.inbox is not None,
-                max_result=MAX_RESULT if self.store is None else self.store.max_result,
+                max_result=MAX_RESULT_BYTES if self.store is None else self.store.max_result,
             )
             if any(other.queue == queue and other.type == type for other in self.routes):
                 what = "messages of other types" if type is None else f"type {type!r}"
@@ -204,7 +206,7 @@ class Worker:
                 inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
                 self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
-                route.function = self.tracer.handling(queue, function)
+                route.function = self.tracer.trace_handler(queue, function)
             self.routes.append(route)
             return function
 
@@ -313,7 +315,7 @@ class Worker:
 
     @property
     def events(self) -> Events:
-        """Who is told what happens here: the hooks of the store, or of its own where it has none."""
+        """Where events of this worker are emitted: the hooks of its store, or its own where it has no store."""
         return self._events if self.store is None else self.store.runtime
 
     @property
@@ -364,6 +366,8 @@ class Worker:
         capabilities = self.broker.capabilities
         quarantine, turns = Quarantine(loop), SuspectTurns()
         consumers = []
+        if self.store is not None:
+            self._batchers = self.store.runtime.open_batchers(self._fail)
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
             concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
@@ -382,9 +386,9 @@ class Worker:
                 events=self.events,
                 tracer=self.tracer,
             )
-            if self.store is not None:
+            if self.store is not None and self._batchers is not None:
                 consumer.executor = LeaseExecutor(
-                    consumer, routes, self.store, quarantine, self.broker.apublish, self._fail
+                    consumer, routes, self.store, self._batchers, quarantine, self.broker.apublish, self._fail
                 )
             else:
                 runners = [self._runners[route] for route in routes]
@@ -415,6 +419,8 @@ class Worker:
             except Exception as error:  # the others are to stop all the same
                 self._fail(error)
         await asyncio.gather(*(consumer.close(self._over) for consumer in consumers))
+        for batcher in dict.fromkeys(self._batchers or ()):  # one may serve for both kinds of operation
+            await batcher.close()
         if companions:
             over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
             while companions and not over.done():
@@ -435,7 +441,7 @@ async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]
     while True:
         try:
             await work()
-            backoff.worked()
+            backoff.record_success()
             return
         except (BrokerUnavailable, StoreUnavailable) as error:
-            await asyncio.sleep(backoff.failed(error))
+            await asyncio.sleep(backoff.record_failure(error))

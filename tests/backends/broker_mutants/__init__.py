@@ -1,9 +1,9 @@
-"""Broken brokers: each has one defect (F numbers, or one seen in a peer) and names the case that must see it.
+"""Broken brokers: each has one defect (F numbers, or one seen in a peer) and names the cases that must catch it.
 
 They stand on the memory broker and break it from outside.
 """
 
-from . import dead_letters, delivering, order, settling
+from . import dead_letters, delivery, order, settling
 from .base import MUTANTS, Defect, Mutant
 
-__all__ = ["MUTANTS", "Defect", "Mutant", "dead_letters", "delivering", "order", "settling"]
+__all__ = ["MUTANTS", "Defect", "Mutant", "dead_letters", "delivery", "order", "settling"]

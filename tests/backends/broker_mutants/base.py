@@ -1,4 +1,4 @@
-"""What a mutant is made with."""
+"""How a mutant is made, and registered with the cases that catch it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ MUTANTS: list[tuple[type[Mutant], str]] = []
 
 
 class Defect(Exception):
-    """What a mutant raises of its own."""
+    """An error that a mutant raises where the memory broker raises none."""
 
 
 class Mutant(MemoryBrokerBackend):
     """A broker with a defect. Subclasses name what they break."""
 
-    publishing: type[MemoryPublisher] = MemoryPublisher
-    consuming: type[MemoryConsumer] = MemoryConsumer
-    dead: type[MemoryDeadLetters] = MemoryDeadLetters
+    publisher_type: type[MemoryPublisher] = MemoryPublisher
+    consumer_type: type[MemoryConsumer] = MemoryConsumer
+    dead_letters_type: type[MemoryDeadLetters] = MemoryDeadLetters
 
     def __init__(self) -> None:
         super().__init__(clock=ManualClock())
 
     def publisher(self) -> Any:
-        return self.publishing(self)
+        return self.publisher_type(self)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
-        return self.consuming(self, queue, group, prefetch)
+        return self.consumer_type(self, queue, group, prefetch)
 
     def dead_letters(self, queue: str, *, group: str) -> Any:
-        return self.dead(self, queue, group)
+        return self.dead_letters_type(self, queue, group)
 
 
-def fails(*cases: str) -> Callable[[type[Any]], type[Any]]:
-    """The class is a mutant, or a part of one, and fails these."""
+def caught_by(*cases: str) -> Callable[[type[Any]], type[Any]]:
+    """Register the class, which is a mutant or a part of one, with the cases that it must fail."""
 
     def register(broken: type[Any]) -> type[Any]:
         mutant = broken
         if not issubclass(broken, Mutant):
-            part = {MemoryPublisher: "publishing", MemoryConsumer: "consuming", MemoryDeadLetters: "dead"}
-            name = next(part[base] for base in broken.__mro__ if base in part)
+            parts = {
+                MemoryPublisher: "publisher_type",
+                MemoryConsumer: "consumer_type",
+                MemoryDeadLetters: "dead_letters_type",
+            }
+            name = next(parts[base] for base in broken.__mro__ if base in parts)
             mutant = type(broken.__name__, (Mutant,), {name: broken, "__doc__": broken.__doc__})
         MUTANTS.extend((mutant, case) for case in cases)
         return broken

@@ -1,4 +1,4 @@
-"""Dead letters, broken."""
+"""Dead letters that are changed, lost or shown wrongly."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from msgspec.structs import replace
 from effectonce.backends.memory.broker import MemoryConsumer, MemoryDeadLetters
 from effectonce.contracts import DeadLetter, Delivery, Packet
 
-from .base import fails
+from .base import caught_by
 
 
-class Burying(MemoryConsumer):
-    def buried(self, packet: Packet) -> Packet:
+class ChangingDeadLetters(MemoryConsumer):
+    """Stores dead letters that are not what they were."""
+
+    def change(self, packet: Packet) -> Packet:
         return packet
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         answer = await super().dead_letter(delivery, headers)
-        dead = self._room.group(self._queue, self._group, 0).dead
-        dead.update((number, self.buried(packet)) for number, packet in dead.items())
+        dead = self._queues.group(self._queue, self._group, 0).dead_letters
+        dead.update((number, self.change(packet)) for number, packet in dead.items())
         return answer
 
 
-@fails("a_dead_letter_keeps_its_bytes_and_says_why")
-class BuriesText(Burying):
-    def buried(self, packet: Packet) -> Packet:
+@caught_by("a_dead_letter_keeps_its_bytes_and_the_reason")
+class TakesDeadLettersForText(ChangingDeadLetters):
+    def change(self, packet: Packet) -> Packet:
         return replace(packet, body=packet.body.decode("utf-8", "replace").encode())
 
 
-@fails("a_dead_letter_keeps_its_bytes_and_says_why", "a_dead_letter_can_be_sent_again")
-class DoesNotSayWhy(Burying):
-    def buried(self, packet: Packet) -> Packet:
+@caught_by("a_dead_letter_keeps_its_bytes_and_the_reason", "a_dead_letter_can_be_sent_again")
+class DropsTheReason(ChangingDeadLetters):
+    def change(self, packet: Packet) -> Packet:
         return replace(packet, headers={n: v for n, v in packet.headers.items() if not n.startswith("eo-dead")})
 
 
-@fails("a_dead_letter_is_not_delivered_again")
-class BuriesAndKeeps(MemoryConsumer):
+@caught_by("a_dead_letter_is_not_delivered_again")
+class MovesAndKeeps(MemoryConsumer):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         answer = await super().dead_letter(delivery, headers)
         await self._backend.publisher().publish(self._queue, [delivery.packet])
         return answer
 
 
-@fails("dead_letters_are_paged_oldest_first", "removing_removes_these_and_no_others")
+@caught_by("dead_letters_are_paged_oldest_first", "removing_removes_these_and_no_others")
 class NewestFirst(MemoryDeadLetters):
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         page, after = await super().browse(limit, cursor)
         return page[::-1], after
 
 
-@fails("dead_letters_are_paged_oldest_first")
+@caught_by("dead_letters_are_paged_oldest_first")
 class OnePageOnly(MemoryDeadLetters):
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         return (await super().browse(limit, cursor))[0], None
 
 
-@fails("removing_removes_these_and_no_others")
+@caught_by("removing_removes_these_and_no_others")
 class RemovesAll(MemoryDeadLetters):
     async def remove(self, ids: Sequence[str]) -> int:
-        return len(self._dead()) if ids and (self._dead().clear() or True) else 0
+        return len(self._dead_letters()) if ids and (self._dead_letters().clear() or True) else 0
 
 
-@fails("looking_does_not_take_them_away_from_another", "dead_letters_are_paged_oldest_first")
+@caught_by("listing_does_not_take_them_away_from_another", "dead_letters_are_paged_oldest_first")
 class TakesWhatItShows(MemoryDeadLetters):
     """As a queue that can only be consumed."""
 

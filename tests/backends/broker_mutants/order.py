@@ -1,4 +1,4 @@
-"""Order, broken."""
+"""Orders that are not kept."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from msgspec.structs import replace
 from effectonce.backends.memory.broker import MemoryConsumer, MemoryPublisher
 from effectonce.contracts import Delivery, Packet
 
-from .base import fails
+from .base import caught_by
 
 
-@fails("a_queue_is_delivered_as_it_was_published", "each_key_keeps_its_order")
+@caught_by("a_queue_is_delivered_as_it_was_published", "each_key_keeps_its_order")
 class LastInFirstOut(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         return await super().publish(queue, packets[::-1])
 
 
 class Unkeyed(MemoryPublisher):
-    """Keeps the keys to show them, and does not mind them."""
+    """Carries the ordering keys as headers, and does not keep their order."""
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         bare = [replace(p, ordering_key=None, headers={**p.headers, "key": p.ordering_key or ""}) for p in packets]
         return await super().publish(queue, bare)
 
 
-@fails(
+@caught_by(
     "the_next_of_a_key_comes_to_no_other_while_one_is_unsettled",
-    "a_nacked_one_comes_before_those_behind_it",
+    "a_nacked_delivery_comes_before_those_behind_it",
     "a_delayed_key_does_not_hold_up_another",
 )
-class MindsNoKeys(Unkeyed):
+class IgnoresKeys(Unkeyed):
     pass
 
 
-@fails("a_delayed_key_does_not_hold_up_another")
-class OneLineForAllKeys(MemoryPublisher):
+@caught_by("a_delayed_key_does_not_hold_up_another")
+class OneOrderForAllKeys(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         return await super().publish(queue, [replace(p, ordering_key=p.ordering_key and "all") for p in packets])
 
 
-@fails("what_is_given_up_lets_the_next_of_its_key_pass")
+@caught_by("a_dead_letter_lets_the_next_of_its_key_pass")
 class GivesUpTheWholeKey(MemoryConsumer):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        group = self._room.group(self._queue, self._group, 0)
-        line = list(group.keys.get(delivery.packet.ordering_key or "", ()))
+        group = self._queues.group(self._queue, self._group, 0)
+        numbers = list(group.numbers_by_key.get(delivery.packet.ordering_key or "", ()))
         answer = await super().dead_letter(delivery, headers)
-        for number in line[1:]:
-            group.show(number, 1 << 62)
+        for number in numbers[1:]:
+            group.show_at(number, 1 << 62)
         return answer

@@ -1,4 +1,4 @@
-"""Ack, nack and extend, broken."""
+"""Acks, nacks and extensions that do too much or too little."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from effectonce.backends.memory.broker import MemoryConsumer
 from effectonce.contracts import Delivery
 
-from .base import Defect, fails
+from .base import Defect, caught_by
 
 
-@fails("an_acked_delivery_does_not_come_again")
+@caught_by("an_acked_delivery_does_not_come_again")
 class ForgetsAcks(MemoryConsumer):
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return [True] * len(deliveries)
@@ -36,24 +36,24 @@ class Buffering(MemoryConsumer):
         return await super().receive(limit, wait)
 
 
-@fails("closing_sends_the_acks_that_wait", "closing_gives_back_what_is_unsettled")
+@caught_by("closing_sends_the_acks_that_wait", "closing_gives_unsettled_deliveries_back")
 class ClosesOnUnsentAcks(Buffering):
     pass
 
 
-@fails("each_delivery_is_settled_alone")
+@caught_by("each_delivery_is_settled_alone")
 class AcksAllBefore(MemoryConsumer):
     """F56: ``multiple=true``."""
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        last = max((delivery.handle[0] for delivery in deliveries), default=0)
-        group = self._room.group(self._queue, self._group, 0)
-        held = [(n, item.token) for n, item in group.items.items() if n <= last]
+        last = max((delivery.handle.key for delivery in deliveries), default=0)
+        group = self._queues.group(self._queue, self._group, 0)
+        held = [message.delivery for number, message in group.messages.items() if number <= last]
         await super().ack([replace(deliveries[0], handle=handle) for handle in held])
         return [True] * len(deliveries)
 
 
-@fails("settling_twice_changes_nothing")
+@caught_by("settling_twice_changes_nothing")
 class RaisesOnTheSecond(MemoryConsumer):
     """RabbitMQ closes the channel for a tag that it does not know."""
 
@@ -64,7 +64,7 @@ class RaisesOnTheSecond(MemoryConsumer):
         return answers
 
 
-@fails("settling_twice_changes_nothing", "a_stale_nack_does_not_deliver_it_twice")
+@caught_by("settling_twice_changes_nothing", "a_stale_nack_does_not_deliver_it_twice")
 class NacksByPublishing(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         await self._backend.publisher().publish(self._queue, [delivery.packet for delivery in deliveries])
@@ -72,20 +72,20 @@ class NacksByPublishing(MemoryConsumer):
         return [True] * len(deliveries)
 
 
-@fails("nothing_to_settle_is_fine")
+@caught_by("settling_nothing_is_fine")
 class NeedsSomethingToSettle(MemoryConsumer):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         answers = await super().extend(deliveries, seconds)
         return [answers[0]]
 
 
-@fails("a_nacked_delivery_comes_again_unchanged", "attempts_are_counted")
+@caught_by("a_nacked_delivery_comes_again_unchanged", "attempts_are_counted")
 class LosesNacks(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self.ack(deliveries)
 
 
-@fails("a_nacked_delivery_comes_again_unchanged")
+@caught_by("a_nacked_delivery_comes_again_unchanged")
 class RewritesNacks(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         answers = await self.ack(deliveries)
@@ -94,13 +94,13 @@ class RewritesNacks(MemoryConsumer):
         return answers
 
 
-@fails("a_delay_keeps_it_back_that_long")
+@caught_by("a_delay_keeps_a_delivery_back_that_long")
 class IgnoresDelays(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await super().nack(deliveries, 0.0)
 
 
-@fails("a_delay_does_not_hold_up_the_others")
+@caught_by("a_delay_does_not_hold_up_the_others")
 class DelaysTheQueue(MemoryConsumer):
     until = 0
 
@@ -115,21 +115,21 @@ class DelaysTheQueue(MemoryConsumer):
         return await super().receive(limit, wait)
 
 
-@fails("what_is_delayed_outlives_its_consumer")
+@caught_by("a_delayed_delivery_outlives_its_consumer")
 class DelaysInItsOwnMemory(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await (super().nack(deliveries) if not delay else self.ack(deliveries))
 
 
-@fails("attempts_are_counted", "an_attempt_that_ended_without_a_word_counts")
+@caught_by("attempts_are_counted", "an_attempt_that_was_never_settled_counts")
 class CountsNothing(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         return [replace(delivery, attempt=1) for delivery in await super().receive(limit, wait)]
 
 
-@fails("an_attempt_that_ended_without_a_word_counts")
+@caught_by("an_attempt_that_was_never_settled_counts")
 class CountsNacksOnly(MemoryConsumer):
-    """F20: what takes the process down is never recognised."""
+    """F20: a message that takes the process down is never recognised."""
 
     nacked: dict[Any, int] = {}  # noqa: RUF012
 
@@ -139,65 +139,64 @@ class CountsNacksOnly(MemoryConsumer):
         return await super().nack(deliveries, delay)
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
-        found = await super().receive(limit, wait)
-        return [replace(delivery, attempt=self.nacked.get(delivery.packet.id, 0) + 1) for delivery in found]
+        deliveries = await super().receive(limit, wait)
+        return [replace(delivery, attempt=self.nacked.get(delivery.packet.id, 0) + 1) for delivery in deliveries]
 
 
-@fails("what_a_dead_consumer_left_comes_to_another")
-class NeverLetsGo(MemoryConsumer):
-    """F07: what its owner died with is dropped for ever."""
+@caught_by("deliveries_of_a_dead_consumer_come_to_another")
+class KeepsItsDeliveriesForEver(MemoryConsumer):
+    """F07: the deliveries of a dead consumer never come to another."""
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
-        found = await super().receive(limit, wait)
-        await self.extend(found, 10**6)
-        return found
+        deliveries = await super().receive(limit, wait)
+        await self.extend(deliveries, 10**6)
+        return deliveries
 
 
-@fails("extend_keeps_it_past_the_window")
+@caught_by("extend_keeps_a_delivery_past_the_window")
 class ExtendsNothing(MemoryConsumer):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         return [True] * len(deliveries)
 
 
 class ByNumber(MemoryConsumer):
-    """F54, F57: whoever names the message settles it, however late."""
+    """F54, F57: a delivery is settled by its number alone, however late."""
 
     def current(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        items = self._room.group(self._queue, self._group, 0).items
-        numbers = [delivery.handle[0] for delivery in deliveries]
+        messages = self._queues.group(self._queue, self._group, 0).messages
         return [
-            replace(delivery, handle=(number, items[number].token))
-            for number, delivery in zip(numbers, deliveries, strict=True)
-            if number in items
+            replace(delivery, handle=messages[delivery.handle.key].delivery)
+            for delivery in deliveries
+            if delivery.handle.key in messages
         ]
 
 
-@fails("a_stale_ack_says_so_and_leaves_the_heirs_delivery_alone")
+@caught_by("a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone")
 class TakesAnyonesAck(ByNumber):
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return await super().ack(self.current(deliveries))
 
 
-@fails("a_stale_nack_does_not_deliver_it_twice")
+@caught_by("a_stale_nack_does_not_deliver_it_twice")
 class TakesAnyonesNack(ByNumber):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await super().nack(self.current(deliveries), delay)
 
 
-@fails("a_stale_dead_letter_is_refused")
+@caught_by("a_stale_dead_letter_is_refused")
 class TakesAnyonesDeadLetter(ByNumber):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         return await super().dead_letter(self.current([delivery])[0], headers)
 
 
-@fails("a_stale_extension_is_refused")
+@caught_by("a_stale_extension_is_refused")
 class TakesAnyonesExtension(ByNumber):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         return await super().extend(self.current(deliveries), seconds)
 
 
-@fails("settling_does_not_wait_for_a_receive")
-class OneThingAtATime(MemoryConsumer):
+@caught_by("settling_does_not_wait_for_a_receive")
+class OneCallAtATime(MemoryConsumer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.turn = asyncio.Lock()
@@ -211,18 +210,18 @@ class OneThingAtATime(MemoryConsumer):
             return await super().ack(deliveries)
 
 
-@fails("closing_gives_back_what_is_unsettled", "each_delivery_is_settled_alone")
-class KeepsWhatItHeld(MemoryConsumer):
+@caught_by("closing_gives_unsettled_deliveries_back", "each_delivery_is_settled_alone")
+class KeepsDeliveriesAtItsEnd(MemoryConsumer):
     async def close(self) -> None:
         return None
 
 
-@fails("closing_unused_and_twice_is_fine")
+@caught_by("closing_unused_and_twice_is_fine")
 class ClosesOnce(MemoryConsumer):
     closed = False
 
     async def close(self) -> None:
-        if self.closed and self._room.queues:
+        if self.closed and self._queues.by_name:
             raise Defect
         self.closed = True
         await super().close()

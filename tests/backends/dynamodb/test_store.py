@@ -46,10 +46,10 @@ from effectonce.record import (
     Reply,
     Resolution,
     Settlement,
-    Swept,
+    SweepResult,
 )
 from effectonce.testing.clock import ManualClock
-from effectonce.testing.suites import Case, store_cases, store_suite
+from effectonce.testing.suites import StoreCase, store_cases, store_suite
 from effectonce.values.urls import Address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -129,14 +129,14 @@ TestContract = pytest.mark.quick_once(store_suite())
         for case in store_cases()
         if str(case)
         in {
-            "a_stale_release_leaves_the_successors_done_alone",
+            "a_stale_settlement_leaves_the_successors_alone",
             "resolve_takes_a_claim_that_lapsed_into_doubt",
             "claims_settlements_renewals_and_sweeps_run_together",
         }
     ],
     ids=str,
 )
-def test_in_estimated_time(case: Case, dynamodb_url: str) -> None:
+def test_in_estimated_time(case: StoreCase, dynamodb_url: str) -> None:
     """Some of the contract again, on the time that users have. Both colours wait at once, on a table each."""
 
     def run(colour: Any) -> None:
@@ -631,7 +631,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
     word = Resolution(state="done", retention=HOUR)
 
     timeless.clock.advance_micros(2 * SECOND - 1)
-    assert run_sync(unsure.sweep(10)) == Swept(0, 0, False)
+    assert run_sync(unsure.sweep(10)) == SweepResult(0, 0, False)
     assert run_sync(unsure.resolve("scope", "doubt", word)) is False
     for claim, token in zip(claims, tokens, strict=True):
         for op in (a_claim(claim.key), Look("scope", claim.key)):
@@ -641,7 +641,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
         assert ask(owner, Renewal("scope", claim.key, claim.owner, token, 2 * SECOND, HOUR)) is True
 
     timeless.clock.advance_micros(2 * SECOND + 2 * UNSURE)
-    assert run_sync(unsure.sweep(1)) == Swept(0, 1, False)
+    assert run_sync(unsure.sweep(1)) == SweepResult(0, 1, False)
     assert answer(unsure, a_claim("doubt")).kind == "in_doubt"
     taken = answer(unsure, a_claim("rerun"))
     assert (taken.kind, taken.lapsed) == ("claimed", True)

@@ -27,10 +27,10 @@ CASES = {str(case): case for case in broker_cases()}
 @pytest.mark.parametrize(
     "name",
     [
-        "receive_wakes_when_something_comes",
-        "a_delay_keeps_it_back_that_long",
-        "what_a_dead_consumer_left_comes_to_another",
-        "extend_keeps_it_past_the_window",
+        "receive_wakes_when_a_message_comes",
+        "a_delay_keeps_a_delivery_back_that_long",
+        "deliveries_of_a_dead_consumer_come_to_another",
+        "extend_keeps_a_delivery_past_the_window",
         "a_cancelled_receive_loses_nothing",
     ],
 )
@@ -134,16 +134,16 @@ async def test_settled_messages_leave_nothing_behind() -> None:
         )
         while found := await consumer.receive(20, 0.0):
             await consumer.ack(found)
-    group = backend.room.queues["q"].groups["g"]
-    assert (len(group.items), len(group.keys)) == (0, 0)
-    assert len(group.due) < 200
+    group = backend.queues.queue("q").groups["g"]
+    assert (len(group.messages), len(group.numbers_by_key)) == (0, 0)
+    assert len(group.schedule) < 200
 
 
 def test_an_address_is_a_name_and_options() -> None:
     backend = MemoryBrokerBackend(Address("memory://shop?ack_window=2s"))
     assert (repr(backend), backend.window, backend.capabilities.ack_window) == ("memory://shop", 2_000_000, 2.0)
-    assert MemoryBrokerBackend(Address("memory://shop/")).room is backend.room
-    assert MemoryBrokerBackend().room is not MemoryBrokerBackend().room
+    assert MemoryBrokerBackend(Address("memory://shop/")).room is backend.queues
+    assert MemoryBrokerBackend().queues is not MemoryBrokerBackend().queues
     assert MemoryBrokerBackend().window == 30_000_000
     for url in ("memory://shop/path", "memory://shop?option=1"):
         with pytest.raises(eo.InvalidOption):
@@ -165,11 +165,11 @@ def test_it_says_what_it_is() -> None:
 
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     backend = MemoryBrokerBackend()
-    assert backend.room.lock.acquire()
-    backend.room.waiting.add(("a loop of the parent", None))  # type: ignore[arg-type]
+    assert backend.queues.lock.acquire()
+    backend.queues.waiting.add(("a loop of the parent", None))  # type: ignore[arg-type]
     backend.after_fork()
-    assert backend.room.lock.acquire(timeout=1)
-    assert not backend.room.waiting
+    assert backend.queues.lock.acquire(timeout=1)
+    assert not backend.queues.waiting
 
 
 async def test_what_was_sent_before_the_first_group_is_that_groups() -> None:

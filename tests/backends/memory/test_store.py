@@ -12,11 +12,11 @@ from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InvalidOption
 from effectonce.record import Answer, Claim, Query, Remember, Settlement
-from effectonce.testing.clock import EPOCH, ManualClock
+from effectonce.testing.clock import START_US, ManualClock
 from effectonce.testing.suites import store_cases, store_suite
 from effectonce.values.urls import Address
 from tests.backends.exact_times import ExactTimes, TimedPort
-from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, Notifying
+from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, NotifyingPort
 
 TestContract = store_suite(lambda: MemoryStoreBackend(clock=ManualClock()))
 TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryStoreBackend))
@@ -35,7 +35,7 @@ CASES = {str(case): case for case in store_cases()}
 
 @pytest.fixture
 def backend() -> MutantBackend:
-    return MutantBackend(Notifying, ManualClock())
+    return MutantBackend(NotifyingPort, ManualClock())
 
 
 @pytest.mark.quick_once
@@ -69,9 +69,9 @@ def test_the_suite_imports_no_pytest() -> None:
 
 def test_a_manual_clock_moves_only_when_told() -> None:
     clock = ManualClock()
-    assert (clock.now(), clock.monotonic()) == (EPOCH, 0.0)
-    assert clock.advance("1.5s") == EPOCH + 1_500_000
-    assert clock.advance_micros(1) == clock.now() == EPOCH + 1_500_001
+    assert (clock.now(), clock.monotonic()) == (START_US, 0.0)
+    assert clock.advance("1.5s") == START_US + 1_500_000
+    assert clock.advance_micros(1) == clock.now() == START_US + 1_500_001
     assert clock.monotonic() == 1.500001
     with pytest.raises(InvalidOption):
         clock.advance("yesterday")

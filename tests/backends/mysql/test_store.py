@@ -24,7 +24,7 @@ import pymysql
 import pytest
 
 from effectonce.backends.mysql import store as mysql
-from effectonce.backends.mysql.rows import load_statements, upserts_with_alias
+from effectonce.backends.mysql.statements import load_statements, upserts_with_alias
 from effectonce.backends.mysql.store import MySQLBackend
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.errors import (
@@ -38,7 +38,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.keys import digest
-from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewal, Settlement, Swept
+from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewal, Settlement, SweepResult
 from effectonce.testing.suites import store_suite
 from effectonce.values.urls import Address
 from tests.conftest import skip_or_fail
@@ -154,7 +154,7 @@ def locked(url: str, prefix: str, *keys: str, wait: str = "") -> Iterator[None]:
 
 async def wait_a_second_for_locks(port: Port) -> None:
     """The server gives up soon, and the client late: on a busy machine the server's word must still come first."""
-    await port._connection.execute("SET innodb_lock_wait_timeout = 1")  # type: ignore[attr-defined]
+    await port.tables.connection.execute("SET innodb_lock_wait_timeout = 1")  # type: ignore[attr-defined]
 
 
 # -- what is asked
@@ -166,15 +166,15 @@ async def test_mariadb_returns_and_mysql_reads_back(
 ) -> None:
     port: Any = make(mariadb_url, prefix=unique_name, returning=returning)
     await port.migrate()
-    used = returning == "auto" and (await port._connection.connect()).flavour == "MariaDB"
+    used = returning == "auto" and (await port.tables.connection.connect()).flavour == "MariaDB"
     asked: list[str] = []
-    ask = port._connection.execute
+    ask = port.tables.connection.execute
 
     async def listen(sql: str) -> Any:
         asked.append(sql)
         return await ask(sql)
 
-    port._connection.execute = listen
+    port.tables.connection.execute = listen
     assert (await answer(port, claim())).kind == "claimed"
     [sql] = [sql for sql in asked if "INSERT" in sql]
     assert ("RETURNING" in sql) is used
@@ -216,7 +216,7 @@ async def test_notes_and_settlements_that_wait_together_share_a_round_trip_and_a
         batch = [(settlement, note)[n % 2](c, g) for n, (c, g) in enumerate(zip(claims, granted, strict=True))]
 
         async def commits() -> int:
-            [[[_, count]]] = await port._connection.execute("SHOW SESSION STATUS LIKE 'Com_commit'")
+            [[[_, count]]] = await port.tables.connection.execute("SHOW SESSION STATUS LIKE 'Com_commit'")
             return int(count)
 
         committed, before = await commits(), proxy.replies
@@ -270,7 +270,7 @@ async def test_duplicates_write_nothing(make: PortMaker, mariadb_url: str, uniqu
     assert await settle(port, again, await answer(port, again), state="failed")
 
     async def written() -> Any:
-        return await port._connection.execute("SHOW SESSION STATUS LIKE 'Handler_update'")
+        return await port.tables.connection.execute("SHOW SESSION STATUS LIKE 'Handler_update'")
 
     before = await written()
     for _ in range(5):
@@ -287,7 +287,9 @@ async def test_duplicates_write_nothing(make: PortMaker, mariadb_url: str, uniqu
 async def test_the_servers_time_zone_does_not_matter(make: PortMaker, own: servers.MariaDB, unique_name: str) -> None:
     """F12: the server runs at -07:00; DATETIMEs are folded twice a year in zones with summer time."""
     port: Any = make(own.url, prefix=unique_name)
-    assert await port._connection.execute("SELECT @@session.time_zone, @@global.time_zone") == [(("+00:00", "-07:00"),)]
+    assert await port.tables.connection.execute("SELECT @@session.time_zone, @@global.time_zone") == [
+        (("+00:00", "-07:00"),)
+    ]
     assert abs(await port.now() / SECOND - time.time()) < 5
     await port.migrate()
     await answer(port, claim())
@@ -378,7 +380,7 @@ async def test_notes_and_settlements_lock_in_one_order(
     await port.migrate()
     claims = sorted((claim(f"k{n}") for n in range(2)), key=lambda c: digest("s", c.key))
     batch = [make(c, g) for make, c, g in zip(order, claims, await port.run(claims), strict=True)]
-    [[[thread]]] = await port._connection.execute("SELECT CONNECTION_ID()")
+    [[[thread]]] = await port.tables.connection.execute("SELECT CONNECTION_ID()")
     waits = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = %s"
     first, later = (c.key for c in claims)
     with locked(mariadb_url, unique_name, first), admin(mariadb_url) as cursor:
@@ -437,9 +439,9 @@ async def test_a_sweep_that_finds_only_what_others_hold_has_no_more(
     ]
     await port.run(claims)
     with locked(mariadb_url, unique_name, *(c.key for c in claims)):
-        assert await port.sweep(2) == Swept(0, 0, False)
-    assert await port.sweep(2) == Swept(2, 2, True)
-    assert await port.sweep(2) == Swept(2, 2, False)
+        assert await port.sweep(2) == SweepResult(0, 0, False)
+    assert await port.sweep(2) == SweepResult(2, 2, True)
+    assert await port.sweep(2) == SweepResult(2, 2, False)
 
 
 @pytest.mark.quick_on("auto")
@@ -572,7 +574,7 @@ async def test_a_lost_reply_is_made_up_for_by_repeating(
 
 
 async def test_a_killed_connection_is_lost_and_made_anew(port: Port, mariadb_url: str) -> None:
-    connection: Any = port._connection  # type: ignore[attr-defined]
+    connection: Any = port.tables.connection  # type: ignore[attr-defined]
     [[[thread]]] = await connection.execute("SELECT CONNECTION_ID()")
     with admin(mariadb_url) as cursor:
         cursor.execute(f"KILL {thread}")
@@ -806,7 +808,7 @@ async def test_ssl_with_the_right_authority_is_encrypted(make: PortMaker, tls: t
     port = make(url, ssl=folder / "ca.pem")
     await port.migrate()
     assert (await answer(port, claim(os.urandom(8).hex()))).kind == "claimed"
-    [rows] = await port._connection.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")  # type: ignore[attr-defined]
+    [rows] = await port.tables.connection.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")  # type: ignore[attr-defined]
     assert rows[0][1]
 
 

@@ -18,8 +18,9 @@ import pytest
 from msgspec.structs import replace
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from effectonce.backends.postgres.connection import Statement
-from effectonce.backends.postgres.store import PostgresBackend, PostgresPort
+from effectonce.backends.postgres.client import Statement
+from effectonce.backends.postgres.statements import prepared_statements
+from effectonce.backends.postgres.store import PostgresBackend, PostgresPoolBackend, PostgresPort
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
@@ -364,7 +365,7 @@ def asked(postgres_url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch) 
     """A port, and the names of the statements that it has sent since."""
     with ports(at(postgres_url, unique_name)) as (port,):
         assert isinstance(port, PostgresPort)
-        names = {statement.name: name for name, statement in port._queries.items()}
+        names = {statement.name: name for name, statement in port.statements.items()}
         sent: list[str] = []
         execute = port._client.execute
 
@@ -525,15 +526,13 @@ def partition(url: str, backend: PostgresBackend, prefix: str, count: int = 4) -
 )
 def test_statements_never_scan_the_table(postgres_url: str, unique_name: str, name: str, partitioned: bool) -> None:
     """`UPDATE … FROM unnest` chose a sequential scan on a young table, and the prepared plan kept it."""
-    from effectonce.backends.postgres.statements import queries
-
     if partitioned:
         partition(postgres_url, at(postgres_url, unique_name), unique_name)
     with ports(at(postgres_url, unique_name)):
         pass
     with psycopg.connect(postgres_url) as connection:
         connection.execute(f'ANALYZE "{unique_name}_records"')  # known to be empty
-        text = queries(unique_name)[name].sql.decode()
+        text = prepared_statements(unique_name)[name].sql.decode()
         count = max(n for n in range(1, 13) if f"${n}" in text)
         connection.execute(f"SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; PREPARE p AS {text}")
         arguments = ", ".join(["'0'" if name.endswith("_one") else "'{}'"] * count)
@@ -861,7 +860,7 @@ def test_a_listener_notices_a_server_that_went_away_without_a_word(
     proxied: tuple[FaultProxy, str], unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F36: nothing is ever sent on a listening connection, so nothing ever failed on it."""
-    monkeypatch.setattr("effectonce.backends.postgres.connection._LISTEN_AGAIN_S", 0.1)
+    monkeypatch.setattr("effectonce.backends.postgres.client.LISTEN_AGAIN_S", 0.1)
     proxy, url = proxied
     with ports(at(url, unique_name, timeout="300ms", connect_timeout="300ms")) as (listener,):
         for _ in range(3):
@@ -1046,12 +1045,12 @@ POOLED = [
 
 @pytest.mark.parametrize("case", POOLED, ids=str)
 def test_the_contract_on_a_pool(pool: ConnectionPool, case: Any, unique_name: str) -> None:
-    case.run(PostgresBackend.from_pool(pool, prefix=unique_name), "sync")
+    case.run(PostgresPoolBackend(pool, prefix=unique_name), "sync")
 
 
 def test_a_pools_connections_go_back_to_it(pool: ConnectionPool, unique_name: str) -> None:
     """After answers, clean refusals and breaks alike; and they are left as they were."""
-    backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+    backend = PostgresPoolBackend(pool, prefix=unique_name)
     port = backend.sync_port()
     with pytest.raises(SchemaMissing):
         one(port, claim())
@@ -1084,7 +1083,7 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
     postgres_url: str, unique_name: str
 ) -> None:
     async with AsyncConnectionPool(postgres_url, min_size=2, open=False) as pool:
-        backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+        backend = PostgresPoolBackend(pool, prefix=unique_name)
         first, second = backend.async_port(), backend.async_port()
         await first.migrate()
         (answer,) = await first.run([claim()])
@@ -1100,9 +1099,9 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
 
 def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only() -> None:
     with pytest.raises(SyncAsyncMismatch, match="URL"):
-        PostgresBackend.from_pool(ConnectionPool(lambda: "host=elsewhere", open=False)).async_port()
+        PostgresPoolBackend(ConnectionPool(lambda: "host=elsewhere", open=False)).async_port()
     with pytest.raises(InvalidOption, match="is not a psycopg_pool"):
-        PostgresBackend.from_pool(object())
+        PostgresPoolBackend(object())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -1113,7 +1112,7 @@ def test_a_pool_opened_before_a_fork_is_refused_in_the_child(postgres_url: str, 
     with ports(at(postgres_url, unique_name)):
         pass
     pool = ConnectionPool(postgres_url, min_size=1, max_size=1, open=opened == "before the store")
-    backend = PostgresBackend.from_pool(pool, prefix=unique_name)
+    backend = PostgresPoolBackend(pool, prefix=unique_name)
     if opened == "after the store":
         pool.open(wait=True)
     child = os.fork()
@@ -1136,7 +1135,7 @@ def test_a_pool_opened_before_a_fork_is_refused_in_the_child(postgres_url: str, 
 
 
 def test_an_exhausted_pool_is_store_unavailable(pool: ConnectionPool, unique_name: str) -> None:
-    port = PostgresBackend.from_pool(pool, prefix=unique_name, timeout=0.2).sync_port()
+    port = PostgresPoolBackend(pool, prefix=unique_name, timeout=0.2).sync_port()
     held = [pool.getconn() for _ in range(3)]
     with pytest.raises(StoreUnavailable, match="pool"):
         run_sync(port.now())
@@ -1192,5 +1191,5 @@ def test_counts_that_leave_records_out_say_so(
         monkeypatch.setattr("effectonce.backends.postgres.store.MAX_ROWS_PER_COUNT", 4)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.approximate) == (0, ("claimed", "done"))
-        monkeypatch.setattr("effectonce.backends.postgres.store.CAP", 3)
+        monkeypatch.setattr("effectonce.backends.postgres.store.MAX_COUNT", 3)
         assert run_sync(port.stats()).approximate == ("claimed",), "a count at the cap is what was promised"

@@ -16,7 +16,6 @@ import pytest
 
 from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.envelope import BabelQueue
-from effectonce.backends.rabbitmq import frames as amqp_frames
 from effectonce.backends.rabbitmq.broker import RabbitMQBackend
 from effectonce.backends.rabbitmq.queues import MAX_DELAY_MS, delay_step
 from effectonce.contracts import Packet
@@ -66,9 +65,9 @@ WINDOWED = (
     "a_cancelled_receive_loses_nothing",
     "an_acked_delivery_does_not_come_again",
     "closing_sends_the_acks_that_wait",
-    "an_attempt_that_ended_without_a_word_counts",
-    "what_a_dead_consumer_left_comes_to_another",
-    "a_stale_ack_says_so_and_leaves_the_heirs_delivery_alone",
+    "an_attempt_that_was_never_settled_counts",
+    "deliveries_of_a_dead_consumer_come_to_another",
+    "a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone",
     "a_stale_nack_does_not_deliver_it_twice",
     "a_stale_dead_letter_is_refused",
     "a_dead_letter_is_not_delivered_again",
@@ -76,9 +75,9 @@ WINDOWED = (
 ON_CLASSIC = (
     "what_is_confirmed_is_delivered",
     "each_delivery_is_settled_alone",
-    "a_delay_keeps_it_back_that_long",
-    "what_is_delayed_outlives_its_consumer",
-    "a_dead_letter_keeps_its_bytes_and_says_why",
+    "a_delay_keeps_a_delivery_back_that_long",
+    "a_delayed_delivery_outlives_its_consumer",
+    "a_dead_letter_keeps_its_bytes_and_the_reason",
     "dead_letters_are_paged_oldest_first",
     "removing_removes_these_and_no_others",
     "both_ends_recover_from_a_broken_connection",
@@ -266,7 +265,7 @@ class TestChannels:
         await under_test.publish(b"held")
         (held,) = await receive(consumer, 1)
         channel = held.handle.consuming.channel
-        channel.write(amqp_frames.ack(channel.number, 9999))  # no tag of this channel
+        channel.ack([9999])  # no tag of this channel
         (again,) = await receive(consumer, 1)
         assert "unknown delivery tag 9999" in caplog.text
         assert await consumer.ack([held, again]) == [False, True]

@@ -21,10 +21,11 @@ import effectonce as eo
 from effectonce.backends.redis import port as redis_port
 from effectonce.backends.redis import socket as redis_socket
 from effectonce.backends.redis.cluster import slot_of
-from effectonce.backends.redis.connection import RedisEndpoint, ask
+from effectonce.backends.redis.connection import ask
+from effectonce.backends.redis.endpoint import RedisEndpoint
 from effectonce.backends.redis.record_format import Layout
 from effectonce.backends.redis.socket import AsyncRedisSocket, SyncRedisSocket
-from effectonce.backends.redis.store import RedisStoreBackend
+from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import Backend, ConnectionLost, Port
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
@@ -112,7 +113,7 @@ class TestThroughASyncClient:
     @pytest.fixture
     def backend(self, redis_url: str, unique_name: str) -> Iterator[Backend]:
         with through_client(redis_url, decode_responses=True) as client:
-            yield RedisStoreBackend.from_client(client, unique_name)
+            yield RedisClientStoreBackend(client, unique_name)
 
 
 for _place in (TestOnRedis, TestOnValkey, TestOnACluster, TestThroughASyncClient):
@@ -158,7 +159,7 @@ async def async_client(url: str, *, cluster: bool = False, **options: Any) -> As
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
 async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: str, options: dict[str, Any]) -> None:
     async with async_client(redis_url, **options) as client:
-        backend = RedisStoreBackend.from_client(client, unique_name)
+        backend = RedisClientStoreBackend(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
         with pytest.raises(SyncAsyncMismatch):  # it would suspend
@@ -170,7 +171,7 @@ async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: 
 
 async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
     async with async_client(redis_cluster_url, cluster=True) as client:
-        backend = RedisStoreBackend.from_client(client, unique_name)
+        backend = RedisClientStoreBackend(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
         derived = backend.sync_port()
         assert run_sync(derived.get("scope", "async")) is not None
@@ -179,7 +180,7 @@ async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: st
 
 def test_a_sync_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
     client = through_client(redis_cluster_url, cluster=True)
-    backend = RedisStoreBackend.from_client(client, unique_name)
+    backend = RedisClientStoreBackend(client, unique_name)
     assert run_sync(a_life(backend.sync_port(), "sync")) == A_LIFE
 
     async def other_colour() -> Record | None:
@@ -208,7 +209,7 @@ def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_ot
         return execute(*words, **options)
 
     client.execute_command = slow
-    store = eo.Store(RedisStoreBackend.from_client(client, unique_name), sweep_every=None)
+    store = eo.Store(RedisClientStoreBackend(client, unique_name), sweep_every=None)
 
     @eo.once(store, scope="s", key="key")
     def charge(key: str) -> None:
@@ -227,7 +228,7 @@ def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_ot
 
 async def test_an_async_client_hears_of_settlements(redis_url: str, unique_name: str) -> None:
     async with async_client(redis_url) as client:
-        backend = RedisStoreBackend.from_client(client, unique_name)
+        backend = RedisClientStoreBackend(client, unique_name)
         listener, port = backend.async_port(), backend.async_port()
         assert await listener.changes(0.0) == []
         claim = a_claim("ключ:1")
@@ -243,15 +244,15 @@ def test_a_client_that_does_not_say_where_it_is_has_one_colour() -> None:
         def execute_command(self, *words: object) -> None: ...
 
     with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):
-        RedisStoreBackend.from_client(Client()).async_port()
+        RedisClientStoreBackend(Client()).async_port()
 
     class AsyncClient:
         async def execute_command(self, *words: object) -> None: ...
 
     with pytest.raises(SyncAsyncMismatch, match="make the store from a URL"):  # there could be no heartbeat
-        RedisStoreBackend.from_client(AsyncClient())
+        RedisClientStoreBackend(AsyncClient())
     with pytest.raises(InvalidOption, match="execute_command"):
-        RedisStoreBackend.from_client(object())
+        RedisClientStoreBackend(object())
 
 
 async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Redis, unique_name: str) -> None:
@@ -271,7 +272,7 @@ async def test_every_connection_has_credentials_of_its_own(own_redis: servers.Re
 
     tokens = Tokens()
     client = redis.asyncio.Redis(port=own_redis.port, credential_provider=tokens)
-    port = RedisStoreBackend.from_client(client, unique_name).sync_port()
+    port = RedisClientStoreBackend(client, unique_name).sync_port()
     assert tokens.given == 0
     for number in (1, 2):
         assert await port.now() > 0
@@ -370,7 +371,7 @@ def test_f29_a_new_connection_asks_again(
 
 def test_f29_a_client_of_the_callers_is_asked_again_after_an_outage(unique_name: str) -> None:
     with servers.redis() as server, through_client(server.url) as client:
-        port = RedisStoreBackend.from_client(client, unique_name).sync_port()
+        port = RedisClientStoreBackend(client, unique_name).sync_port()
         assert answered(port, a_claim("before")).kind == "claimed"
         server.kill()
         with pytest.raises(StoreUnavailable):
@@ -509,7 +510,7 @@ async def test_what_ends_a_coroutine_is_not_a_lost_connection(
     own_redis: servers.Redis, what: type[BaseException]
 ) -> None:
     connection = AsyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
-    for waits in (lambda: connection.receive(1), lambda: connection.receive_pushed(5.0)):
+    for waits in (lambda: connection.receive(1), lambda: connection.receive(None, 5.0)):
         await connection.send(b"*3\r\n$5\r\nBLPOP\r\n$6\r\nnobody\r\n$1\r\n5\r\n")
         waiting = waits()
         waiting.send(None)

@@ -40,7 +40,8 @@ from effectonce.backends.servicebus.messages import MAX_DESCRIPTION_CHARS, descr
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import REDRIVEN
-from effectonce.testing.suites import BrokerCase, Site, broker_order
+from effectonce.testing.suites import BrokerCase, Site
+from effectonce.testing.suites.brokers import order
 from effectonce.values.urls import Address
 from tests.backends import side_by_side
 from tests.conftest import skip_or_fail
@@ -87,7 +88,7 @@ def test_the_contract_on_the_service_itself() -> None:
 
 
 @pytest.mark.quick_on("yes")
-@pytest.mark.parametrize(("sessions", "parts"), [("no", None), ("yes", (broker_order,))])
+@pytest.mark.parametrize(("sessions", "parts"), [("no", None), ("yes", (order,))])
 def test_the_contract(
     patient: ServiceBusPeer, hasty: ServiceBusPeer, sessions: str, parts: tuple[ModuleType, ...] | None
 ) -> None:
@@ -103,7 +104,7 @@ def test_the_contract(
 
 
 #: The peer keeps nothing. And to open and close eighteen things takes the SDK twenty seconds.
-NOT_HERE = ["both_ends_recover_from_a_restart", "what_is_closed_leaves_nothing_open"]
+NOT_HERE = ["both_ends_recover_from_a_restart", "a_closed_backend_leaves_nothing_open"]
 
 
 @pytest.mark.long

@@ -39,11 +39,11 @@ TestContract = broker_suite()
 @pytest.mark.parametrize(
     "name",
     [
-        "a_delay_keeps_it_back_that_long",
-        "an_attempt_that_ended_without_a_word_counts",
-        "extend_keeps_it_past_the_window",
+        "a_delay_keeps_a_delivery_back_that_long",
+        "an_attempt_that_was_never_settled_counts",
+        "extend_keeps_a_delivery_past_the_window",
         "a_cancelled_receive_loses_nothing",
-        "a_nacked_one_comes_before_those_behind_it",
+        "a_nacked_delivery_comes_before_those_behind_it",
     ],
 )
 def test_time_goes_by_on_the_machines_clock_too(tmp_path: Path, name: str) -> None:

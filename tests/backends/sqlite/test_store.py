@@ -72,7 +72,8 @@ def backend(path: Path, clock: ManualClock) -> SQLiteStoreBackend:
 
 @pytest.fixture
 def port(backend: SQLiteStoreBackend) -> Iterator[SQLitePort]:
-    port = SQLitePort(backend)
+    port = backend.sync_port()
+    assert isinstance(port, SQLitePort)
     yield port
     run_sync(port.close())
 
@@ -255,7 +256,7 @@ class TestSchema:
             ("lapsed", (1, 1), "effectonce_leases (lease_until<?)"),
             ("doubt", (1, 1), "INTEGER PRIMARY KEY (rowid=?)"),
             ("settle", SETTLEMENT, "scope=? AND key=?"),
-            ("note", (1,) * 7, "scope=? AND key=?"),
+            ("note", SETTLEMENT, "scope=? AND key=?"),
             ("edge_unfinished", ("", "", "z", "z", 9), "effectonce_unfinished"),
         ],
     )
@@ -406,7 +407,7 @@ class TestInterruptions:
                     if what == "a migration":
                         run_sync(port.migrate())
                     else:
-                        port._connection.transaction(work)
+                        run_sync(port.connection.transaction(work))
             finally:
                 sys.settrace(traced)
             assert take(port, claim(f"{what} {at}")).kind == "claimed"
@@ -461,7 +462,7 @@ class TestBrokenFiles:
 
 
 def cursor_of(port: SQLitePort) -> sqlite3.Cursor:
-    return port._connection.step(lambda cursor: cursor)
+    return run_sync(port.connection.execute(lambda cursor: cursor))
 
 
 class TestRows:

@@ -1,23 +1,23 @@
-"""Broken stores: each has one defect (F numbers, or one seen in a peer) and names the case that must see it.
+"""Broken stores: each has one defect (F numbers, or one seen in a peer), and names the cases that must catch it.
 
-They stand on the memory store and break it from outside: `apply` sees one operation before and after it is done.
+They stand on the memory store and break it from outside: `apply` sees one operation before and after it is applied.
 """
 
-from . import changes, claims, fencing, notes, people, ports, settlements, values
+from . import claims, fencing, notes, notifications, operator_api, ports, settlements, values
 from .base import MUTANTS, Defect, Mutant, MutantBackend
-from .changes import Notifying
+from .notifications import NotifyingPort
 
 __all__ = [
     "MUTANTS",
     "Defect",
     "Mutant",
     "MutantBackend",
-    "Notifying",
-    "changes",
+    "NotifyingPort",
     "claims",
     "fencing",
     "notes",
-    "people",
+    "notifications",
+    "operator_api",
     "ports",
     "settlements",
     "values",

@@ -1,4 +1,4 @@
-"""What a mutant is made with."""
+"""How a mutant is made, and registered with the cases that catch it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import Any
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.contracts import Capabilities, Port
 from effectonce.core.run_sync import run_sync
-from effectonce.record import (
-    Batchable,
-    Reply,
-)
+from effectonce.record import Batchable, Reply
 
 #: The mutants and, for each, the cases that must fail on it.
 MUTANTS: list[tuple[type[Mutant], str]] = []
 
 
 class Defect(Exception):
-    """What a mutant raises of its own."""
+    """An error that a mutant raises where the memory store raises none."""
 
 
 class Mutant(MemoryPort):
@@ -29,7 +26,7 @@ class Mutant(MemoryPort):
     schema: Any = ""
 
     def row(self, op: Any) -> Any:
-        """The row as it is stored, expired or not."""
+        """Return the row of ``op`` as it is stored, expired or not."""
         return self._backend.scopes.get(op.scope, {}).get(op.key)
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
@@ -37,14 +34,16 @@ class Mutant(MemoryPort):
             return [self.apply(op, self._backend.clock.now()) for op in batch]
 
     def apply(self, op: Any, now: int) -> Any:
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
-    def correct(self, op: Any, now: int) -> Any:
-        """What the memory store does."""
+    def apply_correctly(self, op: Any, now: int) -> Any:
+        """Apply ``op`` as the memory store does."""
         return run_sync(MemoryPort.run(self, [op]))[0]
 
 
 class MutantBackend(MemoryStoreBackend):
+    """A memory store whose ports have the defect."""
+
     def __init__(self, port: type[Mutant], clock: Any) -> None:
         super().__init__(clock=clock)
         self.port = port
@@ -60,7 +59,9 @@ class MutantBackend(MemoryStoreBackend):
     async_port = sync_port
 
 
-def fails(*cases: str) -> Callable[[type[Mutant]], type[Mutant]]:
+def caught_by(*cases: str) -> Callable[[type[Mutant]], type[Mutant]]:
+    """Register the class with the cases that it must fail."""
+
     def register(mutant: type[Mutant]) -> type[Mutant]:
         MUTANTS.extend((mutant, case) for case in cases)
         return mutant
@@ -68,5 +69,5 @@ def fails(*cases: str) -> Callable[[type[Mutant]], type[Mutant]]:
     return register
 
 
-def live(row: Any, now: int) -> bool:
+def is_live(row: Any, now: int) -> bool:
     return row is not None and not row.is_expired(now)

@@ -7,53 +7,44 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import (
-    Claim,
-    Renewal,
-    Resolution,
-    Settlement,
-)
+from effectonce.record import Claim, Renewal, Resolution, Settlement
 
-from .base import Mutant, fails, live
+from .base import Mutant, caught_by, is_live
 
 
-@fails(
-    "a_stale_completion_leaves_the_successors_failure_alone",
-    "a_stale_completion_leaves_the_successors_doubt_and_release_alone",
-    "forget_fences_the_owner_out",
-)
+@caught_by("a_stale_settlement_leaves_the_successors_alone", "forget_fences_the_owner_out")
 class Unfenced(Mutant):
     """F08: a settlement that only looks at the key."""
 
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
-        if isinstance(op, Settlement) and live(row, now):
+        if isinstance(op, Settlement) and is_live(row, now):
             row.state, op = "claimed", replace(op, owner=row.owner, token=row.token)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_stale_release_leaves_the_successors_done_alone", "a_zombies_settlements_and_renewal_are_refused")
+@caught_by("a_stale_settlement_leaves_the_successors_alone", "a_zombies_settlements_and_renewal_are_refused")
 class UnfencedRelease(Mutant):
     """F09: a release that only looks at the key."""
 
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
-        if isinstance(op, Settlement) and op.state == "free" and live(row, now):
+        if isinstance(op, Settlement) and op.state == "free" and is_live(row, now):
             row.state, row.result, row.error = "free", None, None
             return True
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("the_same_token_under_another_owner_is_refused", "owners_and_fingerprints_are_compared_as_bytes")
+@caught_by("the_same_token_under_another_owner_is_refused", "owners_are_compared_as_bytes")
 class OwnerNotCompared(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
-        if isinstance(op, Settlement | Renewal) and live(row, now):
+        if isinstance(op, Settlement | Renewal) and is_live(row, now):
             op = replace(op, owner=row.owner)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
+@caught_by(
     "the_same_owner_under_another_token_is_refused",
     "an_owner_that_claimed_again_is_fenced_from_its_first_claim",
     "each_settlement_of_a_batch_stands_alone",
@@ -61,25 +52,25 @@ class OwnerNotCompared(Mutant):
 class TokenNotCompared(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
-        if isinstance(op, Settlement | Renewal) and live(row, now):
+        if isinstance(op, Settlement | Renewal) and is_live(row, now):
             op = replace(op, token=row.token)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_zombies_settlements_and_renewal_are_refused")
+@caught_by("a_zombies_settlements_and_renewal_are_refused")
 class RenewalNotFenced(Mutant):
     """F08: the zombie's heartbeat keeps the successor's lease, and the zombie believes that it is its own."""
 
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
-        if isinstance(op, Renewal) and live(row, now):
+        if isinstance(op, Renewal) and is_live(row, now):
             op = replace(op, owner=row.owner, token=row.token)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
+@caught_by(
     "a_token_comes_from_the_stores_time",
-    "an_expired_done_record_counts_as_absent",
+    "an_expired_record_counts_as_absent",
     "a_key_is_claimed_anew_after_it_was_swept",
     "a_lapsed_claim_expires_one_retention_after_its_lease",
 )
@@ -87,26 +78,26 @@ class TokenRestarts(Mutant):
     """F69: counted per record, so it starts again at 1."""
 
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Claim) and reply.kind == "claimed":
             self.row(op).token = reply.attempts
             return replace(reply, token=reply.attempts)
         return reply
 
 
-@fails("tokens_grow_with_every_claim", "a_free_record_is_taken_again_and_its_attempts_grow")
+@caught_by("tokens_grow_with_every_claim", "a_free_record_is_taken_again_and_its_attempts_grow")
 class TokenIsOnlyTheTime(Mutant):
     """Two claims within one tick of the clock get one token."""
 
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Claim) and reply.kind == "claimed":
             self.row(op).token = self.row(op).changed_at
             return replace(reply, token=self.row(op).token)
         return reply
 
 
-@fails("forget_fences_the_owner_out", "forget_makes_the_next_claim_run")
+@caught_by("forget_fences_the_owner_out", "forget_makes_the_next_claim_run")
 class ForgetKeepsOwnerAndToken(Mutant):
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         row = self._backend.scopes.get(scope, {}).get(key)
@@ -117,7 +108,7 @@ class ForgetKeepsOwnerAndToken(Mutant):
         return answer
 
 
-@fails("forget_makes_the_next_claim_run", "forget_of_an_exhausted_record_lets_it_run_again")
+@caught_by("forget_makes_the_next_claim_run", "forget_of_an_exhausted_record_lets_it_run_again")
 class ForgetKeepsAttempts(Mutant):
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         row = self._backend.scopes.get(scope, {}).get(key)
@@ -128,14 +119,14 @@ class ForgetKeepsAttempts(Mutant):
         return answer
 
 
-@fails("forget_of_nothing_is_false", "a_forgotten_record_expires")
+@caught_by("forget_of_nothing_is_false", "a_forgotten_record_expires")
 class ForgetOfAnythingNeverExpires(Mutant):
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         await super().forget(scope, key, 1 << 60)
         return True
 
 
-@fails(
+@caught_by(
     "resolve_done_stores_the_result",
     "resolve_failed_stores_the_error",
     "resolve_free_starts_a_new_generation",
@@ -153,7 +144,7 @@ class ResolveDoesNotFence(Mutant):
         return answer
 
 
-@fails("resolve_of_what_is_not_in_doubt_is_refused", "a_second_resolution_is_refused")
+@caught_by("resolve_of_what_is_not_in_doubt_is_refused", "a_second_resolution_is_refused")
 class ResolveOfAnything(Mutant):
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         row = self._backend.scopes.get(scope, {}).get(key)
@@ -162,25 +153,25 @@ class ResolveOfAnything(Mutant):
         return await super().resolve(scope, key, resolution)
 
 
-@fails("resolve_takes_a_claim_that_lapsed_into_doubt")
+@caught_by("resolve_takes_a_claim_that_lapsed_into_doubt")
 class ResolveWaitsForTheSweeper(Mutant):
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         row = self._backend.scopes.get(scope, {}).get(key)
         return row is not None and row.state == "in_doubt" and await super().resolve(scope, key, resolution)
 
 
-@fails("resolve_keeps_the_operators_retention")
+@caught_by("resolve_keeps_the_operators_retention")
 class ResolvedNeverExpires(Mutant):
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         return await super().resolve(scope, key, replace(resolution, retention=1 << 60))
 
 
-@fails("one_of_many_concurrent_resolutions_is_applied")
+@caught_by("one_of_many_concurrent_resolutions_is_applied")
 class ResolveLooksThenWrites(Mutant):
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         row = self._backend.scopes.get(scope, {}).get(key)
-        found = row is not None and row.state == "in_doubt"
+        is_in_doubt = row is not None and row.state == "in_doubt"
         time.sleep(0.002)  # noqa: ASYNC251
-        if found and row is not None:
+        if is_in_doubt and row is not None:
             row.state = "in_doubt"
-        return found and await super().resolve(scope, key, resolution)
+        return is_in_doubt and await super().resolve(scope, key, resolution)

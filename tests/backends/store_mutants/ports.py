@@ -11,16 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.record import (
-    Batchable,
-    Claim,
-    Reply,
-)
+from effectonce.record import Batchable, Claim, Reply
 
-from .base import Defect, Mutant, fails
+from .base import Defect, Mutant, caught_by
 
 
-@fails(
+@caught_by(
     "a_full_batch_of_claims_is_granted_and_settled",
     "each_claim_of_a_batch_is_answered_in_its_place",
     "each_look_of_a_batch_is_answered_in_its_place",
@@ -33,7 +29,7 @@ class RepliesOutOfOrder(Mutant):
         return list(reversed(await super().run(batch)))
 
 
-@fails("a_batch_over_many_scopes_keeps_them_apart", "each_claim_of_a_batch_is_answered_in_its_place")
+@caught_by("a_batch_over_many_scopes_keeps_them_apart", "each_claim_of_a_batch_is_answered_in_its_place")
 class BatchTakesTheFirstsOptions(Mutant):
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         first = batch[0] if batch else None
@@ -45,7 +41,7 @@ class BatchTakesTheFirstsOptions(Mutant):
         return await super().run(batch)
 
 
-@fails("an_operation_the_store_cannot_keep_harms_itself_only")
+@caught_by("an_operation_the_store_cannot_keep_harms_itself_only")
 class ABadKeyIsTheBatchsDriverError(Mutant):
     class DriverError(Exception): ...
 
@@ -55,7 +51,7 @@ class ABadKeyIsTheBatchsDriverError(Mutant):
         return await super().run(batch)
 
 
-@fails("an_empty_batch_is_answered_by_nothing")
+@caught_by("an_empty_batch_is_answered_by_nothing")
 class AnEmptyBatchIsAnError(Mutant):
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not batch:
@@ -63,7 +59,7 @@ class AnEmptyBatchIsAnError(Mutant):
         return await super().run(batch)
 
 
-@fails("migrate_may_run_twice")
+@caught_by("migrate_may_run_twice")
 class MigratesOnce(Mutant):
     async def migrate(self) -> None:
         if self._backend.__dict__.setdefault("migrated", False):
@@ -71,7 +67,7 @@ class MigratesOnce(Mutant):
         self._backend.__dict__["migrated"] = True
 
 
-@fails("migrate_may_run_twice_at_once")
+@caught_by("migrate_may_run_twice_at_once")
 class MigrationsCollide(Mutant):
     async def migrate(self) -> None:
         lock = self._backend.__dict__.setdefault("migrating", threading.Lock())
@@ -81,18 +77,18 @@ class MigrationsCollide(Mutant):
         lock.release()
 
 
-@fails("a_migrated_store_passes_its_check")
+@caught_by("a_migrated_store_passes_its_check")
 class NeverPassesItsCheck(Mutant):
     async def check(self) -> None:
         raise Defect("the schema is of another version")
 
 
-@fails("the_schema_is_text_for_people")
+@caught_by("the_schema_is_text_for_people")
 class NoSchema(Mutant):
     schema = None
 
 
-@fails("many_ports_may_be_open_at_once")
+@caught_by("many_ports_may_be_open_at_once")
 class EightPortsAtMost(Mutant):
     def __init__(self, backend: MemoryStoreBackend) -> None:
         super().__init__(backend)
@@ -101,7 +97,7 @@ class EightPortsAtMost(Mutant):
             raise Defect("too many connections")
 
 
-@fails("a_cancelled_call_does_not_spoil_the_next")
+@caught_by("a_cancelled_call_does_not_spoil_the_next")
 class KeepsAHalfReadConnection(Mutant):
     """The reply of the cancelled call is still on the wire, and answers the next."""
 
@@ -116,7 +112,7 @@ class KeepsAHalfReadConnection(Mutant):
         return self.wire.pop(0)
 
 
-@fails("now_is_the_time_and_does_not_run_backwards")
+@caught_by("now_is_the_time_and_does_not_run_backwards")
 class TimeRunsBackwards(Mutant):
     ticks = 0
 
@@ -125,7 +121,7 @@ class TimeRunsBackwards(Mutant):
         return await super().now() - self.ticks * 1_000_000
 
 
-@fails("a_port_closes_unused_and_twice")
+@caught_by("a_port_closes_unused_and_twice")
 class ClosesOnce(Mutant):
     closed = 0
 
@@ -135,7 +131,7 @@ class ClosesOnce(Mutant):
             raise Defect("already closed")
 
 
-@fails("a_closed_port_leaves_nothing_open")
+@caught_by("a_closed_port_leaves_nothing_open")
 class LeaksAFile(Mutant):
     kept: list[Any] = []  # noqa: RUF012
 
@@ -144,7 +140,7 @@ class LeaksAFile(Mutant):
         return await super().run(batch)
 
 
-@fails("a_sync_port_serves_one_thread_after_another")
+@caught_by("a_sync_port_serves_one_thread_after_another")
 class BoundToItsThread(Mutant):
     thread: int | None = None
 
@@ -155,7 +151,7 @@ class BoundToItsThread(Mutant):
         return await super().run(batch)
 
 
-@fails("all_ports_share_the_records")
+@caught_by("all_ports_share_the_records")
 class EveryPortItsOwnRecords(Mutant):
     def __init__(self, backend: MemoryStoreBackend) -> None:
         super().__init__(backend)

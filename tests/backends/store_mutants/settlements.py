@@ -6,16 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import (
-    Remember,
-    Renewal,
-    Settlement,
-)
+from effectonce.record import Remember, Renewal, Settlement
 
-from .base import Mutant, fails
+from .base import Mutant, caught_by
 
 
-@fails("a_settlement_repeated_answers_true_and_changes_nothing", "a_renewal_repeated_answers_true")
+@caught_by("a_settlement_repeated_answers_true_and_changes_nothing", "a_renewal_repeated_answers_true")
 class RepetitionIsRefused(Mutant):
     """F68."""
 
@@ -25,43 +21,43 @@ class RepetitionIsRefused(Mutant):
             return False
         if isinstance(op, Renewal) and row is not None and row.lease_until == now + op.lease:
             return False
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_repeated_completion_does_not_replace_the_result")
+@caught_by("a_repeated_completion_does_not_replace_the_result")
 class RepetitionReplacesTheResult(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Settlement) and reply and op.state == "done":
             self.row(op).result = op.result
         return reply
 
 
-@fails("a_repeated_refund_is_given_once", "a_refund_sent_twice_at_once_is_given_once")
+@caught_by("a_repeated_refund_is_given_once", "a_refund_sent_twice_at_once_is_given_once")
 class RefundsAreGivenTwice(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Settlement) and row is not None and row.state == "free":
             row.state = "claimed"
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_refund_gives_the_attempt_back", "a_refunded_attempt_does_not_count_against_the_limit")
+@caught_by("a_refund_gives_the_attempt_back", "a_refunded_attempt_does_not_count_against_the_limit")
 class NoRefund(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        return self.correct(replace(op, refund=False) if isinstance(op, Settlement) else op, now)
+        return self.apply_correctly(replace(op, refund=False) if isinstance(op, Settlement) else op, now)
 
 
-@fails("a_settled_record_is_not_settled_otherwise", "a_claim_moved_to_in_doubt_may_not_be_released_or_failed")
+@caught_by("a_settled_record_is_not_settled_otherwise", "a_claim_moved_to_in_doubt_may_not_be_released_or_failed")
 class OwnerMaySettleAgain(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Settlement) and row is not None and row.state != op.state:
             row.state = "claimed"
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
+@caught_by(
     "a_doubt_may_be_completed_by_its_owner",
     "a_claim_moved_to_in_doubt_may_still_be_completed_by_its_owner",
 )
@@ -70,97 +66,97 @@ class DoubtIsFinal(Mutant):
         row = self.row(op)
         if isinstance(op, Settlement) and row is not None and row.state == "in_doubt" and op.state == "done":
             return False
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_doubt_may_not_be_completed_by_another")
+@caught_by("a_doubt_may_not_be_completed_by_another")
 class AnyoneMayCompleteADoubt(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Settlement) and row is not None and row.state == "in_doubt":
             op = replace(op, owner=row.owner, token=row.token)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
-    "a_completion_after_the_lease_ended_is_applied_while_nobody_took_over",
-    "a_renewal_after_the_lease_ended_is_applied_while_nobody_took_over",
+@caught_by(
+    "a_settlement_after_the_lease_ended_is_applied_until_a_takeover",
+    "a_renewal_after_the_lease_ended_is_applied_until_a_takeover",
 )
 class LapseInvalidates(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Settlement | Renewal) and row is not None and row.lease_until <= now:
             return False
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_settlement_of_an_absent_record_is_refused")
+@caught_by("a_settlement_of_an_absent_record_is_refused")
 class SettlementUpserts(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement) and self.row(op) is None:
-            return self.correct(Remember(op.scope, op.key, op.retention, b"", op.result), now)
-        return self.correct(op, now)
+            return self.apply_correctly(Remember(op.scope, op.key, op.retention, b"", op.result), now)
+        return self.apply_correctly(op, now)
 
 
-@fails("done_failed_and_free_expire_one_retention_from_now")
+@caught_by("done_failed_and_free_expire_one_retention_from_now")
 class RetentionCountsFromTheLease(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         row = self.row(op)
         if isinstance(op, Settlement) and reply and row.expires_at is not None:
             row.expires_at = row.lease_until + op.retention
         return reply
 
 
-@fails("each_settlement_is_stored")
+@caught_by("each_settlement_is_stored")
 class SettlementForgetsItsOwner(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Settlement) and reply:
             self.row(op).owner = b""
         return reply
 
 
-@fails("each_settlement_is_stored", "a_failed_record_answers_its_error")
+@caught_by("each_settlement_is_stored", "a_failed_record_answers_its_error")
 class FailureIsStoredAsDone(Mutant):
     """F19: that is a loss."""
 
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement) and op.state == "failed":
             op = replace(op, state="done")
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_renewal_extends_the_lease_from_now")
+@caught_by("a_renewal_extends_the_lease_from_now")
 class RenewalAddsToTheLease(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         before = row.lease_until if row else 0
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Renewal) and reply:
             row.lease_until = before + op.lease
         return reply
 
 
-@fails("a_renewed_lease_outlives_the_first", "a_renewal_extends_the_lease_from_now")
+@caught_by("a_renewed_lease_outlives_the_first", "a_renewal_extends_the_lease_from_now")
 class RenewalDoesNothing(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Renewal) and row is not None:
             return row.state == "claimed" and (row.owner, row.token) == (op.owner, op.token)
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails("a_settled_record_is_not_renewed")
+@caught_by("a_settled_record_is_not_renewed")
 class SettledIsRenewed(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)
         if isinstance(op, Renewal) and row is not None and (row.owner, row.token) == (op.owner, op.token):
             row.state = "claimed"
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
+@caught_by(
     "a_remember_leaves_a_done_record_as_it_is",
     "a_remember_never_overwrites_a_live_claim",
     "a_remember_never_overwrites_a_doubt",
@@ -170,10 +166,10 @@ class RememberOverwrites(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Remember) and (row := self.row(op)) is not None:
             row.state = "free"
-        return self.correct(op, now)
+        return self.apply_correctly(op, now)
 
 
-@fails(
+@caught_by(
     "a_remember_takes_a_free_record",
     "a_remember_takes_a_lapsed_claim_and_fences_its_owner",
     "a_remember_makes_an_absent_record_done",
@@ -181,7 +177,7 @@ class RememberOverwrites(Mutant):
 class RememberKeepsOwnerAndToken(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         old = self.row(op)
-        reply = self.correct(op, now)
+        reply = self.apply_correctly(op, now)
         if isinstance(op, Remember) and reply:
             row = self.row(op)
             row.owner, row.token = (old.owner, old.token) if old else (b"x" * 16, 1)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Resolution, Swept
+from effectonce.record import Resolution, SweepResult
 
 from .scenario import LEASE, RETENTION, SECOND
 from .simulation import Move, Process, SimulatedDelivery, Simulation
@@ -301,7 +301,7 @@ def jump(simulation: Simulation, where: str) -> None:
 class _Away:
     """The sweeper's connection to a store that does not answer."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         raise StoreUnavailable("no answer")
 
 
@@ -310,11 +310,12 @@ def sweep_broken(simulation: Simulation, slot: int) -> None:
     simulation.deaf = True
     simulation.narrate(f"w{slot}: the sweeper gets no answer from the store")
     engine, told = simulation.processes[slot].runtime, [""]
-    hooks, engine.hooks = engine.hooks, (lambda event: told.append(event.kind),)
+    hooks = engine.hooks
+    engine.set_hooks((lambda event: told.append(event.kind),))
     try:
         engine.heartbeat.sweep(_Away())  # type: ignore[arg-type]
     finally:
-        engine.hooks = hooks
+        engine.set_hooks(hooks)
     if "sweep_failed" not in told:
         simulation.fail("silent", f"w{slot}: the sweep failed, and nobody was told")
 

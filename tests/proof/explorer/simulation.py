@@ -14,9 +14,9 @@ from effectonce.core.guarded_call.run import Run, current
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, SweepResult
 from effectonce.store import Store
-from effectonce.testing.operations import operation_name
+from effectonce.testing.fault_points import operation_name
 
 from .loop import SimulatedLoop
 from .oracle import CONTRACT, PROMISES, Grant
@@ -279,7 +279,7 @@ class Simulation:
         """Let go of everything: what is unwound from now on is only memory."""
         self.over = True
         self.system.simulation = None
-        self.system.store._live = None
+        self.system.store.use_runtime(None)
         for process in (*self.processes, *self.graveyard):
             process.end()
 
@@ -427,8 +427,8 @@ class Simulation:
             self.meanwhile()
         return replies
 
-    def sweep(self, limit: int = 500) -> Swept:
-        swept: Swept = run_sync(self.port.sweep(limit))
+    def sweep(self, limit: int = 500) -> SweepResult:
+        swept: SweepResult = run_sync(self.port.sweep(limit))
         self.oracle.swept(self.now())
         self.swept = self.steps
         return swept

@@ -102,7 +102,7 @@ class SystemUnderTest:
 
     def enter(self, process: Process) -> None:
         """``process`` gets a turn."""
-        self.store._live = process.runtime
+        self.store.use_runtime(process.runtime)
 
     def start_process(self, simulation: Simulation, process: Process) -> None:
         """``process`` is new."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from effectonce.core.guarded_call.finish import finish
 from effectonce.errors import LeaseLost
-from effectonce.intents import log as intent_log
-from effectonce.intents.operations import IntentOperation
+from effectonce.intents.runner import IntentRunner
 from effectonce.intents.transactional import Sent
 from effectonce.outbox.outbox import Outbox
 
 from .base import mutant
 from .relay import sent_outside_the_transaction
 
-_write_completion, _exit = Sent._write_completion, Sent._exit
+_write_completion, _exit, _settle = Sent._write_completion, Sent._exit, IntentRunner.settle
 
 
 @mutant("F33", Sent, "_write_completion", "intents-K-joined+crash/1")
 async def joined_completed_by_itself(self: Any, session: Any, result: Any) -> None:
     """The intent is completed by a transaction of its own, before the caller's commit."""
     if not self._run.replayed:
-        await intent_log.complete(self._run, self._run.runtime.async_client(), result)
+        await finish(self._run, self._run.runtime.async_client(), result)
 
 
 async def _left(self: Any, session: Any, result: Any) -> None: ...
@@ -30,7 +30,7 @@ async def _left(self: Any, session: Any, result: Any) -> None: ...
 async def joined_completed_after_the_commit(self: Any, client: Any) -> None:
     """The intent is completed when the caller's commit is over."""
     if not self._run.replayed:
-        await intent_log.complete(self._run, client, self._result)
+        await finish(self._run, client, self._result)
     await _exit(self, client)
 
 
@@ -49,7 +49,8 @@ async def joined_message_sent_by_itself(self: Any, session: Any, rows: Any) -> N
     await sent_outside_the_transaction(self, session, rows)
 
 
-@mutant("F07", IntentOperation, "resume", "intents-K-joined-recover+crash/1")
-async def recovery_completes_what_is_joined(self: Any, id: str, client: Any) -> Any:
+@mutant("F07", IntentRunner, "settle", "intents-K-joined-recover+crash/1")
+async def recovery_completes_what_is_joined(self: Any, verdict: Any, error: Any) -> Any:
     """A recovery completes an intent whose rows only a delivery can write."""
-    return await self.run_intent(self._prepare(id), client, "record")
+    self._recovering = False
+    return await _settle(self, verdict, error)

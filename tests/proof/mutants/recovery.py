@@ -35,9 +35,9 @@ def free_ones_passed_by(record: Any, now: int, idle: int) -> bool:
 async def recovered_without_a_claim(self: Any, operation: Any, record: Any, client: Any) -> str:
     """A recovery calls first, and claims only to write down what came of it: two of them both call."""
     log, id = self._intents.log(record), self._intents.id_of(record)
-    request = operation._requests.decode(log.request)
-    await operation._function(operation._make_intent(operation._prepare(id), log, request))
-    await operation.resume(id, client)
+    request = operation.requests.decode(log.request)
+    await operation.function(operation.make_intent(operation.prepare(id), log, request))
+    await operation.run_intent(operation.prepare(id), client, "recover")
     return "done"
 
 
@@ -46,17 +46,16 @@ async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client:
     """A recovery lets the intent begin anew, so that it goes out under another key."""
     log = self._intents.log(record)
     self._intents.store.forget(record.scope, record.key)
-    await operation(operation._requests.decode(log.request), key=log.key)
+    await operation(operation.requests.decode(log.request), key=log.key)
     return "done"
 
 
 @mutant("F48", SagaRecovery, "_resume_one", "saga-resume+crash-after+decline/2")
-async def resumed_only_forward(self: Any, id: str, claimed_at: int, client: Any) -> str:
+async def resumed_only_forward(self: Any, record: Any, client: Any) -> str:
     """A saga that was on its way back is not gone on with."""
-    record = self._saga.store.get(self._saga.scope, id)
     if self._saga.log(record).phase == "compensating":
         return "later"
-    return await _resume_one(self, id, claimed_at, client)
+    return await _resume_one(self, record, client)
 
 
 @mutant("F25", ClaimedSaga, "outlived_retention", "saga-resume+crash-after+age/2")
@@ -78,7 +77,7 @@ for module, hunt in ((intents, "intents-K-recover+crash+age/2"), (saga, "saga-re
             f"unfinished-{module.__name__.rpartition('.')[2]}-expire",
             "What is not finished is kept no longer than what is.",
             "F26",
-            ((module, "UNFINISHED_HOLD_US", RETENTION),),
+            ((module, "UNFINISHED_RETENTION_US", RETENTION),),
             hunt,
             promise=True,
         )

@@ -20,7 +20,7 @@ _publish, _prepare_record, _predict = (
 @mutant("F51", DeadLetterQueue, "aredrive", "redrive+crash/1")
 async def removed_before_published(self: Any, **options: Any) -> list[Any]:
     """A dead letter is removed, and then sent: a crash in between loses it."""
-    letters = self._broker.backend.dead_letters(QUEUE, group="")
+    letters = self.broker.backend.dead_letters(QUEUE, group="")
     for letter in (await letters.browse(100))[0]:
         if letter.packet.id != "k2":
             await letters.remove([letter.id])

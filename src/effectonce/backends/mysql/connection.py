@@ -12,8 +12,7 @@ import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import (
@@ -27,22 +26,12 @@ from effectonce.errors import (
     UnsafeStore,
     show,
 )
-from effectonce.values.sql_error_codes import (
-    MYSQL_COLUMN_DENIED,
-    MYSQL_COLUMN_MISSING,
-    MYSQL_CONFLICT,
-    MYSQL_CONNECTION_LOST,
-    MYSQL_DATABASE_MISSING,
-    MYSQL_LOCK_TIMEOUT,
-    MYSQL_QUERY_KILLED,
-    MYSQL_READ_ONLY,
-    MYSQL_TABLE_DENIED,
-    MYSQL_TABLE_MISSING,
-)
+from effectonce.values.sql_error_codes import MYSQL_MEANINGS, SqlErrorMeaning
 from effectonce.values.urls import Address
 
 ResultRows = Sequence[tuple[Any, ...]]  # of one statement
 
+PACKET_OVERHEAD_BYTES = 65_536  # beside the values a packet holds the statement and the list of ids
 _OLDEST_VERSIONS = {"MySQL": (8, 0, 0), "MariaDB": (10, 6, 0)}
 _QUIT_TIMEOUT_S = 1.0
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
@@ -105,24 +94,8 @@ def _tls(value: str) -> ssl.SSLContext | None:
     return context
 
 
-# Literals. Keys, owners and results are arbitrary bytes: in hexadecimal they need no quotes and no escapes.
-
-
-def blob(value: bytes | None) -> str:
-    # Without `_binary`, MariaDB silently cuts a literal in a UNION to its length modulo 65536.
-    return "NULL" if value is None else f"_binary x'{value.hex()}'"
-
-
-def blobs(values: Sequence[bytes]) -> str:
-    return ",".join([f"_binary x'{value.hex()}'" for value in values])
-
-
-def text(value: str) -> str:
-    return f"_utf8mb4 x'{value.encode().hex()}'"
-
-
 class MySQLServer(NamedTuple):
-    """What a session has read from its server."""
+    """The properties of a server, as a new session has read them."""
 
     flavour: str
     version: tuple[int, int, int]
@@ -134,6 +107,16 @@ class MySQLServer(NamedTuple):
     def returning(self) -> bool:
         """Whether the server has INSERT ... RETURNING."""
         return self.flavour == "MariaDB"
+
+    @property
+    def packet_room(self) -> int:
+        """How many bytes of values fit into one packet."""
+        return max(self.max_packet - PACKET_OVERHEAD_BYTES, self.max_packet // 2)
+
+    @property
+    def largest_result(self) -> int:
+        """How many bytes of a result fit into one packet, in hexadecimal and beside other values."""
+        return self.packet_room // 4
 
 
 def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQLServer:
@@ -163,13 +146,13 @@ class MySQLConnection(ABC):
     def __init__(self, options: MySQLOptions) -> None:
         self._options = options
         self._driver_connection: Any = None
-        #: Known after the first connect, and kept while disconnected.
+        #: Set by the first connect, and kept while disconnected.
         self.server: MySQLServer | None = None
-        #: How many connections were made, by which a port notices a new one.
+        #: How many connections were opened, by which `MySQLTables` notices a new one.
         self.connect_count = 0
 
     async def connect(self) -> MySQLServer:
-        """Connect, unless that is done already. Returns what is known of the server."""
+        """Connect, unless a connection is open. Returns the properties of the server."""
         if self._driver_connection is None or self.server is None:
             try:
                 self._driver_connection = await self._open()
@@ -214,7 +197,7 @@ class MySQLConnection(ABC):
             self._close_socket(connection)
 
     async def close(self) -> None:
-        """Say goodbye to the server, and close the socket."""
+        """Send QUIT, and close the socket."""
         connection, self._driver_connection = self._driver_connection, None
         if connection is not None:
             await self._quit(connection)
@@ -245,7 +228,8 @@ class SyncMySQLConnection(MySQLConnection):
     """A connection of PyMySQL. Its coroutines never suspend."""
 
     async def _open(self) -> Any:
-        pymysql = load_driver("pymysql", "PyMySQL")
+        import pymysql
+
         options = self._options
         flag: int = pymysql.constants.CLIENT.MULTI_STATEMENTS
         return pymysql.connect(
@@ -280,7 +264,8 @@ class AsyncMySQLConnection(MySQLConnection):
     """A connection of aiomysql, on the running loop. aiomysql has no read timeout, so every exchange has ours."""
 
     async def _open(self) -> Any:
-        aiomysql = load_driver("aiomysql", "aiomysql")
+        import aiomysql  # type: ignore[import-untyped, unused-ignore]
+
         options = self._options
         # `aiomysql.connect`, cancelled between connecting and logging in, would leave a socket open that no code can
         # reach. A ping of a connection that is not open yet opens it.
@@ -315,31 +300,6 @@ class AsyncMySQLConnection(MySQLConnection):
             self._close_socket(connection)
 
 
-def load_driver(module: Literal["pymysql", "aiomysql"], package: str) -> ModuleType:
-    """Import the driver; `MissingDriver` where it is not installed."""
-    try:
-        if module == "pymysql":
-            import pymysql
-
-            return pymysql
-        import aiomysql  # type: ignore[import-untyped, unused-ignore]
-
-        asynchronous: ModuleType = aiomysql
-        return asynchronous
-    except ImportError as error:
-        raise MissingDriver(f"{package} is not installed: pip install 'effectonce[mysql]'") from error
-
-
-# Error numbers that only a store's connection meets; the others are in `values.sql_error_codes`. An unknown number is
-# StoreUnavailable while connecting, and else ConfigurationError: the server has refused a statement of ours.
-
-_CONTENTION = {*MYSQL_CONFLICT, MYSQL_LOCK_TIMEOUT, MYSQL_QUERY_KILLED}
-_DATA_TOO_LONG = 1406
-_UNSAFE_BINLOG_FORMAT = 1665
-_DENIED = {1044, 1045, 1130, MYSQL_COLUMN_DENIED, 1227, 1251, 1370, 1698, 3118, 3159, 3955, 4151}
-_OVERLOADED = {1040, 1203, 1226, 1021, 1114, 1047, 1969, 3024, 1041, 1135}  # connections, disk, memory, time
-
-
 def translate(error: Exception, options: MySQLOptions, connecting: bool = False) -> Exception:
     """``error`` of a driver as one of ours, which names the address without its password."""
     if isinstance(error, ConfigurationError | StoreUnavailable):
@@ -359,38 +319,42 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         )
     if isinstance(wrapped, ssl.SSLCertVerificationError):
         return ConfigurationError(f"the server's certificate is not trusted {at}: {show(wrapped.verify_message, 200)}")
-    if number in _CONTENTION:
-        return Contention(message)
-    if number in MYSQL_READ_ONLY:
-        return StoreUnavailable(
-            f"the server is read-only, and claims need the primary: {message}; connect to the primary"
-        )
-    if number in _OVERLOADED:
-        return StoreUnavailable(f"the server cannot serve this now: {message}")
-    remedy = _REMEDIES.get(number) if number is not None else None
-    if remedy is not None:
-        return remedy(message, address)
-    if number in _DENIED:
-        return ConfigurationError(f"the server refuses this user: {message}; check its name, password and GRANTs")
+    meaning = None if number is None else MYSQL_MEANINGS.get(number)
+    if meaning in _EXPLANATIONS:
+        return _EXPLANATIONS[meaning](message, address)
     if connecting:
         return StoreUnavailable(f"cannot connect: {message}")
-    if number in MYSQL_CONNECTION_LOST or isinstance(error, OSError) or number is None:
+    if meaning == "connection_lost" or isinstance(error, OSError) or number is None:
         # No number: the driver lost track of the protocol (a packet out of order, a closed connection).
         return ConnectionLost(f"the connection broke: {message}")
     return ConfigurationError(f"the server refused a statement: {message}")
 
 
-_REMEDIES: dict[int, Callable[[str, Address], Exception]] = {
-    MYSQL_DATABASE_MISSING: lambda m, a: SchemaMissing(f"{m}; create the database, then run: effectonce migrate '{a}'"),
-    MYSQL_TABLE_MISSING: lambda m, a: SchemaMissing(f"{m}; create the tables: effectonce migrate '{a}'"),
-    MYSQL_COLUMN_MISSING: lambda m, a: SchemaMismatch(
-        f"{m}; the tables are of another version: effectonce migrate '{a}'"
+#: By the meaning of a number; ``m`` is the server's message, with the number and the address. An unlisted number is
+#: `StoreUnavailable` while connecting, and else `ConfigurationError`: the server has refused a statement of ours.
+_EXPLANATIONS: dict[SqlErrorMeaning | None, Callable[[str, Address], Exception]] = {
+    "column_missing": lambda m, address: SchemaMismatch(
+        f"{m}; the tables are of another version: effectonce migrate '{address}'"
     ),
-    MYSQL_TABLE_DENIED: lambda m, a: ConfigurationError(
+    "conflict": lambda m, address: Contention(m),
+    "database_missing": lambda m, address: SchemaMissing(
+        f"{m}; create the database, then run: effectonce migrate '{address}'"
+    ),
+    "key_too_long": lambda m, address: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
+    "lock_timeout": lambda m, address: Contention(m),
+    "login_refused": lambda m, address: ConfigurationError(
+        f"the server refuses this user: {m}; check its name, password and GRANTs"
+    ),
+    "overloaded": lambda m, address: StoreUnavailable(f"the server cannot serve this now: {m}"),
+    "permission_denied": lambda m, address: ConfigurationError(
         f"{m}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user"
     ),
-    _DATA_TOO_LONG: lambda m, a: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
-    _UNSAFE_BINLOG_FORMAT: lambda m, a: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
+    "query_killed": lambda m, address: Contention(m),
+    "read_only": lambda m, address: StoreUnavailable(
+        f"the server is read-only, and claims need the primary: {m}; connect to the primary"
+    ),
+    "table_missing": lambda m, address: SchemaMissing(f"{m}; create the tables: effectonce migrate '{address}'"),
+    "unsafe_binlog": lambda m, address: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
 }
 
 

@@ -5,6 +5,7 @@
 --                    lease that is counted from there may be over after a wait for a lock.
 -- {began}            the clock when the statement began: a constant, so that an index range can end there.
 -- {rows}, {ids} ...  literals. All text and bytes are hexadecimal: immune to quoting modes and character sets.
+-- {scan}, {wanted}    of `page`: the entries of an index, and which of them match
 --
 -- The session is in READ COMMITTED (see the connection), so that statements lock the rows they name and no
 -- gaps. Rows are named by primary key in sorted order, so that two batches never deadlock.
@@ -13,7 +14,7 @@
 -- name: claim
 -- One row per claim. Assignments run from left to right and see the ones before them: `verdict` comes first and
 -- decides on the old values, everything after it follows the verdict.
---   0 keep   1 take a free one   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
+--   0 keep   1 take a free record   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
 -- A record with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync. Affected rows decide
 -- nothing: client flags and proxies change their meaning. A claim sends one fingerprint of 33 bytes per version, one
 -- after the other: a match starts at position 1, 34, 67 ..., so that `LOCATE(...) % 33` is 1.
@@ -103,7 +104,7 @@ LEFT(fingerprint, 33), result, error, note
 
 
 -- name: reread
--- For MySQL, which has no RETURNING: read in the transaction of the insert, while its rows are still locked.
+-- For MySQL, which has no RETURNING: reads in the transaction of the insert, while its rows are still locked.
 SELECT {stored_claim} FROM {records} WHERE id IN ({ids})
 
 
@@ -113,31 +114,25 @@ SELECT {stored_claim} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expire
 
 
 -- name: settle
--- Ends claims; with state `claimed` it only writes a note. An update with a join has no order of assignments, so no
--- expression here reads a column that another writes. STRAIGHT_JOIN takes the locks in the order of the list, which is
--- sorted.
+-- Ends claims, writes notes, renews leases. A note and a renewal have the state `claimed`, a renewal also a lease. An
+-- update with a join has no order of assignments, so no expression here reads a column that another writes.
+-- STRAIGHT_JOIN takes the locks in the order of the list, which is sorted.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.state = s.state,
     r.result = s.result,
     r.error = s.error,
     r.note = COALESCE(s.note, r.note),
     r.attempts = r.attempts - s.refund,
-    r.lease_until = IF(s.state = 'claimed', r.lease_until, NULL),
-    r.expires_at = CASE s.state
-        WHEN 'claimed' THEN r.expires_at WHEN 'in_doubt' THEN NULL ELSE {now} + s.retention END,
-    r.changed_at = {now},
+    r.lease_until = IF(s.state = 'claimed', COALESCE({now} + s.lease, r.lease_until), NULL),
+    r.expires_at = CASE
+        WHEN s.lease IS NOT NULL THEN IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
+        WHEN s.state = 'claimed' THEN r.expires_at
+        WHEN s.state = 'in_doubt' THEN NULL
+        ELSE {now} + s.retention END,
+    r.changed_at = IF(s.lease IS NULL, {now}, r.changed_at),
     r.verdict = 0
 WHERE r.owner = s.owner AND r.token = s.token AND NOT COALESCE(r.expires_at <= {now}, FALSE)
     AND (r.state = 'claimed' OR (r.state = 'in_doubt' AND s.state = 'done'))
-
-
--- name: renew
--- The heartbeat: extends the leases of claims that are still held.
-UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
-SET r.lease_until = {now} + s.lease,
-    r.expires_at = IF(r.doubt_on_lapse, NULL, {now} + s.lease + s.retention)
-WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
-    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
 
 
 -- name: complete
@@ -154,17 +149,8 @@ WHERE id = $1 AND owner = $2 AND token = $3 AND state IN ('claimed', 'in_doubt')
 SELECT 1 FROM {records} WHERE id = $1 AND owner = $2 AND token = $3 AND state = 'done' FOR UPDATE
 
 
--- name: note
--- Writes notes where no settlement is in the batch: a twentieth faster than `settle`.
-UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
-SET r.note = s.note,
-    r.changed_at = {now}
-WHERE r.owner = s.owner AND r.token = s.token AND r.state = 'claimed'
-    AND NOT COALESCE(r.expires_at <= {now}, FALSE)
-
-
 -- name: before
--- Remembers the time before a settlement, a note or a renewal, for `settled`.
+-- Stores the time before a settlement, for `settled`.
 SET @effectonce_before = {now}
 
 
@@ -198,13 +184,14 @@ COMMIT
 
 
 -- name: resolve
--- An operator's decision on a record in doubt; {retry} is 1 where it shall run again. The SELECT tells whether it was.
+-- An operator's decision on a record in doubt; {is_retry} is 1 where it shall run again. The SELECT tells whether it
+-- was in doubt.
 BEGIN;
 SELECT 1 FROM {records}
 WHERE id = {id} AND NOT COALESCE(expires_at <= {now}, FALSE)
     AND (state = 'in_doubt' OR (state = 'claimed' AND doubt_on_lapse AND lease_until <= {now})) FOR UPDATE;
 UPDATE {records}
-SET generation = generation + {retry}, attempts = IF({retry}, 0, attempts), token = GREATEST(token + 1, {now}),
+SET generation = generation + {is_retry}, attempts = IF({is_retry}, 0, attempts), token = GREATEST(token + 1, {now}),
     owner = '', changed_at = {now}, expires_at = {now} + {retention},
     result = {result}, error = {error}, verdict = 0,
     lease_until = NULL, state = {state}
@@ -249,7 +236,7 @@ WHERE id = {id} AND state = 'claimed' AND doubt_on_lapse AND expires_at IS NULL
 
 
 -- name: swept
--- The time at which a sweep last came to its end.
+-- When the last sweep ended.
 INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = {now}
 
 
@@ -285,7 +272,7 @@ ORDER BY created_at DESC, id DESC LIMIT {width}
 -- name: page
 -- Which of those entries match the query.
 SELECT k.id, k.at, NOT COALESCE(r.expires_at <= {began}, FALSE) AND {wanted}
-FROM ({stretch}) AS k JOIN {records} AS r ON r.id = k.id
+FROM ({scan}) AS k JOIN {records} AS r ON r.id = k.id
 ORDER BY k.at DESC, k.id DESC
 
 

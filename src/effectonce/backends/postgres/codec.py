@@ -1,4 +1,4 @@
-"""How operations and records travel to PostgreSQL and back.
+"""How operations travel to PostgreSQL, as parameters, and how rows come back, as answers.
 
 Parameters are in its binary format, written by hand: nothing needs quoting, and psycopg's adaptation of lists costs
 more than the server's work on them (1.5 ms for 100 operations of 4 values). `records.sql` has the statements.
@@ -9,38 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct as Layout
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from effectonce.backends.common.sql_store import as_settlement
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import (
-    EXHAUSTED,
-    Answer,
-    Batchable,
-    Claim,
-    Kind,
-    Look,
-    Note,
-    Record,
-    Remember,
-    Renewal,
-    Settlement,
-)
+from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Kind, Look, Note, Remember, Renewal, Settlement
 
-Row = tuple[Any, ...]
-NamedRow = dict[str, Any]  # by the names of the columns
-Param = bytes | None
+from .client import Param, Row
 
-
-# -- rows ----------------------------------------------------------------------------------------------------
+# -- rows, as answers
 
 #: The decisions of `claim` that only `claim_existing` can carry out, because they change the record.
 CHANGES: Final = frozenset(("take_expired", "take_free", "take_lapsed", "exhaust", "lapse", "flag"))
 
 
-def claim_reply(row: Row) -> tuple[int, Answer | None]:
-    """The claim's place in its batch, and its answer; None: the decision changes the record."""
+def claim_answer(row: Row) -> tuple[int, Answer | None]:
+    """The claim's position in its batch, and its answer; None: the decision changes the record."""
     n, decision, token, attempts, generation, lapsed, remains, result, error, note = row
     if decision in CHANGES:
         return n - 1, None
@@ -56,31 +42,28 @@ def claim_reply(row: Row) -> tuple[int, Answer | None]:
     elif decision == "in_doubt":
         answer = Answer("in_doubt", token, attempts, generation)
     else:
-        answer = Answer(decision)  # mismatch or absent: the record's own values are nobody's business
+        answer = Answer(decision)  # mismatch or absent: the record's own values are not the caller's
     return n - 1, answer
 
 
-def look_reply(row: Row) -> tuple[int, Answer]:
-    """The look's place in its batch, and its answer: what a claim would come to, with ``absent`` for a grant."""
-    place, answer = claim_reply(row)
+def look_answer(row: Row) -> tuple[int, Answer]:
+    """The look's position in its batch, and its answer: what a claim would get, with ``absent`` for a grant."""
+    position, answer = claim_answer(row)
     if answer is not None:
-        return place, answer
+        return position, answer
     _, decision, token, attempts, generation, *_ = row
-    return place, Answer("in_doubt", token, attempts, generation) if decision == "lapse" else Answer("absent")
+    return position, Answer("in_doubt", token, attempts, generation) if decision == "lapse" else Answer("absent")
 
 
-def record(row: NamedRow) -> Record:
-    values = {name: row[name] for name in Record.__struct_fields__}
-    if row["state"] != "claimed":
-        values["lease_until"] = None
-    return Record(**values)
+# -- the cursor of a list: the scope and the key of the last record before the page
 
 
-def cursor(scope: str, key: str) -> str:
+def make_cursor(scope: str, key: str) -> str:
     return msgspec.json.encode((scope, key)).decode()
 
 
-def uncursor(cursor: str | None) -> tuple[str, str]:
+def parse_cursor(cursor: str | None) -> tuple[str, str]:
+    """Without a cursor, a scope and a key before all others."""
     if cursor is None:
         return "", ""
     try:
@@ -89,27 +72,24 @@ def uncursor(cursor: str | None) -> tuple[str, str]:
         raise InvalidOption("this cursor was not made by this store; start again without one") from None
 
 
-# -- parameters: arrays in PostgreSQL's binary format, so that nothing needs quoting --------------------------
+# -- values, and arrays of values, in PostgreSQL's binary format
 
 int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")
-_head = Layout(">iiIii")
-_LENGTHS = [int4.pack(n) for n in range(2048)]
-_NULL = int4.pack(-1)
-_BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25
+_ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, from which
+_LENGTHS: Final = [int4.pack(n) for n in range(2048)]
+_NULL: Final = int4.pack(-1)
+_BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25  # types, by their numbers in the server's catalogue
 
 
 def texts(values: Sequence[str | None]) -> bytes:
-    try:
-        return _array(_TEXT, [None if value is None else value.encode() for value in values])
-    except UnicodeEncodeError:
-        raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
+    return _array(_TEXT, [None if value is None else utf8(value) for value in values])
 
 
 def blobs(values: Sequence[bytes | None]) -> bytes:
     return _array(_BYTEA, values)
 
 
-def longs(values: Sequence[int]) -> bytes:
+def bigints(values: Sequence[int]) -> bytes:
     return _fixed(_INT8, 8, "iq", values)
 
 
@@ -122,7 +102,7 @@ def flags(values: Sequence[bool]) -> bytes:
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
-    parts = [_head.pack(1, None in values, oid, len(values), 1)]
+    parts = [_ARRAY_HEAD.pack(1, None in values, oid, len(values), 1)]
     for value in values:
         if value is None:
             parts.append(_NULL)
@@ -152,16 +132,16 @@ def utf8(text: str) -> bytes:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
 
 
-# -- batches -------------------------------------------------------------------------------------------------
+# -- operations, as parameters
 
 
-def claims(ops: Sequence[Claim]) -> list[Param]:
-    """What `claim` and `claim_existing` take."""
+def encode_claims(ops: Sequence[Claim]) -> list[Param]:
+    """The parameters of `claim` and `claim_existing`."""
     return [
         *_identities(ops),
         blobs([op.owner for op in ops]),
-        longs([op.lease for op in ops]),
-        longs([op.retention for op in ops]),
+        bigints([op.lease for op in ops]),
+        bigints([op.retention for op in ops]),
         integers([op.max_attempts for op in ops]),
         flags([op.doubt_on_lapse for op in ops]),
         flags([op.waiting for op in ops]),
@@ -170,8 +150,8 @@ def claims(ops: Sequence[Claim]) -> list[Param]:
     ]
 
 
-def claim(op: Claim) -> list[Param]:
-    """What `claim_one` takes."""
+def encode_claim(op: Claim) -> list[Param]:
+    """The parameters of `claim_one`."""
     return [
         utf8(op.scope),
         utf8(op.key),
@@ -186,19 +166,19 @@ def claim(op: Claim) -> list[Param]:
     ]
 
 
-def looks(ops: Sequence[Look]) -> list[Param]:
+def encode_looks(ops: Sequence[Look]) -> list[Param]:
     return [*_identities(ops), blobs([op.fingerprints for op in ops])]
 
 
-def settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
-    """What `settle` and `settle_locked` take."""
-    ends = [op if type(op) is Settlement else _as_settlement(op) for op in ops]
+def encode_settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
+    """The parameters of `settle` and `settle_locked`."""
+    ends = [as_settlement(op) for op in ops]
     return [
         *_identities(ends),
         blobs([op.owner for op in ends]),
-        longs([op.token for op in ends]),
+        bigints([op.token for op in ends]),
         texts([op.state for op in ends]),
-        longs([op.retention for op in ends]),
+        bigints([op.retention for op in ends]),
         blobs([op.result for op in ends]),
         blobs([op.error for op in ends]),
         flags([op.refund for op in ends]),
@@ -207,9 +187,9 @@ def settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
     ]
 
 
-def settlement(op: Settlement | Note | Renewal) -> list[Param]:
-    """What `settle_one` takes, outside of a caller's transaction."""
-    end = op if type(op) is Settlement else _as_settlement(op)
+def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:
+    """The parameters of `settle_one`, outside of a caller's transaction."""
+    end = as_settlement(op)
     return [
         utf8(end.scope),
         utf8(end.key),
@@ -226,21 +206,14 @@ def settlement(op: Settlement | Note | Renewal) -> list[Param]:
     ]
 
 
-def _as_settlement(op: Settlement | Note | Renewal) -> Settlement:
-    """A note and a renewal end nothing: to the statements they are settlements that leave the record claimed."""
-    retention = op.retention if type(op) is Renewal else 0
-    note = op.note if type(op) is Note else None
-    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", retention, note=note)  # type: ignore[arg-type]
-
-
 def _lease(op: Settlement | Note | Renewal) -> Param:
     return int8.pack(op.lease) if type(op) is Renewal else None
 
 
-def memories(ops: Sequence[Remember]) -> list[Param]:
+def encode_memories(ops: Sequence[Remember]) -> list[Param]:
     return [
         *_identities(ops),
-        longs([op.retention for op in ops]),
+        bigints([op.retention for op in ops]),
         blobs([op.fingerprints for op in ops]),
         blobs([op.result for op in ops]),
     ]

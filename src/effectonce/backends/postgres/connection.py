@@ -1,433 +1,374 @@
-"""One statement to PostgreSQL, its rows back, its errors translated.
+"""Connections to a PostgreSQL server: our own by URL, or borrowed from a psycopg pool; for sync and async callers.
 
-Straight through libpq, without cursors, adaptation or BEGIN: every statement is its own transaction and one
-round trip. `PostgresClient` is written once, for sync and async callers: what blocks is in its `ConnectionSource`.
-
-Poolers. A connection whose server has another process id than the one it was greeted with runs through a pooler
-(PgBouncer). Nothing that belongs to a session is used there: no prepared statements, no SET, no LISTEN.
+A `ConnectionSource` opens or borrows a `PostgresConnection`. All that blocks is in its `Waiter`: a blocking one blocks
+inside an ``async def`` that never suspends.
 """
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import os
+import select
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from effectonce.contracts import ConnectionLost, Contention, remedy
+from msgspec import Struct
+
 from effectonce.errors import (
     ConfigurationError,
-    InvalidKey,
-    KeyTooLong,
-    SchemaMismatch,
-    SchemaMissing,
+    InvalidOption,
+    MissingDriver,
     StoreUnavailable,
-    UnsafeStore,
+    SyncAsyncMismatch,
     show,
 )
+from effectonce.values.awaitables import maybe_await
+from effectonce.values.urls import Address
 
-from .session import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
+try:
+    import psycopg as psycopg
+    from psycopg import pq as pq
+    from psycopg.adapt import AdaptersMap, Transformer
+    from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, conninfo_to_dict, make_conninfo
+    from psycopg.types import bool as boolean
+    from psycopg.types import numeric, string
+except ImportError as _error:
+    raise MissingDriver(
+        f"PostgreSQL needs the driver psycopg 3: pip install 'effectonce[postgres]' ({show(_error)})"
+    ) from _error
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn
 
-Row = tuple[Any, ...]
-NamedRow = dict[str, Any]  # by the names of the columns
-Param = bytes | None
-T = TypeVar("T")
+PrepareMode = Literal["auto", "on", "off"]
 
-_BINARY = pq.Format.BINARY
-_OLDEST_SERVER = 13_00_00
-_LISTEN_AGAIN_S = 15.0  # after this much silence a listener asks whether the server is still there
-
-
-class Statement:
-    """One statement. Its name tells its text: behind a pooler, another client's statement of the same name
-    on a shared server connection is then the same statement.
-
-    ``generic``: prepared, it is planned once. Else the server plans it anew for each small batch, since it takes that
-    for cheaper, and that is half of its work."""
-
-    __slots__ = ("generic", "name", "sql")
-
-    def __init__(self, sql: str, *, generic: bool = False) -> None:
-        self.generic = generic
-        self.sql = sql.encode()
-        self.name = b"effectonce_" + hashlib.sha256(self.sql).hexdigest()[:24].encode()
-
-
-class PostgresClient:
-    """Runs statements for one caller, one at a time, each on a connection of its source.
-
-    After an error the connection is dropped, unless the server has cleanly refused the statement and is idle.
-    """
-
-    def __init__(
-        self,
-        source: ConnectionSource,
-        *,
-        shown: str,
-        timeout: float,
-        prepare: PrepareMode,
-        schema: int,
-        allow_unsafe: bool,
-        facts: Statement,
-        settings: Statement,
-        version: Statement,
-        durability: Statement,
-    ) -> None:
-        self._source = source
-        self._shown = shown
-        self._timeout = timeout
-        self._prepare = prepare
-        self._schema = schema
-        self._allow_unsafe = allow_unsafe
-        self._facts, self._settings, self._version, self._durability = facts, settings, version, durability
-
-    async def execute(
-        self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True, schema: bool = True
-    ) -> list[Row]:
-        """The rows of ``statement``, run by itself in READ COMMITTED.
-
-        ``prepare=False``: plan it for these parameters. ``schema=False``: it needs none of our tables.
-        """
-
-        async def work(connection: PostgresConnection, deadline: float) -> list[Row]:
-            return _rows(connection, await self._run_alone(connection, statement, params, deadline, prepare))
-
-        return await self._with_connection(work, self._timeout, schema=schema)
-
-    async def query(self, statement: Statement, params: Sequence[Param] = (), *, schema: bool = True) -> list[NamedRow]:
-        """As `execute`, planned for these parameters, with rows by name. For what is not on every message's path."""
-
-        async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
-            return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))
-
-        return await self._with_connection(work, self._timeout, schema=schema)
-
-    async def script(self, sql: str, timeout: float) -> None:
-        """Several statements in one message; they are one transaction."""
-
-        async def work(connection: PostgresConnection, deadline: float) -> None:
-            await self._send(connection, lambda: connection.pgconn.send_query(sql.encode()), deadline)
-            connection.schema_verified = False
-
-        await self._with_connection(work, timeout, schema=False)
-
-    async def check(self, denied: Statement) -> None:
-        """Whether the server can keep the promise: what is otherwise looked at once per connection, whether this user
-        may write (``denied`` gives what it may not), and whether commits can be lost."""
-
-        async def work(connection: PostgresConnection, deadline: float) -> NamedRow:
-            privileges = await self._ask(connection, denied, (), deadline)
-            return privileges | await self._ask(connection, self._durability, (), deadline)
-
-        server = await self._with_connection(work, self._timeout, schema=True, anew=True)
-        if server["lacking"]:
-            raise ConfigurationError(
-                f"the user of {self._shown} lacks {server['lacking']}; "
-                "GRANT SELECT, INSERT, UPDATE, DELETE on these tables to it"
-            )
-        if server["read_only"]:
-            raise ConfigurationError(
-                f"{self._shown} lets this user only read (a full disk, perhaps); ALTER ROLE or DATABASE ... "
-                "SET default_transaction_read_only = off"
-            )
-        if self._allow_unsafe:
-            return
-        if server["unsynced"]:
-            raise UnsafeStore(
-                f"{self._shown} runs with fsync=off: a power cut loses or corrupts records; set fsync=on "
-                "(allow_unsafe=true where something else keeps the data, or it may be lost)"
-            )
-        if server["answers_early"]:
-            raise UnsafeStore(
-                f"{self._shown} answers before a commit is on disk: a crash loses records; "
-                "ALTER ROLE ... SET synchronous_commit = on, for the role that effectonce connects as"
-            )
-        if server["unlogged"]:
-            raise UnsafeStore(
-                f"{self._shown} empties its UNLOGGED tables after a crash: "
-                f"ALTER TABLE ... SET LOGGED for {server['unlogged']}"
-            )
-
-    async def notifications(self, channel: bytes, timeout: float) -> list[bytes]:
-        """The payloads that came in on ``channel``, after at most ``timeout`` seconds. [] where it cannot listen."""
-        found: list[bytes] = []
-
-        async def listen(connection: PostgresConnection, deadline: float) -> bool:
-            if connection.behind_pooler or not self._source.owns:
-                return False
-            pgconn = connection.pgconn
-            if connection.listening_to != channel or time.monotonic() - connection.listened_at > _LISTEN_AGAIN_S:
-                # Again now and then: a peer that went away without a word is silent, too.
-                await self._send(connection, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
-                connection.listening_to, connection.listened_at = channel, time.monotonic()
-            until = time.monotonic() + timeout
-            while not found:
-                pgconn.consume_input()
-                while (notice := pgconn.notifies()) is not None:
-                    found.append(bytes(notice.extra))
-                if not found:
-                    try:
-                        await self._source.ready(pgconn.socket, False, until)
-                    except TimeoutError:
-                        break
-            return True
-
-        if not await self._with_connection(listen, self._timeout, schema=False):
-            await self._source.sleep(timeout)
-        return found
-
-    async def close(self) -> None:
-        await self._source.close()
-
-    # -- one connection
-
-    async def _with_connection(
-        self,
-        work: Callable[[PostgresConnection, float], Awaitable[T]],
-        timeout: float,
-        *,
-        schema: bool,
-        anew: bool = False,
-    ) -> T:
-        """Do ``work`` with a connection and a deadline.
-
-        The time of ``work`` starts when the connection is open and verified, with ``schema`` also the tables. That has
-        a time of its own: else a slow network would end every first operation, and the connection with it. ``anew``:
-        verify again what was verified before.
-        """
-        connection = await self._source.take()
-        try:
-            if anew:
-                connection.verified = connection.schema_verified = False
-            if not connection.verified or (schema and not connection.schema_verified):
-                deadline = time.monotonic() + self._source.connect_timeout
-                if not connection.verified:
-                    await self._verify_server(connection, deadline)
-                if schema:
-                    await self._verify_schema(connection, deadline)
-            done = await work(connection, time.monotonic() + timeout)
-        except BaseException as error:
-            await self._keep_or_drop(connection, error)
-            if isinstance(error, TimeoutError):
-                raise StoreUnavailable(
-                    f"{self._shown} did not answer in time (timeout {self._timeout:g} s, "
-                    f"connect_timeout {self._source.connect_timeout:g} s)"
-                ) from error
-            if isinstance(error, psycopg.Error):
-                raise ConnectionLost(f"the connection to {self._shown} broke: {first_line(error)}") from error
-            raise
-        await self._source.give_back(connection)
-        return done
-
-    async def _keep_or_drop(self, connection: PostgresConnection, error: BaseException) -> None:
-        """Keep the connection only where the server has cleanly refused a statement, and is idle."""
-        pgconn = connection.pgconn
-        refused = isinstance(error, Contention | InvalidKey | ConfigurationError)
-        if refused and pgconn.status == pq.ConnStatus.OK and connection.verified:
-            try:
-                if pgconn.transaction_status == pq.TransactionStatus.INERROR:
-                    await self._send(connection, lambda: pgconn.send_query(b"ROLLBACK"), time.monotonic() + 1.0)
-                if pgconn.transaction_status == pq.TransactionStatus.IDLE:
-                    await self._source.give_back(connection)
-                    return
-            except Exception:  # then it is dropped
-                pass
-        await self._source.drop(connection)
-
-    async def _verify_server(self, connection: PostgresConnection, deadline: float) -> None:
-        server = await self._ask(connection, self._facts, (), deadline)
-        if server["version"] < _OLDEST_SERVER:
-            raise UnsafeStore(f"{self._shown} is PostgreSQL {server['version'] // 10000}; effectonce needs 13 or later")
-        if server["replica"]:
-            raise StoreUnavailable(_REPLICA.format(self._shown))
-        if server["encoding"] not in ("UTF8", "SQL_ASCII"):
-            raise UnsafeStore(
-                f"the database of {self._shown} is encoded in {server['encoding']}, which cannot hold every key; "
-                "create one with ENCODING 'UTF8'"
-            )
-        if connection.pgconn.parameter_status(b"client_encoding") != b"UTF8":
-            raise ConfigurationError("effectonce needs connections with client_encoding UTF8; open the pool with it")
-        connection.behind_pooler = server["pid"] != connection.pgconn.backend_pid
-        connection.read_committed = server["isolation"] == "read committed"
-        connection.may_prepare = self._prepare == "on" or (self._prepare == "auto" and not connection.behind_pooler)
-        if self._source.owns and not connection.behind_pooler:
-            # Locks are given up before the statement is, and the statement before its caller gives up.
-            limits = [b"%d" % (self._timeout * 1000), b"%d" % max(1, self._timeout * 200)]
-            await self._run(connection, self._settings, limits, deadline, False)
-            connection.read_committed = True
-        connection.verified = True
-
-    async def _verify_schema(self, connection: PostgresConnection, deadline: float) -> None:
-        stored = await self._ask(connection, self._version, (), deadline)
-        todo = remedy(stored["found"], stored["oldest"], self._schema)
-        if todo:
-            raise SchemaMismatch(
-                f"the tables in {self._shown} are of schema version {stored['found']}, "
-                f"this release reads {self._schema}; "
-                + (f"run `effectonce migrate {self._shown}`" if todo == "migrate" else "upgrade effectonce")
-            )
-        connection.schema_verified = True
-
-    async def _ask(
-        self, connection: PostgresConnection, statement: Statement, params: Sequence[Param], deadline: float
-    ) -> NamedRow:
-        """The one row of ``statement``."""
-        (row,) = _named_rows(connection, await self._run(connection, statement, params, deadline, False))
-        return row
-
-    async def _run_alone(
-        self,
-        connection: PostgresConnection,
-        statement: Statement,
-        params: Sequence[Param],
-        deadline: float,
-        prepare: bool,
-    ) -> PGresult:
-        """As `_run`, in a transaction of its own at READ COMMITTED."""
-        if connection.read_committed:
-            return await self._run(connection, statement, params, deadline, prepare)
-        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN), deadline)
-        result = await self._run(connection, statement, params, deadline, prepare)
-        await self._send(connection, lambda: connection.pgconn.send_query(b"COMMIT"), deadline)
-        return result
-
-    async def _run(
-        self,
-        connection: PostgresConnection,
-        statement: Statement,
-        params: Sequence[Param],
-        deadline: float,
-        prepare: bool,
-    ) -> PGresult:
-        pgconn = connection.pgconn
-        formats = [_BINARY] * len(params)
-        prepare = prepare and connection.may_prepare
-        generic = prepare and statement.generic and self._source.owns
-        if connection.forces_generic_plans != generic:
-            mode = b"SET plan_cache_mode = force_generic_plan" if generic else b"RESET plan_cache_mode"
-            deadline += await self._send_setup(connection, lambda: pgconn.send_query(mode))
-            connection.forces_generic_plans = generic
-        if prepare:
-            name = statement.name
-            try:
-                if name not in connection.prepared_names:
-                    deadline += await self._send_setup(connection, lambda: pgconn.send_prepare(name, statement.sql))
-                    connection.prepared_names.add(name)
-                result = await self._send(
-                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
-                )
-            except _NotPrepared:
-                # Something between us and the server shares or resets sessions after all. Nothing was run.
-                connection.may_prepare = False
-                if pgconn.transaction_status == pq.TransactionStatus.INERROR:
-                    raise ConnectionLost(f"{self._shown} has lost a prepared statement") from None
-            else:
-                return result
-        return await self._send(
-            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
-        )
-
-    async def _send_setup(self, connection: PostgresConnection, send: Callable[[], None]) -> float:
-        """Send what a statement needs before it runs for the first time. Returns the seconds that this took: as in
-        `_with_connection`, they do not count against the statement's own time."""
-        began = time.monotonic()
-        await self._send(connection, send, began + self._source.connect_timeout)
-        return time.monotonic() - began
-
-    async def _send(self, connection: PostgresConnection, send: Callable[[], None], deadline: float) -> PGresult:
-        """The last result of what ``send`` puts on the wire; the first error among them is raised."""
-        pgconn, ready = connection.pgconn, self._source.ready
-        send()
-        while pgconn.flush():
-            await ready(pgconn.socket, True, deadline)
-            pgconn.consume_input()
-        last: PGresult | None = None
-        failed: PGresult | None = None
-        while True:
-            while pgconn.is_busy():
-                await ready(pgconn.socket, False, deadline)
-                pgconn.consume_input()
-            result = pgconn.get_result()
-            if result is None:
-                break
-            last = result
-            if failed is None and result.status == pq.ExecStatus.FATAL_ERROR:
-                failed = result
-        if failed is not None:
-            raise self._translate(failed)
-        if last is None:
-            raise ConnectionLost(f"{self._shown} ended the connection without an answer")
-        return last
-
-    # -- errors
-
-    def _translate(self, result: PGresult) -> Exception:
-        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-        message = show(said.decode("utf-8", "replace").strip(), 200)
-        if state == "54000" and _about_an_index(result):
-            error: Exception = KeyTooLong(
-                f"the scope and the key are too long together for an index of PostgreSQL: {message}"
-            )
-        else:
-            error = self._error_for(state, message)
-        error.__cause__ = psycopg.errors.error_from_result(result)
-        return error
-
-    def _error_for(self, state: str, said: str) -> Exception:
-        where = self._shown
-        if state in ("40001", "40P01", "55P03"):
-            return Contention(said)
-        if state in ("26000", "42P05"):
-            return _NotPrepared(said)
-        if state in ("42P01", "3F000"):
-            return SchemaMissing(f"the tables are missing in {where} ({said}); run `effectonce migrate {where}`")
-        if state == "42703":
-            return SchemaMismatch(f"the tables in {where} are outdated ({said}); run `effectonce migrate {where}`")
-        if state == "25006":
-            return StoreUnavailable(_REPLICA.format(where))
-        if state == "42501":
-            return ConfigurationError(f"{where}: {said}; grant SELECT, INSERT, UPDATE and DELETE on the tables")
-        if state in ("22021", "22P05"):
-            return InvalidKey(f"PostgreSQL cannot keep this scope or key: {said}")
-        if state[:2] in ("", "08") or state in ("57P01", "57P02", "57P03", "57P05", "0A000"):
-            # 0A000: the tables of a prepared statement were migrated since; a new connection prepares it again.
-            return ConnectionLost(f"the connection to {where} broke: {said}")
-        if state == "57014":
-            return StoreUnavailable(f"{where} did not finish within {self._timeout:g} s: {said}")
-        return StoreUnavailable(f"{where} refused: {said} (SQLSTATE {state})")
-
-
-_BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-
-_REPLICA = (
-    "{} answers as a read-only replica, and claims need the primary; name the primary, "
-    "or all hosts with ?target_session_attrs=read-write"
+# libpq's options that may be in a URL. Others (`passfile`, `service`) would read files that the URL does not show.
+_LIBPQ_OPTIONS: Final = (
+    "application_name",
+    "channel_binding",
+    "gssencmode",
+    "host",  # the directory of a Unix socket
+    "options",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
 )
 
 
-def _about_an_index(result: PGresult) -> bool:
-    """Whether the limit that was exceeded (54000) is an index entry's. A full queue of notifications and a server
-    out of transaction ids report the same SQLSTATE."""
-    file = result.error_field(pq.DiagnosticField.SOURCE_FILE) or b""
-    return bool(result.error_field(pq.DiagnosticField.TABLE_NAME)) or file.endswith(b"indextuple.c")
+def _loaders() -> AdaptersMap:
+    """How results are read. A map of our own: a program may have changed psycopg's global one."""
+    loaders = AdaptersMap(types=psycopg.adapters.types)
+    loaders.register_loader(16, boolean.BoolBinaryLoader)
+    loaders.register_loader(17, string.ByteaBinaryLoader)
+    loaders.register_loader(20, numeric.Int8BinaryLoader)
+    loaders.register_loader(23, numeric.Int4BinaryLoader)
+    loaders.register_loader(25, string.TextBinaryLoader)
+    return loaders
 
 
-class _NotPrepared(Exception):
-    """The server does not know, or already knows, a prepared statement's name."""
+_LOADERS: Final = _loaders()
 
 
-def _rows(connection: PostgresConnection, result: PGresult) -> list[Row]:
-    loader = connection.loader
-    loader.set_pgresult(result, set_loaders=True, format=_BINARY)
-    rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
-    loader.set_pgresult(None)
-    return rows
+class ConnectionOptions(Struct, kw_only=True):
+    """How to connect, and how long to wait."""
+
+    address: str  # as people see it, without its password
+    timeout: float
+    connect_timeout: float
+    prepare: PrepareMode
+    params: dict[str, Any]  # of libpq
 
 
-def _named_rows(connection: PostgresConnection, result: PGresult) -> list[NamedRow]:
-    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
-    return [dict(zip(names, row, strict=True)) for row in _rows(connection, result)]
+def take_options(address: Address) -> ConnectionOptions:
+    """What a postgresql:// URL says about the connection. Takes its options from ``address``."""
+    params = {name: address.take(name, str, "") for name in _LIBPQ_OPTIONS}
+    params["host"] = address.host or params["host"]
+    params["port"] = str(address.port or "")
+    params["user"], params["password"] = address.user or "", address.password or ""
+    params["dbname"] = address.path.removeprefix("/")
+    params = {"application_name": "effectonce", **{name: value for name, value in params.items() if value}}
+    params["client_encoding"] = "UTF8"
+    try:
+        make_conninfo("", **params)
+    except psycopg.Error as error:
+        raise InvalidOption(f"libpq does not take {address}: {first_line(error)}") from None
+    return ConnectionOptions(
+        address=str(address),
+        timeout=address.seconds("timeout", 5.0),
+        connect_timeout=address.seconds("connect_timeout", 5.0),
+        prepare=address.take("prepare", _prepare_mode, "auto"),
+        params=params,
+    )
+
+
+def options_of_pool(pool: Any, timeout: float) -> ConnectionOptions:
+    """Where a pool connects to: sync callers beside an async pool need connections of our own, and the reverse."""
+    if not isinstance(pool.conninfo, str):
+        raise SyncAsyncMismatch(
+            f"this {type(pool).__name__} serves only one of sync and async code, and makes up its conninfo as it goes; "
+            "make the store from a URL, which serves both"
+        )
+    names = (*_LIBPQ_OPTIONS, "port", "user", "password", "dbname")
+    overrides = {name: value for name, value in (pool.kwargs or {}).items() if name in names}
+    return ConnectionOptions(
+        address="the given pool",
+        timeout=timeout,
+        connect_timeout=timeout,
+        prepare="auto",
+        params={**conninfo_to_dict(pool.conninfo, **overrides), "client_encoding": "UTF8"},
+    )
+
+
+def _prepare_mode(text: str) -> PrepareMode:
+    """``auto``: but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with max_prepared_statements)."""
+    choices: dict[str, PrepareMode] = {"auto": "auto", "on": "on", "off": "off"}
+    return choices[text]
+
+
+class PostgresConnection:
+    """One connection of libpq, and the state of its session on the server.
+
+    A new one is unverified: `PostgresClient` asks the server for its facts before the first statement, and for the
+    version of our tables before the first statement that needs them.
+    """
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self.pgconn = pgconn
+        self.borrowed: Any = None  # the pool's object for this connection, until it is given back
+        self.verified = False  # the server is one that can keep records
+        self.schema_verified = False  # its tables are of our version
+        self.behind_pooler = False  # each transaction may run in another server process
+        self.read_committed = True  # a statement by itself runs at READ COMMITTED; else it needs a BEGIN that says so
+        self.may_prepare = False
+        self.forces_generic_plans = False  # plan_cache_mode is force_generic_plan
+        self.prepared_names: set[bytes] = set()
+        self.listening_to = b""  # the channel
+        self.listened_at = 0.0  # when LISTEN was last answered
+        self.loader = Transformer(_LOADERS)
+
+
+# -- what blocks: waiting for sockets, sync and async
+
+
+class Waiter(Protocol):
+    """How to wait for sockets."""
+
+    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+        """Return when the socket can be read (or, with ``writing``, also written). TimeoutError at the deadline."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """One set of libpq's parameters per host and address to try, with the names of hosts looked up."""
+        ...
+
+
+class BlockingWaiter:
+    """Waits by blocking the calling thread."""
+
+    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+        left = max(0.0, deadline - time.monotonic())
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(fd, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
+            is_ready = bool(poll.poll(left * 1000))
+        else:  # Windows
+            is_ready = any(select.select([fd], [fd] if writing else [], [], left))
+        if not is_ready:
+            raise TimeoutError
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  (a sync port never suspends)
+
+    async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return conninfo_attempts(params)
+
+
+class LoopWaiter:
+    """Waits on the running event loop."""
+
+    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        loop.add_reader(fd, _set_once, future, True)
+        if writing:
+            loop.add_writer(fd, _set_once, future, True)
+        timer = loop.call_later(max(0.0, deadline - time.monotonic()), _set_once, future, False)
+        try:
+            if not await future:
+                raise TimeoutError
+        finally:
+            timer.cancel()
+            loop.remove_reader(fd)
+            if writing:
+                loop.remove_writer(fd)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return await conninfo_attempts_async(params)
+
+
+def _set_once(future: asyncio.Future[bool], value: bool) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+# -- where connections come from
+
+
+class ConnectionSource(ABC):
+    """Where connections come from."""
+
+    #: Its connections are its alone, so that it may change their settings.
+    owns = True
+
+    def __init__(self, waiter: Waiter, connect_timeout: float) -> None:
+        self.waiter = waiter
+        #: How long a new connection may take until it can be used, in seconds.
+        self.connect_timeout = connect_timeout
+
+    @abstractmethod
+    async def take(self) -> PostgresConnection:
+        """A connection that is the caller's alone until it is given back or dropped."""
+
+    async def give_back(self, connection: PostgresConnection) -> None:
+        """Take back a connection that is idle again."""
+        return
+
+    @abstractmethod
+    async def drop(self, connection: PostgresConnection) -> None:
+        """Close the connection in whatever state it is. Never suspends before the socket is closed."""
+
+    async def close(self) -> None:
+        """Close the connections that are open."""
+        return
+
+
+class OwnConnection(ConnectionSource):
+    """One connection of our own, opened by URL when first used."""
+
+    def __init__(self, waiter: Waiter, options: ConnectionOptions) -> None:
+        super().__init__(waiter, options.connect_timeout)
+        self._options = options
+        self._connection: PostgresConnection | None = None
+
+    async def take(self) -> PostgresConnection:
+        if self._connection is None:
+            self._connection = PostgresConnection(await self._connect())
+        return self._connection
+
+    async def drop(self, connection: PostgresConnection) -> None:
+        self._connection = None
+        connection.pgconn.finish()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self.drop(self._connection)
+
+    async def _connect(self) -> PGconn:
+        """Connect to the first of the addresses that answers. The timeout is for each: a dead one must not hide the
+        next."""
+        reason = "no address to connect to"
+        cause: Exception | None = None
+        try:
+            attempts = await self.waiter.resolve(self._options.params)
+        except (psycopg.Error, OSError) as error:
+            attempts, reason, cause = [], first_line(error), error
+        for attempt in attempts:
+            try:
+                return await self._open(make_conninfo("", **attempt))
+            except TimeoutError:
+                reason, cause = f"no answer within {self.connect_timeout:g} s", None
+            except psycopg.Error as error:
+                reason, cause = first_line(error), error
+        raise StoreUnavailable(f"cannot connect to {self._options.address}: {reason}") from cause
+
+    async def _open(self, conninfo: str) -> PGconn:
+        deadline = time.monotonic() + self.connect_timeout
+        pgconn = pq.PGconn.connect_start(conninfo.encode())
+        try:
+            while True:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+                status = pgconn.connect_poll()
+                if status == pq.PollingStatus.OK:
+                    pgconn.nonblocking = 1
+                    return pgconn
+                if status == pq.PollingStatus.FAILED:
+                    raise psycopg.OperationalError(pgconn.get_error_message())
+                await self.waiter.ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
+        except BaseException:
+            pgconn.finish()
+            raise
+
+
+class BorrowedPool:
+    """A psycopg pool that the caller owns, and the state of its connections, which all ports on it share."""
+
+    def __init__(self, pool: Any, timeout: float) -> None:
+        self.pool = pool
+        self.timeout = timeout
+        self.connections: weakref.WeakKeyDictionary[Any, PostgresConnection] = weakref.WeakKeyDictionary()
+        self._process: int | None = None
+        self.check_process()
+
+    def check_process(self) -> None:
+        """Refuse a pool that was opened before a fork: parent and child would talk on the same sockets."""
+        if self._process is None:
+            if not self.pool.closed:
+                self._process = os.getpid()
+        elif self._process != os.getpid():
+            raise ConfigurationError(
+                "this pool was opened before the process forked, and its connections are the parent's: "
+                "open the pool after the fork, and make the store from it there"
+            )
+
+    def after_fork(self) -> None:
+        """In the child: a pool that is open already is the parent's, also where the parent has not used it yet."""
+        if self._process is None and not self.pool.closed:
+            self._process = os.getppid()
+
+
+class PooledConnections(ConnectionSource):
+    """A connection per operation from the caller's psycopg pool, which the caller closes."""
+
+    owns = False
+
+    def __init__(self, waiter: Waiter, pool: BorrowedPool) -> None:
+        super().__init__(waiter, pool.timeout)
+        self._borrowed_pool = pool
+        self._pool = pool.pool
+
+    async def take(self) -> PostgresConnection:
+        self._borrowed_pool.check_process()
+        try:
+            borrowed = await maybe_await(self._pool.getconn(self.connect_timeout))
+        except psycopg.Error as error:  # PoolTimeout, PoolClosed
+            raise StoreUnavailable(f"the pool gave no connection: {first_line(error)}") from error
+        connections = self._borrowed_pool.connections
+        connection = connections.get(borrowed)
+        if connection is None:
+            connection = connections[borrowed] = PostgresConnection(borrowed.pgconn)
+        connection.borrowed = borrowed
+        return connection
+
+    async def give_back(self, connection: PostgresConnection) -> None:
+        # The state must not refer to an idle connection: that would keep its own entry in `BorrowedPool` alive.
+        borrowed, connection.borrowed = connection.borrowed, None
+        await maybe_await(self._pool.putconn(borrowed))
+
+    async def drop(self, connection: PostgresConnection) -> None:
+        connection.pgconn.finish()  # the pool replaces a closed connection
+        await self.give_back(connection)
+
+
+def first_line(error: Exception) -> str:
+    """What libpq says, for a message: its first line. It names hosts, users and databases, never a password."""
+    return show(str(error).strip().partition("\n")[0] or type(error).__name__, 200)

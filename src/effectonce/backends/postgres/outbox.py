@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from operator import attrgetter
+from typing import Final
 
-from effectonce.backends.common.sql_files import inbox_words, outbox_words, statements
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, outbox_words, statements
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
     COUNT_LIMIT,
@@ -23,11 +25,11 @@ from effectonce.contracts.outbox import (
     parse_cursor,
 )
 
-from .codec import int4, int8, integers, longs, texts, utf8
-from .connection import Param, PostgresClient, Row, Statement
+from .client import Param, PostgresClient, Row, Statement
+from .codec import bigints, boolean, int4, int8, integers, texts, utf8
 
-_FREED = 10_000  # rows behind parked ones that are due at once
-_NOW = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
+MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
+PARTS: Final = ("fresh", "columns", "taking")  # of statements, which the file names beside them
 
 
 class PostgresOutbox:
@@ -36,7 +38,7 @@ class PostgresOutbox:
     def __init__(self, client: PostgresClient, table: str, prefix: str) -> None:
         self.table = table
         self._client = client
-        self._queries = _queries(table, prefix)
+        self.statements = _outbox_statements(table, prefix)
         self._inbox = f'"{prefix}_inbox"'.encode()
         self._channel = notify_channel(table).encode()
         self._cleaned = f"cleaned {table}".encode()
@@ -52,81 +54,76 @@ class PostgresOutbox:
         ]
         if lease.ordered:
             params.append(int8.pack(BLOCKED_ROW_RECHECK_US))
-        rows = await self._client.execute(self._queries["lease_in_order" if lease.ordered else "lease"], params)
-        taken = sorted((OutboxRow(*row) for row in rows if row[-1] >= 0), key=_seq)
+        rows = await self._client.execute(self.statements["lease_in_order" if lease.ordered else "lease"], params)
+        leased = sorted((OutboxRow(*row) for row in rows if row[-1] >= 0), key=attrgetter("seq"))
+        # Beside the rows themselves, a lease in order gives one row that says how far it has read.
         after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
-        return LeasedRows(taken, after, more)
+        return LeasedRows(leased, after, more)
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        sent = [outcome.seq for outcome in outcomes if outcome.state == "published"]
+        published = [outcome.seq for outcome in outcomes if outcome.state == "published"]
         others = [outcome for outcome in outcomes if outcome.state != "published"]
         params = [
             owner,
-            longs(sent),
+            bigints(published),
             int8.pack(keep),
-            longs([outcome.seq for outcome in others]),
+            bigints([outcome.seq for outcome in others]),
             texts([outcome.state for outcome in others]),
-            longs([outcome.span for outcome in others]),
+            bigints([outcome.span for outcome in others]),
             integers([outcome.refund for outcome in others]),
             texts([outcome.error for outcome in others]),
         ]
-        ((applied,),) = await self._client.execute(self._queries["settle"], params)
+        ((applied,),) = await self._client.execute(self.statements["settle"], params)
         return int(applied)
 
     async def wait(self, timeout: float) -> bool:
         return bool(await self._client.notifications(self._channel, timeout))
 
-    # -- people and upkeep
+    # -- for operators and the clean-up
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        chosen = None if seqs is None else longs(seqs)
-        ((count,),) = await self._ask(
-            "unpark", chosen, b"\1" if discard else b"\0", int4.pack(limit), int4.pack(_FREED)
-        )
+        chosen = None if seqs is None else bigints(seqs)
+        limits = int4.pack(limit), int4.pack(MAX_FREED_ROWS)
+        ((count,),) = await self._query("unpark", chosen, boolean.pack(discard), *limits)
         return int(count)
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         due_at, seq = parse_cursor(cursor)
-        rows = await self._ask("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))
+        rows = await self._query("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))
         return build_page(rows, limit)
 
     async def stats(self) -> OutboxBacklog:
-        return build_backlog(await self._ask("stats", int4.pack(COUNT_LIMIT), self._cleaned))
+        return build_backlog(await self._query("stats", int4.pack(COUNT_LIMIT), self._cleaned))
 
     async def clean(self, limit: int) -> CleanupResult:
-        ((published, more),) = await self._ask("clean", int4.pack(limit))
+        ((published, more),) = await self._query("clean", int4.pack(limit))
         inbox = await self._clean_inbox(limit)
         if not more and inbox < limit:
-            await self._ask("cleaned", self._cleaned)
+            await self._query("cleaned", self._cleaned)
         return CleanupResult(published, inbox, more or inbox == limit)
 
     async def _clean_inbox(self, limit: int) -> int:
-        if not (await self._ask("has_inbox", self._inbox))[0][0]:
+        if not (await self._query("has_inbox", self._inbox))[0][0]:
             return 0
-        await self._ask("purge_attempts", int8.pack(limit))
-        return len(await self._ask("purge", int8.pack(limit)))
+        await self._query("purge_attempts", int8.pack(limit))
+        return len(await self._query("purge", int8.pack(limit)))
 
     async def check(self) -> None:
-        await self._ask("probe")
-        await self._client.check(self._queries["denied"])
+        await self._query("probe")
+        await self._client.check(self.statements["denied"])
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, name: str, *params: Param) -> Sequence[Row]:
-        return await self._client.execute(self._queries[name], params, prepare=False)
-
-
-def _seq(row: OutboxRow) -> int:
-    return row.seq
+    async def _query(self, name: str, *params: Param) -> Sequence[Row]:
+        return await self._client.execute(self.statements[name], params, prepare=False)
 
 
 @cache
-def _queries(table: str, prefix: str) -> dict[str, Statement]:
+def _outbox_statements(table: str, prefix: str) -> dict[str, Statement]:
     words = outbox_words("postgresql", table)
-    named = statements("backends/postgres/outbox.sql", meta=f'"{prefix}_meta"', now=_NOW, **words)
-    for part in ("fresh", "columns", "taking"):
-        del named[part]
-    inbox = statements("inbox/postgres.sql", now=_NOW, **inbox_words("postgresql", f"{prefix}_inbox"))
-    named.update({name: inbox[name] for name in ("purge", "purge_attempts")})
-    return {name: Statement(sql) for name, sql in named.items()}
+    meta = f'"{prefix}_meta"'
+    outbox = statements("backends/postgres/outbox.sql", meta=meta, now=CLOCKS["postgresql"], **words)
+    inbox = inbox_statements("postgresql", f"{prefix}_inbox")
+    purges = {name: inbox[name] for name in ("purge", "purge_attempts")}
+    return {name: Statement(sql) for name, sql in {**outbox, **purges}.items() if name not in PARTS}

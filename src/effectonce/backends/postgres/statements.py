@@ -1,28 +1,32 @@
-"""The statements on records: `backends/postgres/records.sql`, with the names of the tables filled in."""
+"""The statements on records: ``backends/postgres/records.sql``, with everything filled in that is not a value."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
-from effectonce.backends.common.sql_files import statements
+from effectonce.backends.common.sql_files import CLOCKS, statements
 from effectonce.record import EXHAUSTED
 
-from .connection import Statement
+from .client import Statement
+
+#: The parts of statements that the file names, beside the statements.
+PARTS: Final = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
 
 
 @cache
-def queries(prefix: str) -> dict[str, Statement]:
-    """The statements that effectonce sends itself, by name."""
-    parts = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
-    return {name: Statement(sql, generic=True) for name, sql in named(prefix).items() if name not in parts}
+def prepared_statements(prefix: str) -> dict[str, Statement]:
+    """The statements by name, as a client sends them."""
+    return {name: Statement(sql, generic=True) for name, sql in load_statements(prefix).items() if name not in PARTS}
 
 
 @cache
-def named(prefix: str) -> dict[str, str]:
-    return statements("backends/postgres/records.sql", **words(prefix))
+def load_statements(prefix: str) -> dict[str, str]:
+    """The statements and their parts by name."""
+    return statements("backends/postgres/records.sql", **schema_words(prefix))
 
 
-def words(prefix: str) -> dict[str, str]:
+def schema_words(prefix: str) -> dict[str, str]:
     """What the words in braces stand for; the file explains each."""
     payload = "json_build_array(l.scope, l.key)::text"
     channel = f"'{prefix}_settled'"
@@ -33,7 +37,7 @@ def words(prefix: str) -> dict[str, str]:
         "meta": f'"{prefix}_meta"',
         "outbox": f'"{prefix}_outbox"',
         "inbox": f'"{prefix}_inbox"',
-        "now": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+        "now": CLOCKS["postgresql"],
         "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
         "place": f'(SELECT r.ctid FROM "{prefix}_records" r WHERE r.scope = i.scope AND r.key = i.key)',
         "is_placed": "r.ctid = l.place AND r.owner = l.owner AND r.token = l.token AND r.state = 'claimed' "

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, script, table_prefix
+from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    Answer,
     Batchable,
     Claim,
     Figures,
@@ -31,169 +31,151 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
-    Swept,
+    SweepResult,
 )
 from effectonce.values.urls import Address, flag
 
+from .client import ClientSettings, NamedRow, Param, PostgresClient
 from .codec import (
-    claim,
-    claim_reply,
-    claims,
-    cursor,
+    claim_answer,
+    encode_claim,
+    encode_claims,
+    encode_looks,
+    encode_memories,
+    encode_settlement,
+    encode_settlements,
     int4,
     int8,
-    look_reply,
-    looks,
-    memories,
-    record,
-    settlement,
-    settlements,
-    uncursor,
+    look_answer,
+    make_cursor,
+    parse_cursor,
     utf8,
 )
-from .connection import NamedRow, Param, PostgresClient, Statement
-from .outbox import PostgresOutbox
-from .session import (
-    AsyncOwnSource,
-    AsyncPoolSource,
+from .connection import (
+    BlockingWaiter,
     BorrowedPool,
-    ConnectionOptions,
     ConnectionSource,
+    LoopWaiter,
+    OwnConnection,
+    PooledConnections,
     PrepareMode,
-    SyncOwnSource,
-    SyncPoolSource,
+    Waiter,
+    options_of_pool,
+    take_options,
 )
-from .statements import named, queries, words
+from .outbox import PostgresOutbox
+from .statements import load_statements, prepared_statements, schema_words
 
 T = TypeVar("T")
 
-SCHEMA = 1
-CAP = 100_000
-MAX_ROWS_PER_COUNT = 250_000  # the most that `stats` looks at for the states that have no index
-MAX_ROWS_PER_PAGE = 10_000  # the most that one page of `list` looks at
-MAX_ROUNDS = 20  # an operation that met a rival is sent again; that many times in a row is a fault
-MIGRATION_TIMEOUT_S = 60.0
+MAX_COUNT: Final = 100_000  # the most that `stats` counts of a state
+MAX_ROWS_PER_COUNT: Final = 250_000  # the most that `stats` looks at for the states that have no index
+MAX_ROWS_PER_PAGE: Final = 10_000  # the most that one page of `list` looks at
+MIN_ROWS_PER_ROUND: Final = 1_000  # ... in statements of at least so many, after the first
+MAX_ROUNDS: Final = 20  # an operation that met a rival is sent again; that many times in a row is a fault
+MIGRATION_TIMEOUT_S: Final = 60.0
 
 
 class PostgresBackend:
     """Records in the tables ``{prefix}_records`` and ``{prefix}_meta``; `migrate` also makes an inbox and an outbox.
 
-    Each port has a connection of its own by URL, or borrows one per operation from an existing pool.
-
-    Options: ``prefix`` (effectonce), ``timeout`` and ``connect_timeout`` (5 s each), ``prepare`` (``auto``: not behind
-    a pooler; ``on``, ``off``), ``allow_unsafe`` (no; yes: takes a server that may lose what it has confirmed), and
-    libpq's own ``host``, ``application_name``, ``options``, ``channel_binding``, ``gssencmode``, ``sslmode``,
-    ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
+    Each port has a connection of its own. Options: ``prefix`` (effectonce), ``timeout`` and ``connect_timeout`` (5 s
+    each), ``prepare`` (``auto``: not behind a pooler; ``on``, ``off``), ``allow_unsafe`` (no; yes: takes a server that
+    may lose what it has confirmed), and libpq's own ``host``, ``application_name``, ``options``, ``channel_binding``,
+    ``gssencmode``, ``sslmode``, ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
     """
 
     capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True, ordered=True)
-    _borrowed_pool: BorrowedPool | None = None
 
     def __init__(self, address: Address) -> None:
         self._prefix = address.take("prefix", table_prefix, "effectonce")
-        self._allow_unsafe = address.take("allow_unsafe", flag, False)
-        options = ConnectionOptions(address)
+        allow_unsafe = address.take("allow_unsafe", flag, False)
+        options = self._options = take_options(address)
         address.done()
-        self._shown, self._timeout = options.shown, options.timeout
-        self._prepare: PrepareMode = options.prepare
-        self._sync_source: Callable[[], ConnectionSource] = lambda: SyncOwnSource(options)
-        self._async_source: Callable[[], ConnectionSource] = lambda: AsyncOwnSource(options)
+        self._settings = ClientSettings(options.address, options.timeout, options.prepare, allow_unsafe)
 
-    @classmethod
-    def from_pool(
-        cls,
+    def _source(self, waiter: Waiter) -> ConnectionSource:
+        return OwnConnection(waiter, self._options)
+
+    def sync_port(self) -> Port:
+        return self._port(self._source(BlockingWaiter()))
+
+    def async_port(self) -> Port:
+        return self._port(self._source(LoopWaiter()))
+
+    def _port(self, source: ConnectionSource) -> PostgresPort:
+        return PostgresPort(self._client(source), self._prefix)
+
+    def sync_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(self._source(BlockingWaiter()), table)
+
+    def async_outbox(self, table: str | None = None) -> OutboxPort:
+        return self._outbox(self._source(LoopWaiter()), table)
+
+    def _outbox(self, source: ConnectionSource, table: str | None) -> PostgresOutbox:
+        return PostgresOutbox(self._client(source), table or f"{self._prefix}_outbox", self._prefix)
+
+    def _client(self, source: ConnectionSource) -> PostgresClient:
+        return PostgresClient(source, self._settings, prepared_statements(self._prefix))
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        end = ("done", op.retention, op.result, None, False, None, None)
+        params = (op.scope, op.key, op.owner, op.token, *end, True)
+        return "postgresql", [(load_statements(self._prefix)["settle_one"], params)]
+
+    def schema_sql(self) -> str:
+        return schema_sql(self._prefix)
+
+    def __repr__(self) -> str:
+        return self._settings.address
+
+
+class PostgresPoolBackend(PostgresBackend):
+    """The same over a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``, which its owner closes.
+
+    An operation takes a connection and gives it back. Sync callers beside an async pool (heartbeats run on a thread)
+    get connections of our own to the same server, and async callers beside a sync pool, too. A pool's connections do
+    not listen: waiters poll. A pool that was open before a fork is refused in the child.
+    """
+
+    capabilities = msgspec.structs.replace(PostgresBackend.capabilities, notifies=False)
+
+    def __init__(
+        self,
         pool: Any,
         *,
         prefix: str = "effectonce",
         timeout: float = 5.0,
         prepare: PrepareMode = "auto",
         allow_unsafe: bool = False,
-    ) -> PostgresBackend:
-        """Use a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``.
-
-        An operation takes a connection and gives it back; whoever opened the pool closes it. Sync callers beside an
-        async pool (heartbeats run on a thread) get connections of our own to the same server, and async callers beside
-        a sync pool, too. A pool's connections do not listen: waiters poll. A pool that was open before a fork is
-        refused in the child.
-        """
-        backend = cls.__new__(cls)
-        backend.capabilities = msgspec.structs.replace(cls.capabilities, notifies=False)
-        backend._prefix = table_prefix(prefix)
-        backend._shown, backend._timeout, backend._prepare = "the given pool", timeout, prepare
-        backend._allow_unsafe = allow_unsafe
+    ) -> None:
         getconn = getattr(pool, "getconn", None)
         if getconn is None:
             raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
-        borrowed = backend._borrowed_pool = BorrowedPool(pool, timeout)
-        if asyncio.iscoroutinefunction(getconn):
-            backend._async_source = lambda: AsyncPoolSource(borrowed)
-            backend._sync_source = lambda: SyncOwnSource(ConnectionOptions.of_pool(pool, timeout))
-        else:
-            backend._sync_source = lambda: SyncPoolSource(borrowed)
-            backend._async_source = lambda: AsyncOwnSource(ConnectionOptions.of_pool(pool, timeout))
-        return backend
+        self._prefix = table_prefix(prefix)
+        self._settings = ClientSettings("the given pool", timeout, prepare, allow_unsafe)
+        self._pool = BorrowedPool(pool, timeout)
+        self._pool_waiter = LoopWaiter if asyncio.iscoroutinefunction(getconn) else BlockingWaiter
+
+    def _source(self, waiter: Waiter) -> ConnectionSource:
+        if isinstance(waiter, self._pool_waiter):
+            return PooledConnections(waiter, self._pool)
+        return OwnConnection(waiter, options_of_pool(self._pool.pool, self._settings.timeout))
 
     def after_fork(self) -> None:
-        if self._borrowed_pool is not None:
-            self._borrowed_pool.after_fork()
-
-    def sync_port(self) -> Port:
-        return self._port(self._sync_source())
-
-    def async_port(self) -> Port:
-        return self._port(self._async_source())
-
-    def sync_outbox(self, table: str | None = None) -> OutboxPort:
-        return self._outbox(self._sync_source(), table)
-
-    def async_outbox(self, table: str | None = None) -> OutboxPort:
-        return self._outbox(self._async_source(), table)
-
-    def _outbox(self, source: ConnectionSource, table: str | None) -> PostgresOutbox:
-        return PostgresOutbox(self._client(source), table or f"{self._prefix}_outbox", self._prefix)
-
-    def _port(self, source: ConnectionSource) -> PostgresPort:
-        return PostgresPort(self._client(source), queries(self._prefix), self._prefix, self.schema_sql())
-
-    def _client(self, source: ConnectionSource) -> PostgresClient:
-        statements = queries(self._prefix)
-        return PostgresClient(
-            source,
-            shown=self._shown,
-            timeout=self._timeout,
-            prepare=self._prepare,
-            schema=SCHEMA,
-            allow_unsafe=self._allow_unsafe,
-            facts=statements["facts"],
-            settings=statements["session_settings"],
-            version=statements["version"],
-            durability=statements["durability"],
-        )
-
-    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        end = ("done", op.retention, op.result, None, False, None, None)
-        params = (op.scope, op.key, op.owner, op.token, *end, True)
-        return "postgresql", [(named(self._prefix)["settle_one"], params)]
-
-    def schema_sql(self) -> str:
-        records = script("backends/postgres/records_schema.sql", **words(self._prefix))
-        inbox = inbox_schema("postgresql", f"{self._prefix}_inbox")
-        return "\n".join([records, inbox, outbox_schema("postgresql", f"{self._prefix}_outbox")])
-
-    def __repr__(self) -> str:
-        return self._shown
+        self._pool.after_fork()
 
 
 class PostgresPort:
     """See `contracts.Port`. It has one `PostgresClient`, and one statement in flight at a time."""
 
-    def __init__(self, client: PostgresClient, queries: dict[str, Statement], prefix: str, schema: str) -> None:
+    def __init__(self, client: PostgresClient, prefix: str) -> None:
         self._client = client
-        self._queries = queries
+        self._prefix = prefix
+        self.statements = prepared_statements(prefix)
         self._channel = f"{prefix}_settled".encode()
-        self._schema = schema
         #: Which kinds of operation go in one statement, and so in one commit.
-        self._sends: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
+        self._appliers: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
             ({Claim}, self._claim),
             ({Look}, self._look),
             ({Settlement, Note, Renewal}, self._settle),
@@ -201,14 +183,11 @@ class PostgresPort:
         )
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        kinds = {type(op) for op in batch}
         replies: list[Any] = [None] * len(batch)
-        for together, send in self._sends:
-            if kinds <= together:
-                return await send(batch)
-            places = [n for n, op in enumerate(batch) if type(op) in together]
-            if places:
-                for n, reply in zip(places, await send([batch[n] for n in places]), strict=True):
+        for kinds, apply in self._appliers:
+            positions = [n for n, op in enumerate(batch) if type(op) in kinds]
+            if positions:
+                for n, reply in zip(positions, await apply([batch[n] for n in positions]), strict=True):
                     replies[n] = reply
         return replies
 
@@ -216,170 +195,163 @@ class PostgresPort:
 
     async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
         """New keys and duplicates are answered by one statement. Records that are to be taken over cost another."""
-        answers: list[Answer | None] = [None] * len(batch)
-        asked: Sequence[int] = range(len(batch))
-        for _ in range(MAX_ROUNDS):
-            changing = await self._send_claims("claim", batch, asked, answers)
-            if changing:
-                await self._send_claims("claim_existing", batch, sorted(changing), answers)
-            asked = [n for n in asked if answers[n] is None]
-            if not asked:
-                return answers  # type: ignore[return-value]
-        raise self._contention("claims", len(asked))
 
-    async def _send_claims(
-        self, name: str, batch: Sequence[Claim], asked: Sequence[int], answers: list[Answer | None]
-    ) -> list[int]:
-        """Send the claims at the places ``asked`` and note their ``answers``. Gives the places of those whose decision
-        changes the record; the statement may be silent about others, which met a rival."""
-        if len(batch) == 1 and name == "claim":
-            rows = await self._client.execute(self._queries["claim_one"], claim(batch[0]))
-        else:
-            rows = await self._client.execute(self._queries[name], claims([batch[n] for n in asked]))
-        changing: list[int] = []
-        for row in rows:
-            place, answer = claim_reply(row)
-            if answer is None:
-                changing.append(asked[place])
-            else:
-                answers[asked[place]] = answer
-        return changing
+        async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
+            name, params = "claim", encode_claims([batch[n] for n in positions])
+            if len(batch) == 1:
+                name, params = "claim_one", encode_claim(batch[0])
+            answers = await self._send_claims(name, params, positions)
+            changing = sorted(n for n, answer in answers.items() if answer is None)
+            if changing:
+                params = encode_claims([batch[n] for n in changing])
+                answers.update(await self._send_claims("claim_existing", params, changing))
+            return answers
+
+        return await self._send_until_answered("claims", len(batch), send)
+
+    async def _send_claims(self, name: str, params: list[Param], positions: Sequence[int]) -> dict[int, Reply | None]:
+        """The answers by position; None: the decision changes the record. The statement may be silent about claims that
+        met a rival."""
+        rows = await self._client.execute(self.statements[name], params)
+        return {positions[n]: answer for n, answer in map(claim_answer, rows)}
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
-        replies = dict(map(look_reply, await self._client.execute(self._queries["look"], looks(batch))))
-        return [replies[n] for n in range(len(batch))]
+        rows = await self._client.execute(self.statements["look"], encode_looks(batch))
+        answers = dict(map(look_answer, rows))
+        return [answers[n] for n in range(len(batch))]
 
     async def _settle(self, batch: Sequence[Settlement | Note | Renewal]) -> Sequence[Reply]:
+        name, params = "settle", encode_settlements(batch)
         if len(batch) == 1:
-            rows = await self._client.execute(self._queries["settle_one"], settlement(batch[0]))
-        else:
-            rows = await self._client.execute(self._queries["settle"], settlements(batch))
-        if len(rows) == len(batch):
-            return [True] * len(batch)
-        settled = {n - 1 for (n,) in rows}
+            name, params = "settle_one", encode_settlement(batch[0])
+        settled = {n - 1 for (n,) in await self._client.execute(self.statements[name], params)}
         others = [op for n, op in enumerate(batch) if n not in settled]
-        replies = iter(await self._apply("settle_locked", others, settlements, without_row=False))
+        if not others:
+            return [True] * len(batch)
+
+        async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
+            applied = await self._send("settle_locked", others, encode_settlements, positions)
+            return {n: applied.get(n, False) for n in positions}  # no row: it is refused
+
+        replies = iter(await self._send_until_answered("settlements", len(others), send))
         return [n in settled or next(replies) for n in range(len(batch))]
 
     async def _remember(self, batch: Sequence[Remember]) -> Sequence[Reply]:
-        return await self._apply("remember", batch, memories, without_row=None)
-
-    async def _apply(
-        self,
-        name: str,
-        batch: Sequence[T],
-        encode: Callable[[Sequence[T]], list[Param]],
-        *,
-        without_row: bool | None,
-    ) -> Sequence[bool]:
-        """Whether each operation was applied. Those that met a rival (NULL) are sent again. ``without_row`` is the
-        reply where the statement has no row; None: that one met a rival, too."""
-        replies: list[bool | None] = [None] * len(batch)
-        asked: Sequence[int] = range(len(batch))
-        for _ in range(MAX_ROUNDS):
-            for n in asked:
-                replies[n] = without_row
-            for n, applied in await self._client.execute(self._queries[name], encode([batch[n] for n in asked])):
-                replies[asked[n - 1]] = applied
-            asked = [n for n in asked if replies[n] is None]
-            if not asked:
-                return replies  # type: ignore[return-value]
-        raise self._contention(f"operations ({name})", len(asked))
-
-    def _contention(self, what: str, count: int) -> Contention:
-        return Contention(
-            f"{count} {what} lost the race for their rows {MAX_ROUNDS} times in a row; "
-            "retry, or lower the concurrency on these keys"
+        return await self._send_until_answered(
+            "successes", len(batch), lambda positions: self._send("remember", batch, encode_memories, positions)
         )
 
-    # -- people and the sweeper
+    async def _send(
+        self, name: str, batch: Sequence[T], encode: Callable[[Sequence[T]], list[Param]], positions: Sequence[int]
+    ) -> dict[int, Reply | None]:
+        """Whether the operations at ``positions`` were applied; None: that one met a rival."""
+        rows = await self._client.execute(self.statements[name], encode([batch[n] for n in positions]))
+        return {positions[n - 1]: applied for n, applied in rows}
+
+    async def _send_until_answered(
+        self, operations: str, count: int, send: Callable[[Sequence[int]], Awaitable[dict[int, Reply | None]]]
+    ) -> Sequence[Reply]:
+        """``send`` the operations at all ``count`` positions, and again those that got no answer, since a rival changed
+        their records while the statement ran."""
+        replies: dict[int, Reply | None] = {}
+        unanswered: Sequence[int] = range(count)
+        for _ in range(MAX_ROUNDS):
+            replies.update(await send(unanswered))
+            unanswered = [n for n in unanswered if replies.get(n) is None]
+            if not unanswered:
+                return [replies[n] for n in range(count)]  # type: ignore[misc]
+        raise Contention(
+            f"{len(unanswered)} {operations} lost the race for their rows {MAX_ROUNDS} times in a row; retry, or lower "
+            "the concurrency on these keys"
+        )
+
+    # -- for operators and the sweeper
 
     async def get(self, scope: str, key: str) -> Record | None:
-        rows = await self._ask("get", utf8(scope), utf8(key))
-        return record(rows[0]) if rows else None
+        rows = await self._query("get", utf8(scope), utf8(key))
+        return record_from(list(rows[0].values())) if rows else None
 
     async def list(self, query: Query) -> Page:
         """By (scope, key). A page that had to pass over many records of other states may be short, or empty, and
         still have a cursor."""
-        after = query.after if query.cursor is None and query.after is not None else uncursor(query.cursor)
+        after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
         name = "list_attention" if query.state in ("free", "failed", "in_doubt") else "list"
         name = "list_unfinished" if query.unfinished else name
-        found: list[Record] = []
-        looked = 0
+        records: list[Record] = []
+        visited = 0
         while True:
-            # One more than is asked for tells whether there is another page.
-            chunk = query.limit + 1 if looked == 0 else max(query.limit + 1, 1_000)
-            rows = await self._ask(name, scope, state, utf8(after[0]), utf8(after[1]), int4.pack(chunk))
+            # One more than the limit tells whether there is another page.
+            size = query.limit + 1 if visited == 0 else max(query.limit + 1, MIN_ROWS_PER_ROUND)
+            rows = await self._query(name, scope, state, utf8(after[0]), utf8(after[1]), int4.pack(size))
             for row in rows:
                 if row["wanted"]:
-                    if len(found) == query.limit:
-                        return Page(found, cursor(found[-1].scope, found[-1].key))
-                    found.append(record(row))
-            looked += len(rows)
-            if len(rows) < chunk:
-                return Page(found)
+                    if len(records) == query.limit:
+                        return Page(records, make_cursor(records[-1].scope, records[-1].key))
+                    records.append(record_from(list(row.values())))
+            visited += len(rows)
+            if len(rows) < size:
+                return Page(records)
             after = rows[-1]["scope"], rows[-1]["key"]
-            if looked >= MAX_ROWS_PER_PAGE and len(found) < query.limit:
-                return Page(found, cursor(*after))
+            if visited >= MAX_ROWS_PER_PAGE and len(records) < query.limit:
+                return Page(records, make_cursor(*after))
 
     async def stats(self) -> Stats:
         """``claimed`` and ``done`` are counted among the 250,000 records that expire last; where there are more, they
         are ``approximate``: others with a shorter retention were not looked at."""
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         times: dict[str, int | None] = {}
-        partial = False
-        for row in await self._ask("stats", int4.pack(CAP), int4.pack(MAX_ROWS_PER_COUNT)):
+        is_partial = False
+        for row in await self._query("stats", int4.pack(MAX_COUNT), int4.pack(MAX_ROWS_PER_COUNT)):
             state = row["state"]
             times[state] = row["least"] or None
             if state in counts:
-                counts[state] = min(CAP, counts[state] + row["count"])
+                counts[state] = min(MAX_COUNT, counts[state] + row["count"])
             elif state == "scanned":
-                partial = row["count"] >= MAX_ROWS_PER_COUNT
+                is_partial = row["count"] >= MAX_ROWS_PER_COUNT
         return Stats(
             counts=counts,
-            cap=CAP,
+            cap=MAX_COUNT,
             oldest_in_doubt=times.get("in_doubt"),
             swept_at=times.get("swept_at"),
-            approximate=tuple(s for s in ("claimed", "done") if partial and counts[s] < CAP),
+            approximate=tuple(state for state in ("claimed", "done") if is_partial and counts[state] < MAX_COUNT),
         )
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention))
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        given = (resolution.state.encode(), int8.pack(resolution.retention), resolution.result, resolution.error)
-        return await self._decide("resolve", utf8(scope), utf8(key), *given)
+        decision = (resolution.state.encode(), int8.pack(resolution.retention), resolution.result, resolution.error)
+        return await self._decide("resolve", utf8(scope), utf8(key), *decision)
 
     async def _decide(self, name: str, *params: Param) -> bool:
-        for _ in range(MAX_ROUNDS):
-            rows = await self._ask(name, *params)
-            if not rows:
-                return False
-            if rows[0]["applied"]:
-                return True
-        raise self._contention(name, 1)
+        async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
+            rows = await self._query(name, *params)
+            return {0: rows[0]["applied"] if rows else False}
 
-    async def sweep(self, limit: int) -> Swept:
-        (swept,) = await self._ask("sweep", int4.pack(limit))
-        return Swept(**swept)
+        (applied,) = await self._send_until_answered(f"decision ({name})", 1, send)
+        return applied is True
+
+    async def sweep(self, limit: int) -> SweepResult:
+        (swept,) = await self._query("sweep", int4.pack(limit))
+        return SweepResult(**swept)
 
     async def figures(self, before: int) -> Figures:
-        (overdue,) = await self._ask("figures_overdue", int8.pack(before), int4.pack(CAP))
-        transactions = await self._ask("figures_transaction")
+        (overdue,) = await self._query("figures_overdue", int8.pack(before), int4.pack(MAX_COUNT))
+        transactions = await self._query("figures_transaction")
         return Figures(
             overdue=overdue["count"],
             oldest_overdue=overdue["oldest"],
-            cap=CAP,
+            cap=MAX_COUNT,
             transaction_age=transactions[0]["age"] / 1e6 if transactions else 0.0,
             transaction=transactions[0]["who"] if transactions else "",
-            rows={row["name"]: (row["live"], row["dead"]) for row in await self._ask("figures_rows")},
-            settings={row["name"]: row["setting"] for row in await self._ask("figures_settings")},
+            rows={row["name"]: (row["live"], row["dead"]) for row in await self._query("figures_rows")},
+            settings={row["name"]: row["setting"] for row in await self._query("figures_settings")},
         )
 
-    async def _ask(self, name: str, *params: Param) -> Sequence[NamedRow]:
-        return await self._client.query(self._queries[name], params)
+    async def _query(self, name: str, *params: Param) -> Sequence[NamedRow]:
+        return await self._client.query(self.statements[name], params)
 
     # -- the store itself
 
@@ -390,22 +362,28 @@ class PostgresPort:
         ]
 
     async def now(self) -> int:
-        (row,) = await self._client.query(self._queries["now"], schema=False)
+        (row,) = await self._client.query(self.statements["now"], schema=False)
         return int(row["now"])
 
     async def check(self) -> None:
-        await self._client.check(self._queries["denied"])
+        await self._client.check(self.statements["denied"])
 
     async def migrate(self) -> None:
-        """One transaction under a lock of its own; whoever comes second finds the tables there."""
-        lock = f"hashtextextended('effectonce migrate {self._channel.decode()}', 0)"
+        """One transaction under a lock of its own: of two processes, the second finds the tables there."""
+        lock = f"hashtextextended('effectonce migrate {self._prefix}_settled', 0)"
         await self._client.script(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
             "SET LOCAL client_min_messages = error; "
-            f"SELECT pg_advisory_xact_lock({lock}); {self._schema}; COMMIT",
+            f"SELECT pg_advisory_xact_lock({lock}); {schema_sql(self._prefix)}; COMMIT",
             MIGRATION_TIMEOUT_S,
         )
-        await self._ask("version")  # which looks at it
+        await self._query("version")  # verifies the new version, as the first statement on every connection does
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def schema_sql(prefix: str) -> str:
+    records = script("backends/postgres/records_schema.sql", **schema_words(prefix))
+    inbox = inbox_schema("postgresql", f"{prefix}_inbox")
+    return "\n".join([records, inbox, outbox_schema("postgresql", f"{prefix}_outbox")])

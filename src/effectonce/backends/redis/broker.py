@@ -13,14 +13,15 @@ Redis may lose messages that it has confirmed: in a crash between two fsyncs, in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Packet, Publisher
+from effectonce.contracts import BrokerCapabilities, DeadLetter, DeadLetters, Packet, Publisher
 from effectonce.values.urls import Address
 
-from .connection import RedisEndpoint, ReplyError, endpoint_at, load_driver
+from .connection import RedisBrokerConnection
 from .consumer import RedisConsumer
-from .stream import TEND, RedisBrokerConnection, StreamKeys, fields_of, packet_of, stream_key, tend_arguments
+from .endpoint import RedisEndpoint, endpoint_at, load_driver
+from .errors import RedisBrokerErrors, ReplyError
+from .stream import StreamKeys, declare_group, fields_of, packet_of, stream_key
 
 
 class RedisBrokerBackend:
@@ -34,9 +35,7 @@ class RedisBrokerBackend:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 30.0)
         self.namespace = address.take("namespace", _parse_namespace, "eo")
-        self.endpoint = endpoint_at(
-            address, secure=address.scheme == "rediss", loses="a whole queue, and its messages would be lost"
-        )
+        self.endpoint = endpoint_at(address, RedisBrokerErrors)
         address.done()
         load_driver()
         self.capabilities = BrokerCapabilities(
@@ -55,7 +54,7 @@ class RedisBrokerBackend:
     def publisher(self) -> Publisher:
         return RedisPublisher(self.endpoint, self.namespace)
 
-    def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
+    def consumer(self, queue: str, *, group: str, prefetch: int) -> RedisConsumer:
         return RedisConsumer(self.endpoint, self._keys(queue, group), window=self.window, prefetch=prefetch)
 
     def dead_letters(self, queue: str, *, group: str) -> DeadLetters:
@@ -67,20 +66,18 @@ class RedisBrokerBackend:
     async def declare(self, queue: str, *, group: str) -> None:
         connection = RedisBrokerConnection(self.endpoint)
         try:
-            await connection.declare_group(self._keys(queue, group))
+            await declare_group(connection, self._keys(queue, group))
         finally:
-            connection.close()
+            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
-        """Connecting refuses a server that evicts keys; one run of the tending script needs all our commands."""
+        """Connecting refuses a server that evicts keys; tending to the stream and leaving it needs all our commands."""
         await self.declare(queue, group=group)
-        keys = self._keys(queue, group)
-        connection = RedisBrokerConnection(self.endpoint)
+        consumer = self.consumer(queue, group=group, prefetch=1)
         try:
-            args = tend_arguments(keys.group, "effectonce-check", window_ms=3_600_000)
-            await connection.run(TEND, keys.names[:2], args)
+            await consumer.tend(0)
         finally:
-            connection.close()
+            await consumer.close()
 
     async def close(self) -> None:
         return None
@@ -105,27 +102,18 @@ class RedisPublisher:
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not packets:
             return []
-        stream = stream_key(self._namespace, queue)
-        pack = self._connection.pack
-        added = [pack(("XADD", stream, "*", *fields_of(packet))) for packet in packets]
+        stream, exchange = stream_key(self._namespace, queue), self._connection.exchange
+        added = [("XADD", stream, "*", *fields_of(packet)) for packet in packets]
         if len(added) == 1:
-            replies = await self._connection.exchange(added[0], 1)
+            replies = await exchange(*added, check=False)
         else:
-            commands = b"".join((pack(("MULTI",)), *added, pack(("EXEC",))))
-            *queued, done = await self._connection.exchange(commands, len(added) + 2)
+            *queued, done = await exchange(("MULTI",), *added, ("EXEC",), check=False)
             refused = next((reply for reply in queued if isinstance(reply, ReplyError)), None)
             replies = done if isinstance(done, list) else [refused or done] * len(packets)
-        return [self._outcome(reply) for reply in replies]
-
-    def _outcome(self, reply: Any) -> Exception | None:
-        try:
-            self._connection.check(reply)
-        except Exception as error:
-            return error
-        return None
+        return [self._connection.translate(reply) if isinstance(reply, ReplyError) else None for reply in replies]
 
     async def close(self) -> None:
-        self._connection.close()
+        await self._connection.close()
 
 
 class RedisDeadLetters:
@@ -159,4 +147,4 @@ class RedisDeadLetters:
         return length
 
     async def close(self) -> None:
-        self._connection.close()
+        await self._connection.close()

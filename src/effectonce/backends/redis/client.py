@@ -10,13 +10,16 @@ import asyncio
 import inspect
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 
-from .connection import RedisEndpoint, ReplyError, Script, translate
+from .connection import Script, Word, run_script
+from .endpoint import RedisEndpoint
+from .errors import RedisErrors, ReplyError
+from .record_format import companions
 
 # The client libraries' classes for errors whose code word they cut off.
 _CODE_OF_CLASS = {
@@ -46,44 +49,26 @@ def is_cluster(client: Any) -> bool:
 class RedisClientConnection:
     """See `connection.RedisConnection`. One class for sync and async clients: awaitable replies are awaited."""
 
-    def __init__(self, client: Any, shown: str, companions: Callable[[bytes], tuple[bytes, ...]]) -> None:
-        self.shown = shown
+    def __init__(self, client: Any, shown: str) -> None:
+        self.errors = RedisErrors(shown)
         self._client = client
-        self._companions = companions
         self._cluster = is_cluster(client)
         self._async = is_async(client)
         self._pubsub: Any = None
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         if not self._cluster:
-            return await self._run(script, ("EVALSHA", script.sha, len(keys), *keys, *args))
+            return await run_script(self, "", script, keys, args)
         calls = [self._run_item(script, key, arg) for key, arg in zip(keys, args, strict=True)]
         if self._async:
             return await asyncio.gather(*calls)
         return [await call for call in calls]
 
     async def _run_item(self, script: Script, key: bytes, arg: bytes) -> Any:
-        indexes = self._companions(key)
         try:
-            return (await self._run(script, ("EVALSHA", script.sha, 1 + len(indexes), key, *indexes, arg)))[0]
+            return (await run_script(self, "", script, [key, *companions(key)], [arg]))[0]
         except StoreUnavailable as error:  # of this item's node: the other nodes may answer
             return error
-
-    async def batch_at(self, node: str, script: Script, args: Sequence[bytes]) -> Sequence[Any]:
-        return await self._run(script, ("EVALSHA", script.sha, 0, *args), **self._target(node))
-
-    async def _run(self, script: Script, command: tuple[Any, ...], **options: Any) -> list[Any]:
-        try:
-            try:
-                reply = await self._call(command, **options)
-            except ReplyError as error:
-                if error.code != "NOSCRIPT":
-                    raise
-                await self._call(("SCRIPT LOAD", script.source), **options)
-                reply = await self._call(command, **options)
-        except ReplyError as error:
-            raise translate(error, self.shown) from error
-        return [self._reply_error(item) if isinstance(item, Exception) else item for item in reply]
 
     async def nodes(self) -> Sequence[str]:
         if not self._cluster:
@@ -92,31 +77,30 @@ class RedisClientConnection:
             await self._client.initialize()
         return sorted(node.name for node in self._client.get_primaries())
 
-    async def command(self, node: str, *words: str | bytes) -> Any:
-        return await self._call(words, **self._target(node))
-
-    def _target(self, node: str) -> dict[str, Any]:
-        return {"target_nodes": self._client.get_node(node_name=node)} if self._cluster and node else {}
-
-    async def _call(self, words: Sequence[Any], **options: Any) -> Any:
+    async def command(self, node: str, *words: Word) -> Any:
+        options: dict[str, Any] = {}
+        if self._cluster and node:
+            options["target_nodes"] = self._client.get_node(node_name=node)
+        if words[0] == "EVALSHA":
+            options["NEVER_DECODE"] = []  # bytes, also from a client that decodes responses
         try:
-            if words[0] == "EVALSHA":
-                options["NEVER_DECODE"] = []  # bytes, also from a client that decodes responses
-            reply = self._client.execute_command(*words, **options)
-            return await reply if inspect.isawaitable(reply) else reply
+            reply = await _await_if_async(self._client.execute_command(*words, **options))
         except Exception as error:
             raise self._translate(error) from error
+        if isinstance(reply, list):
+            return [self._reply_error(item) if isinstance(item, Exception) else item for item in reply]
+        return reply
 
     def _translate(self, error: Exception) -> Exception:
         names = {kind.__name__ for kind in type(error).__mro__}
         if names & _CODE_OF_CLASS.keys() or "ResponseError" in names:
             return self._reply_error(error)
         if isinstance(error, TimeoutError) or "TimeoutError" in names:
-            return StoreUnavailable(f"{self.shown} did not answer in time ({show(error)})")
+            return StoreUnavailable(f"{self.errors.shown} did not answer in time ({show(error)})")
         if isinstance(error, OSError) or "ConnectionError" in names:
-            return ConnectionLost(f"the connection to {self.shown} broke ({show(error)})")
+            return ConnectionLost(f"the connection to {self.errors.shown} broke ({show(error)})")
         if "RedisError" in names or "ValkeyError" in names:
-            return StoreUnavailable(f"{self.shown} refused the call ({show(error)}); see the client's settings")
+            return StoreUnavailable(f"{self.errors.shown} refused the call ({show(error)}); see the client's settings")
         return error
 
     @staticmethod
@@ -146,7 +130,7 @@ class RedisClientConnection:
         except Exception as error:
             await self._unsubscribe()
             known = self._translate(error)
-            raise translate(known, self.shown) if isinstance(known, ReplyError) else known from error
+            raise self.errors.translate(known) if isinstance(known, ReplyError) else known from error
 
     async def _unsubscribe(self) -> None:
         pubsub, self._pubsub = self._pubsub, None

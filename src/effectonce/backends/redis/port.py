@@ -15,17 +15,11 @@ import msgspec
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
-from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, Swept
+from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, SweepResult
 
-from .connection import (
-    EVICTION,
-    RedisConnection,
-    ReplyError,
-    Script,
-    evicting_store,
-    refuse_eviction,
-    translate,
-)
+from .connection import RedisConnection, Script, run_script
+from .endpoint import EVICTION_COMMANDS, refuse_eviction
+from .errors import ReplyError
 from .record_format import (
     PACK,
     STATE_LETTERS,
@@ -62,46 +56,51 @@ class RedisPort:
         self._backend = backend
         self._layout = backend.layout
         self._connection = connection
-        self._has_lost_items = False  # a connection broke under part of a batch
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not self._backend.verified:
             await self.check()
-        keys = [self._layout.key(op.scope, op.key) for op in batch]
-        args = [PACK[type(op)](op) for op in batch]
+        keys: list[bytes] = []
+        args: list[bytes] = []
+        for op in batch:
+            keys.append(self._layout.key(op.scope, op.key))
+            args.append(PACK[type(op)](op))
         try:
             items = await self._connection.batch(RECORDS, keys, args)
         except StoreUnavailable:
             self._backend.verified = False
             raise
-        replies = [self._reply_of(item) for item in items]
-        if self._has_lost_items:
-            await self._repeat_lost(batch, replies)
+        replies: list[Reply] = []
+        lost: list[int] = []
+        for item in items:
+            if type(item) is int:  # 0 or 1 answers a settlement, a token the claim of a new record
+                replies.append(item == 1 if item < 2 else Answer("claimed", item, 1))
+            elif type(item) is list:
+                replies.append(parse_answer(item))
+            else:
+                error = self._error_of(item)
+                if isinstance(error, ConnectionLost):
+                    lost.append(len(replies))
+                replies.append(error)
+        if lost:
+            await self._repeat_lost(batch, replies, lost)
         return replies
-
-    def _reply_of(self, item: Any) -> Reply:
-        """The reply of one item: 0 or 1 for a settlement, the token alone for a claim of a new record, else a list."""
-        if type(item) is list:
-            return parse_answer(item)
-        if type(item) is not int:
-            return self._error_of(item)
-        return item == 1 if item < 2 else Answer("claimed", item, 1)
 
     def _error_of(self, item: Any) -> Exception:
         """Our exception for an item that failed alone."""
-        error = translate(item, self._connection.shown) if isinstance(item, ReplyError) else item
-        if isinstance(error, ConnectionLost):
-            self._has_lost_items = True
-        if not isinstance(error, Exception):
-            return CorruptRecord(
-                f"{self._connection.shown} answered something that effectonce did not ask for; check that it is a Redis"
-            )
-        return error
+        if isinstance(item, ReplyError):
+            return self._connection.errors.translate(item)
+        if isinstance(item, Exception):
+            return item
+        return CorruptRecord(
+            f"{self._connection.errors.shown} answered something that effectonce did not ask for; check that it is a "
+            "Redis"
+        )
 
-    async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply]) -> None:
-        """Repeat once what a node of a cluster did not answer. Where nothing was answered, the caller repeats."""
+    async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply], lost: Sequence[int]) -> None:
+        """Repeat once the operations at ``lost``, which a node of a cluster did not answer. Where no node answered, the
+        caller repeats."""
         await self._drop()
-        lost = [position for position, reply in enumerate(replies) if isinstance(reply, ConnectionLost)]
         first_error = replies[lost[0]]
         if len(lost) == len(replies) and isinstance(first_error, ConnectionLost):
             raise first_error
@@ -113,11 +112,12 @@ class RedisPort:
             replies[position] = reply
 
     async def _drop(self) -> None:
-        self._has_lost_items = self._backend.verified = False
+        self._backend.verified = False
         await self._connection.drop()
 
+    # -- off the hot path: the error of the first item that failed is raised
+
     async def _run_checked(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
-        """Run a batch off the hot path; raise the error of the first item that failed."""
         if not self._backend.verified:
             await self.check()
         return await self._raise_failed(await self._connection.batch(script, keys, args))
@@ -126,7 +126,7 @@ class RedisPort:
         for item in items:
             if isinstance(item, Exception):
                 error = self._error_of(item)
-                if self._has_lost_items:
+                if isinstance(error, ConnectionLost):
                     await self._drop()
                 raise error
         return items
@@ -134,12 +134,15 @@ class RedisPort:
     async def _run_on_record(self, scope: str, key: str, arg: bytes) -> Any:
         return (await self._run_checked(RECORDS, [self._layout.key(scope, key)], [arg]))[0]
 
-    async def _run_on_meta(self, *words: str | int) -> Any:
-        return (await self._run_checked(INDEXES, [self._layout.meta], [msgspec.json.encode(words)]))[0]
+    async def _run_on_indexes(self, keys: Sequence[bytes], *words: str | int) -> Sequence[Any]:
+        return await self._run_checked(INDEXES, keys, [msgspec.json.encode(words)] * len(keys))
 
-    async def _run_on_buckets(self, *words: str | int) -> Sequence[Any]:
-        indexes = self._layout.indexes()
-        return await self._run_checked(INDEXES, indexes, [msgspec.json.encode(words)] * len(indexes))
+    async def _run_on_meta(self, *words: str | int) -> Any:
+        return (await self._run_on_indexes([self._layout.meta], *words))[0]
+
+    async def _run_on_node(self, node: str, *words: str | int) -> Any:
+        items = await run_script(self._connection, node, INDEXES, (), [msgspec.json.encode(words)])
+        return (await self._raise_failed(items))[0]
 
     async def get(self, scope: str, key: str) -> Record | None:
         fields = await self._run_on_record(scope, key, pack_get())
@@ -164,7 +167,8 @@ class RedisPort:
         first, cursor, after = "0", "0", b""
         if query.cursor is not None:
             first, cursor, after, _ = parse_cursor(query.cursor, "i")
-        sizes = await self._run_on_buckets("sizes")
+        indexes = self._layout.indexes()
+        sizes = await self._run_on_indexes(indexes, "sizes")
         records: list[Record] = []
         steps = MAX_LIST_STEPS
         for number in range(int(first), len(sizes)):
@@ -174,12 +178,10 @@ class RedisPort:
                 if steps == 0 or len(records) == query.limit:
                     return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
                 steps -= 1
-                arg = msgspec.json.encode(("step", cursor, SCAN_STEP_KEYS, query.scope or ""))
-                next_cursor, damaged, *found = (
-                    await self._run_checked(INDEXES, [self._layout.indexes()[number]], [arg])
-                )[0]
+                step = ("step", cursor, SCAN_STEP_KEYS, query.scope or "")
+                ((next_cursor, damaged, *found),) = await self._run_on_indexes([indexes[number]], *step)
                 for error in damaged:
-                    _log_skipped(translate(ReplyError(error.decode()), self._connection.shown))
+                    _log_skipped(self._error_of(ReplyError(error.decode())))
                 members = sorted(dict(zip(found[::2], found[1::2], strict=True)).items())
                 for identity, fields in members:
                     if identity > after:
@@ -232,15 +234,10 @@ class RedisPort:
                 break
         return Page(records, f"s||{cursor}||{nodes[0]}")
 
-    async def _run_on_node(self, node: str, *words: str | int) -> Any:
-        return (await self._raise_failed(await self._connection.batch_at(node, INDEXES, [msgspec.json.encode(words)])))[
-            0
-        ]
-
     async def stats(self) -> Stats:
         """Counts of in_doubt come from its index; the others from a SCAN that ends at ``cap`` of each state, or after a
         million keys of any kind: then the states below ``cap`` are approximate."""
-        sizes = await self._run_on_buckets("sizes")
+        sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         counts["in_doubt"] = sum(size[0] for size in sizes)
         scanned = ("claimed", "done", "failed", "free")
@@ -270,7 +267,7 @@ class RedisPort:
             approximate=tuple(state for state in scanned if is_cut_short and counts[state] < MAX_COUNT),
         )
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         """Redis itself deletes expired records; ``deleted`` counts those that an index still named. What cannot be
         swept (a damaged record, a node that does not answer) is raised after the rest is swept; a damaged record is
         raised once only."""
@@ -289,8 +286,7 @@ class RedisPort:
             if remaining <= 0:
                 more = True
                 break
-            arg = msgspec.json.encode(("sweep", remaining))
-            expired, moved, visited, newly_damaged = (await self._run_checked(INDEXES, [index], [arg]))[0]
+            ((expired, moved, visited, newly_damaged),) = await self._run_on_indexes([index], "sweep", remaining)
             deleted, lapsed, remaining = deleted + expired, lapsed + moved, remaining - visited
             more = more or visited < due
             damaged += newly_damaged
@@ -298,7 +294,7 @@ class RedisPort:
         if not more:
             await self._run_on_meta("swept")
         await self._raise_failed([ReplyError(f"{text.decode()} (and {len(damaged) - 1} more)") for text in damaged[:1]])
-        return Swept(deleted, lapsed, more)
+        return SweepResult(deleted, lapsed, more)
 
     async def figures(self, before: int) -> Figures:
         """Redis expires records by itself, so none is overdue."""
@@ -320,20 +316,20 @@ class RedisPort:
             node = (await self._connection.nodes())[0]
             await self._connection.command(node, "PUBLISH", self._layout.channel, b"")
         except ReplyError as error:
-            raise translate(error, self._connection.shown) from error
+            raise self._connection.errors.translate(error) from error
         self._backend.verified = True
 
     async def _refuse_eviction(self, node: str) -> None:
-        for command in EVICTION:
+        for command in EVICTION_COMMANDS:
             try:
                 reply = await self._connection.command(node, *command)
             except ReplyError as error:
                 if error.code in ("NOPERM", "ERR"):
                     continue
-                raise translate(error, self._connection.shown) from error
-            if refuse_eviction(reply, self._connection.shown):
+                raise self._connection.errors.translate(error) from error
+            if refuse_eviction(reply, self._connection.errors):
                 return
-        raise evicting_store("unknown", self._connection.shown)
+        raise self._connection.errors.evicting("unknown")
 
     async def migrate(self) -> None:
         arg = msgspec.json.encode(("version", VERSION))
@@ -341,8 +337,8 @@ class RedisPort:
         version = bytes(items[0]).decode("ascii", "replace")
         if version != str(VERSION):
             raise SchemaMismatch(
-                f"the records in {self._connection.shown} are of format {version}, this release reads {VERSION}; "
-                "upgrade effectonce, or use another namespace="
+                f"the records in {self._connection.errors.shown} are of format {version}, this release reads "
+                f"{VERSION}; upgrade effectonce, or use another namespace="
             )
 
     async def close(self) -> None:

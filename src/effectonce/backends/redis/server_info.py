@@ -6,7 +6,8 @@ from typing import Any
 
 from effectonce.record import Figures
 
-from .connection import RedisConnection, ReplyError, translate
+from .connection import RedisConnection
+from .errors import ReplyError
 
 #: How a node persists its data, the worst first. ``unknown``: we may not ask.
 PERSISTENCE = ("none", "unknown", "snapshots", "log")
@@ -45,7 +46,7 @@ async def _read_info(connection: RedisConnection, node: str, *words: str) -> dic
     except ReplyError as error:
         if error.code in ("NOPERM", "ERR"):
             return {}
-        raise translate(error, connection.shown) from error
+        raise connection.errors.translate(error) from error
     if isinstance(reply, dict):  # a client's callbacks have parsed it already
         return {_text(name): _text(value) for name, value in reply.items()}
     if isinstance(reply, list):

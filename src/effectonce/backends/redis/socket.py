@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import Any
+from typing import Any, Final
 
-from effectonce.contracts import ConnectionLost
-from effectonce.errors import StoreUnavailable
+from .endpoint import RedisEndpoint, load_driver
+from .errors import NotRedis, ReplyError
 
-from .connection import NotRedis, RedisEndpoint, connect_error, connection_lost, load_driver, new_reader, timeout_error
+RECEIVE_BYTES: Final = 65_536
+#: A timeout of 0 would make a socket non-blocking.
+MIN_TIMEOUT_S: Final = 0.001
 
-_RECEIVE_BYTES = 65_536
+
+def _new_reader() -> Any:
+    return load_driver().Reader(protocolError=NotRedis, replyError=ReplyError)
 
 
 class SyncRedisSocket:
@@ -23,111 +27,49 @@ class SyncRedisSocket:
         self._socket: socket.socket | None = None
         self._reader: Any = None
         # Set from before the first byte is sent until all replies are read. A KeyboardInterrupt may come between any
-        # two lines, also outside of every `try`: the next call that finds this set starts on a new connection.
+        # two lines: the next `send` that finds this set starts on a new connection.
         self._awaits_reply = False
-
-    async def ask(self, command: bytes) -> Any:
-        if self._awaits_reply:
-            self.drop()
-        sock = self._socket
-        if sock is None:
-            sock = await self._open()
-        reader = self._reader
-        started = time.monotonic()
-        try:
-            self._awaits_reply = True
-            sock.sendall(command)
-            data = sock.recv(_RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError("closed by the server")
-            reader.feed(data)
-            reply = reader.gets()
-        except OSError as error:
-            raise self._drop_after(error) from error
-        except BaseException:
-            self.drop()
-            raise
-        if reply is False:  # the reply is not complete yet
-            (reply,) = await self.receive(1, self.endpoint.timeout - (time.monotonic() - started))
-        self._awaits_reply = False
-        return reply
 
     async def send(self, data: bytes) -> None:
         if self._awaits_reply:
             self.drop()
-        sock = self._socket
-        if sock is None:
-            sock = await self._open()
+        sock = self._socket or await self._open()
+        self._awaits_reply = True
         try:
-            self._awaits_reply = True
+            if sock.gettimeout() != self.endpoint.timeout:  # setting it is a system call
+                sock.settimeout(self.endpoint.timeout)
             sock.sendall(data)
         except OSError as error:
             raise self._drop_after(error) from error
-        except BaseException:
-            self.drop()
-            raise
 
-    async def receive(self, count: int, within: float | None = None) -> list[Any]:
+    async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
         sock, reader = self._socket, self._reader
         if sock is None:
-            raise connection_lost(self.endpoint, None)
+            raise self.endpoint.errors.broken(None)
+        remaining = self.endpoint.timeout if within is None else within
+        deadline = time.monotonic() + remaining
         replies: list[Any] = []
-        default_timeout = sock.gettimeout()
-        changed = within is not None and within != default_timeout
-        deadline = time.monotonic() + (within if within is not None else default_timeout or 0.0)
         try:
-            if changed:
-                sock.settimeout(max(within or 0.0, 0.001))
             while True:
-                data = sock.recv(_RECEIVE_BYTES)
+                while len(replies) != count and (reply := reader.gets()) is not False:
+                    replies.append(reply)
+                if len(replies) >= (count or 1):
+                    break
+                if (
+                    remaining < 0
+                ):  # a socket's timeout is per recv: a server that sends byte by byte must not stretch it
+                    raise TimeoutError
+                if sock.gettimeout() != remaining:
+                    sock.settimeout(max(remaining, MIN_TIMEOUT_S))
+                data = sock.recv(RECEIVE_BYTES)
                 if not data:
                     raise ConnectionResetError("closed by the server")
                 reader.feed(data)
-                while len(replies) < count and (reply := reader.gets()) is not False:
-                    replies.append(reply)
-                if len(replies) == count:
-                    if changed:
-                        sock.settimeout(default_timeout)
-                    self._awaits_reply = False
-                    return replies
-                # A socket's timeout is per recv: a server that sends byte by byte must not stretch ours.
-                changed = True
                 remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise TimeoutError
-                sock.settimeout(remaining)
         except OSError as error:
-            raise self._drop_after(error) from error
-        except BaseException:
-            self.drop()
-            raise
-
-    async def receive_pushed(self, timeout: float) -> list[Any]:
-        sock, reader = self._socket, self._reader
-        if sock is None:
-            raise connection_lost(self.endpoint, None)
-        replies: list[Any] = []
-        try:
-            self._awaits_reply = False  # a push that is cut short here is completed by the next call
-            while (reply := reader.gets()) is not False:  # received together with an earlier reply
-                replies.append(reply)
-            if replies:
-                return replies
-            sock.settimeout(max(timeout, 0.001))
-            data = sock.recv(_RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError("closed by the server")
-            reader.feed(data)
-            while (reply := reader.gets()) is not False:
-                replies.append(reply)
-        except TimeoutError:
-            pass
-        except OSError as error:
-            raise self._drop_after(error) from error
-        except BaseException:
-            self.drop()
-            raise
-        sock.settimeout(self.endpoint.timeout)
+            if not (count is None and isinstance(error, TimeoutError)):
+                raise self._drop_after(error) from error
+        self._awaits_reply = False
         return replies
 
     async def pause(self, seconds: float) -> None:
@@ -139,15 +81,14 @@ class SyncRedisSocket:
         if sock is not None:
             sock.close()
 
-    def _drop_after(self, error: OSError) -> StoreUnavailable:
+    def _drop_after(self, error: OSError) -> Exception:
         """Drop the connection. Returns our exception for what broke it."""
         self.drop()
-        return (
-            timeout_error(self.endpoint) if isinstance(error, TimeoutError) else connection_lost(self.endpoint, error)
-        )
+        errors = self.endpoint.errors
+        return errors.timed_out(self.endpoint.timeout) if isinstance(error, TimeoutError) else errors.broken(error)
 
     async def _open(self) -> socket.socket:
-        endpoint, hiredis = self.endpoint, load_driver()
+        endpoint = self.endpoint
         sock: socket.socket | None = None
         try:
             if endpoint.path is not None:
@@ -159,76 +100,49 @@ class SyncRedisSocket:
                 _tune(sock)
             if endpoint.tls is not None:
                 sock = endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host)
-            self._socket, self._reader = sock, new_reader()
-            sock.sendall(b"".join(map(hiredis.pack_command, endpoint.greeting_commands())))
-            endpoint.check_greeting(await self.receive(endpoint.greeting_count))
-            sock.settimeout(endpoint.timeout)
+            self._socket, self._reader = sock, _new_reader()
+            sock.sendall(endpoint.packed_greeting())
+            endpoint.check_greeting(await self.receive(endpoint.greeting_count, endpoint.connect_timeout))
         except BaseException as error:
             self.drop()
             if sock is not None:
                 sock.close()
-            if isinstance(error, OSError | ConnectionLost):
-                raise connect_error(endpoint, error) from error
+            if isinstance(error, OSError | endpoint.error_kind.connection_lost):
+                raise endpoint.errors.cannot_connect(error, endpoint.connect_timeout) from error
             raise
         return sock
 
 
 class _ReplyStream(asyncio.Protocol):
-    """Parses the bytes received, and wakes the one waiter when enough replies are complete."""
+    """Parses the bytes received, and wakes the one waiter when ``wanted`` replies are complete, or none can come."""
 
-    def __init__(self, reader: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._feed, self._gets = reader.feed, reader.gets
-        self._loop = loop
-        self._wanted = 0
-        self._waiter: asyncio.Future[bool] | None = None
-        self._lost: BaseException | None = None
-        self.ready: list[Any] = []
-        self.transport: asyncio.Transport | None = None
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+        self.wanted = 0
+        self.waiter: asyncio.Future[None] | None = None
+        self.lost: Exception | None = None
+        self._reader = _new_reader()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        ready, gets = self.ready, self._gets
         try:
-            self._feed(data)
-            while (reply := gets()) is not False:
-                ready.append(reply)
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self.replies.append(reply)
         except NotRedis as error:
             self.connection_lost(error)
-            return
-        if self._waiter is not None and len(ready) >= self._wanted and not self._waiter.done():
-            self._waiter.set_result(True)
+        if self.waiter is not None and len(self.replies) >= self.wanted and not self.waiter.done():
+            self.waiter.set_result(None)
 
-    def connection_lost(self, error: BaseException | None) -> None:
-        self._lost = error or ConnectionResetError("closed by the server")
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._lost)
-
-    async def wait_for(self, count: int, timeout: float) -> bool:
-        """Whether ``count`` replies are ready within ``timeout``. Raises what broke the connection."""
-        if len(self.ready) >= count:
-            return True
-        if self._lost is not None:
-            raise self._lost
-        self._wanted = count
-        self._waiter = waiter = self._loop.create_future()
-        timer = self._loop.call_later(timeout, _expire, waiter)
-        try:
-            enough: bool = await waiter
-            return enough
-        finally:
-            timer.cancel()
-            self._waiter = None
-
-    def take(self, count: int) -> list[Any]:
-        taken, self.ready = self.ready[:count], self.ready[count:]
-        return taken
-
-
-def _expire(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = error or ConnectionResetError("closed by the server")
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 class AsyncRedisSocket:
@@ -238,84 +152,65 @@ class AsyncRedisSocket:
         self.endpoint = endpoint
         self._stream: _ReplyStream | None = None
 
-    async def ask(self, command: bytes) -> Any:
-        await self.send(command)
-        (reply,) = await self.receive(1)
-        return reply
-
     async def send(self, data: bytes) -> None:
-        stream = self._stream
-        if stream is None:
-            stream = await self._open()
-        assert stream.transport is not None
+        stream = self._stream or await self._open()
         stream.transport.write(data)
 
-    async def receive(self, count: int, within: float | None = None) -> list[Any]:
+    async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
         stream = self._stream
         if stream is None:
-            raise connection_lost(self.endpoint, None)
+            raise self.endpoint.errors.broken(None)
+        wanted = count or 1
         try:
-            if await stream.wait_for(count, self.endpoint.timeout if within is None else within):
-                return stream.take(count)
-        except Exception as error:
+            if len(stream.replies) < wanted and stream.lost is None:
+                stream.wanted, stream.waiter = wanted, asyncio.get_running_loop().create_future()
+                async with asyncio.timeout(self.endpoint.timeout if within is None else within):
+                    await stream.waiter
+        except TimeoutError as error:
+            if count is None:
+                return []
             self.drop()
-            raise connection_lost(self.endpoint, error) from error
+            raise self.endpoint.errors.timed_out(self.endpoint.timeout) from error
         except BaseException:  # a cancelled caller leaves half a reply behind
             self.drop()
             raise
-        self.drop()
-        raise timeout_error(self.endpoint)
-
-    async def receive_pushed(self, timeout: float) -> list[Any]:
-        stream = self._stream
-        if stream is None:
-            raise connection_lost(self.endpoint, None)
-        try:
-            await stream.wait_for(1, timeout)
-        except Exception as error:
+        if len(stream.replies) < wanted:
             self.drop()
-            raise connection_lost(self.endpoint, error) from error
-        except BaseException:
-            self.drop()
-            raise
-        return stream.take(len(stream.ready))
+            raise self.endpoint.errors.broken(stream.lost) from stream.lost
+        replies = stream.replies[:count]
+        del stream.replies[:count]
+        return replies
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     def drop(self) -> None:
         stream, self._stream = self._stream, None
-        if stream is not None and stream.transport is not None:
+        if stream is not None:
             try:
                 stream.transport.abort()
             except RuntimeError:  # the loop is closed, and the socket with it
                 pass
 
     async def _open(self) -> _ReplyStream:
-        endpoint, hiredis = self.endpoint, load_driver()
-        loop = asyncio.get_running_loop()
-
-        def protocol() -> _ReplyStream:
-            return _ReplyStream(new_reader(), loop)
-
+        endpoint, loop = self.endpoint, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(endpoint.connect_timeout):
                 if endpoint.path is not None:
-                    _, stream = await loop.create_unix_connection(protocol, endpoint.path)
+                    _, stream = await loop.create_unix_connection(_ReplyStream, endpoint.path)
                 else:
                     name = endpoint.host if endpoint.tls else None
                     transport, stream = await loop.create_connection(
-                        protocol, endpoint.host, endpoint.port, ssl=endpoint.tls, server_hostname=name
+                        _ReplyStream, endpoint.host, endpoint.port, ssl=endpoint.tls, server_hostname=name
                     )
                     _tune(transport.get_extra_info("socket"))
                 self._stream = stream
-                assert stream.transport is not None
-                stream.transport.write(b"".join(map(hiredis.pack_command, endpoint.greeting_commands())))
+                stream.transport.write(endpoint.packed_greeting())
                 endpoint.check_greeting(await self.receive(endpoint.greeting_count))
         except BaseException as error:
             self.drop()
-            if isinstance(error, OSError | ConnectionLost):
-                raise connect_error(endpoint, error) from error
+            if isinstance(error, OSError | endpoint.error_kind.connection_lost):
+                raise endpoint.errors.cannot_connect(error, endpoint.connect_timeout) from error
             raise
         return stream
 

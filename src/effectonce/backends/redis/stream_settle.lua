@@ -7,7 +7,8 @@
 --   nack   delay      deliver it again after so many milliseconds
 --   dead   headers    move it to the dead letters, with these headers
 --   extend idle       set the time that it has been idle, in milliseconds
---   leave             delete the consumer from the group, if nothing is pending under its name
+--   leave             nack at once all that is pending under the consumer's name, known to it or not (a reply may have
+--                     been lost), and delete the consumer from the group; takes no ids
 --
 -- Returns 1 or 0 for each id. A message is added to its new place before it is acked in the old one, and an error ends
 -- the script: a message that is half moved is in both places, never in none.
@@ -69,7 +70,12 @@ local function settle(id)
   return redis.call('XACK', stream, group, id)
 end
 
+-- What is beyond the limit keeps the consumer's name, and is taken over when it times out.
 if verb == 'leave' then
+  verb, argument = 'nack', '0'
+  for _, pending in ipairs(redis.call('XPENDING', stream, group, '-', '+', 10000, consumer)) do
+    settle(pending[1])
+  end
   if #redis.call('XPENDING', stream, group, '-', '+', 1, consumer) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
   end

@@ -34,7 +34,9 @@ from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-from .connection import SQLiteConnection, SQLiteFile, ThreadedAdapter, parse_prefix, run_script
+from .connection import SQLiteConnection, run_script
+from .file import SQLiteFile, parse_prefix
+from .threaded import ThreadedConnection
 
 T = TypeVar("T")
 
@@ -130,43 +132,35 @@ class SQLiteBrokerBackend:
         return str(self.file)
 
 
-class _BlockingConnection:
-    """One connection, for `ThreadedAdapter`: its coroutines never suspend."""
-
-    def __init__(self, backend: SQLiteBrokerBackend) -> None:
-        self._connection = SQLiteConnection(backend.file, backend.prepare)
-
-    async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        return self._connection.step(work)
-
-    async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None) -> T:
-        result = self._connection.transaction(work)
-        if on_commit is not None:
-            on_commit(result)
-        return result
-
-    async def close(self) -> None:
-        self._connection.close()
-
-
-class BrokerConnection(ThreadedAdapter[_BlockingConnection]):
+class BrokerConnection:
     """One connection, on a thread of its own, that raises a broker's errors."""
 
     def __init__(self, backend: SQLiteBrokerBackend) -> None:
-        super().__init__(_BlockingConnection(backend))
+        self._connection = SQLiteConnection(backend.file, backend.prepare)
+        self._threaded = ThreadedConnection(self._connection)
 
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Run ``work`` and return its result; each of its statements is a transaction of its own."""
         with as_broker_errors():
-            return await self._run_on_thread(self._port.execute, work)
+            return await self._threaded.execute(work)
 
     async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None = None) -> T:
         """Run ``work`` in one transaction and return its result; it may be run more than once.
 
         ``on_commit`` gets the result on the connection's thread after the commit, even where the caller was cancelled.
         """
+
+        def commit() -> T:
+            result = self._connection.transaction(work)
+            if on_commit is not None:
+                on_commit(result)
+            return result
+
         with as_broker_errors():
-            return await self._run_on_thread(self._port.transaction, work, on_commit)
+            return await self._threaded.run_on_thread(commit)
+
+    async def close(self) -> None:
+        await self._threaded.close()
 
 
 class SQLitePublisher:
@@ -249,7 +243,7 @@ class SQLiteConsumer:
 
     def _has_visible(self, cursor: sqlite3.Cursor) -> bool:
         """Whether the queue has a visible message. This takes no write lock, which idle consumers would contend for."""
-        return cursor.execute(self._sql["anything"], (self._queue, self._now())).fetchone() is not None
+        return cursor.execute(self._sql["has_visible"], (self._queue, self._now())).fetchone() is not None
 
     def _ack_and_take(self, cursor: sqlite3.Cursor, acks: Sequence[SQLiteDelivery], limit: int) -> list[Delivery]:
         for held in acks:
@@ -277,23 +271,22 @@ class SQLiteConsumer:
 
     def _delete(self, cursor: sqlite3.Cursor, held: SQLiteDelivery) -> bool:
         """Delete a settled message: the next of its ordering key becomes visible. False where it is another's now."""
-        if cursor.execute(self._sql["drop"], (held.key, held.token)).rowcount == 0:
+        if cursor.execute(self._sql["delete"], (held.key, held.token)).rowcount == 0:
             return False
         if held.ordering_key is not None:
-            cursor.execute(self._sql["next_of_key"], (self._now(), self._queue, held.ordering_key))
+            cursor.execute(self._sql["make_next_visible"], (self._now(), self._queue, held.ordering_key))
         return True
 
     # -- settling
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         now = self._now()
-        released = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
+        was_held = [self._unsettled.release(delivery.handle) for delivery in deliveries]
+        held = _held_among(deliveries, was_held)
         if all(delivery.ends_at > now for delivery in held):
             self._acks += held
-            return released
-        applied = iter(await self._apply(self._delete, held))
-        return [was_held and next(applied) for was_held in released]
+            return was_held
+        return await self._apply_to_held(self._delete, deliveries, was_held)
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self._settle(self._make_visible_after(delay), deliveries)
@@ -301,7 +294,7 @@ class SQLiteConsumer:
     def _make_visible_after(self, delay: float) -> Callable[[sqlite3.Cursor, SQLiteDelivery], bool]:
         def make_visible(cursor: sqlite3.Cursor, held: SQLiteDelivery) -> bool:
             at = self._now() + round(delay * 1e6)
-            return cursor.execute(self._sql["show"], (at, held.key, held.token)).rowcount > 0
+            return cursor.execute(self._sql["make_visible"], (at, held.key, held.token)).rowcount > 0
 
         return make_visible
 
@@ -309,7 +302,7 @@ class SQLiteConsumer:
         all_headers = _to_json({**delivery.packet.headers, **headers}).decode()
 
         def move(cursor: sqlite3.Cursor, held: SQLiteDelivery) -> bool:
-            cursor.execute(self._sql["bury"], (all_headers, held.key, held.token))
+            cursor.execute(self._sql["copy_to_dead_letters"], (all_headers, held.key, held.token))
             return self._delete(cursor, held)
 
         (answer,) = await self._settle(move, [delivery])
@@ -323,23 +316,29 @@ class SQLiteConsumer:
             held.ends_at = ends_at
             return True
 
-        holds = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
-        held = [delivery.handle for delivery, is_held in zip(deliveries, holds, strict=True) if is_held]
-        applied = iter(await self._apply(extend, held))
-        return [is_held and next(applied) for is_held in holds]
+        is_held = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
+        return await self._apply_to_held(extend, deliveries, is_held)
 
     async def _settle(
         self, work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool], deliveries: Sequence[Delivery]
     ) -> list[bool]:
         """Apply ``work`` to every delivery that is unsettled, and release it. Returns which ones were still ours."""
-        released = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
+        was_held = [self._unsettled.release(delivery.handle) for delivery in deliveries]
         try:
-            applied = iter(await self._apply(work, held))
+            return await self._apply_to_held(work, deliveries, was_held)
         except BaseException:
-            self._unsettled.restore(held)  # the caller may try again
+            self._unsettled.restore(_held_among(deliveries, was_held))  # the caller may try again
             raise
-        return [was_held and next(applied) for was_held in released]
+
+    async def _apply_to_held(
+        self,
+        work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool],
+        deliveries: Sequence[Delivery],
+        is_held: Sequence[bool],
+    ) -> list[bool]:
+        """Apply ``work`` to the deliveries that this consumer holds. Returns to which of all it was applied."""
+        applied = iter(await self._apply(work, _held_among(deliveries, is_held)))
+        return [held and next(applied) for held in is_held]
 
     async def _apply(
         self, work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool], held: Sequence[SQLiteDelivery]
@@ -362,6 +361,10 @@ class SQLiteConsumer:
     async def _give_back(self) -> None:
         await self.flush()
         await self._apply(self._make_visible_after(0.0), list(self._unsettled))
+
+
+def _held_among(deliveries: Sequence[Delivery], is_held: Sequence[bool]) -> list[SQLiteDelivery]:
+    return [delivery.handle for delivery, held in zip(deliveries, is_held, strict=True) if held]
 
 
 class SQLiteDeadLetters:

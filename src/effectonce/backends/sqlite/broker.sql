@@ -9,7 +9,7 @@ VALUES (:queue,
         END,
         :id, :key, :headers, :body);
 
--- name: anything
+-- name: has_visible
 -- Whether a message could be taken now.
 SELECT 1 FROM {messages} WHERE queue = ? AND visible_at <= ? LIMIT 1;
 
@@ -19,7 +19,7 @@ UPDATE {messages} SET visible_at = ?, token = ?, attempts = attempts + 1
 WHERE number IN (SELECT number FROM {messages} WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, number LIMIT ?)
 RETURNING number, attempts, id, ordering_key, headers, body;
 
--- name: show
+-- name: make_visible
 -- Makes a message visible again, unless it was delivered to another consumer since (the token differs).
 UPDATE {messages} SET visible_at = ?, token = NULL WHERE number = ? AND token = ?;
 
@@ -27,16 +27,16 @@ UPDATE {messages} SET visible_at = ?, token = NULL WHERE number = ? AND token = 
 -- Moves the end of the ack window.
 UPDATE {messages} SET visible_at = ? WHERE number = ? AND token = ?;
 
--- name: drop
+-- name: delete
 -- Acks: the message is done.
 DELETE FROM {messages} WHERE number = ? AND token = ?;
 
--- name: bury
--- Copies a message to the dead letters; `drop` follows in the same transaction.
+-- name: copy_to_dead_letters
+-- Copies a message to the dead letters; `delete` follows in the same transaction.
 INSERT INTO {dead} (queue, id, ordering_key, headers, body)
 SELECT queue, id, ordering_key, ?, body FROM {messages} WHERE number = ? AND token = ?;
 
--- name: next_of_key
+-- name: make_next_visible
 -- Makes the next message of an ordering key visible.
 UPDATE {messages} SET visible_at = ?
 WHERE number = (SELECT min(number) FROM {messages} WHERE queue = ? AND ordering_key = ?) AND visible_at IS NULL;

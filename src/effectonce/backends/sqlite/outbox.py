@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from effectonce.backends.common.sql_files import inbox_words, outbox_schema, outbox_words, statements
+from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -26,7 +26,7 @@ from effectonce.contracts.outbox import (
     select_in_turn,
 )
 
-from .connection import SQLiteConnection, ThreadedAdapter, run_script
+from .connection import PortConnection, SQLiteConnection, each_statement, one_transaction, run_script
 
 if TYPE_CHECKING:
     from .store import SQLiteStoreBackend
@@ -37,16 +37,18 @@ _MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at 
 
 
 class SQLiteOutbox:
-    """See `contracts.OutboxPort`. Its coroutines never suspend."""
+    """See `contracts.OutboxPort`. One connection; the same code for sync and async."""
 
-    def __init__(self, backend: SQLiteStoreBackend, table: str) -> None:
+    def __init__(
+        self, backend: SQLiteStoreBackend, connect: Callable[[SQLiteConnection], PortConnection], table: str
+    ) -> None:
         self._backend = backend
         self.table = table
         self._cleaned_name = f"cleaned {table}"
-        self._connection = SQLiteConnection(backend.file, self._prepare)
+        self.connection = connect(SQLiteConnection(backend.file, self._prepare))
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
         self._sql = statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
-        self._inbox_sql = statements("inbox/sqlite.sql", now="$now", **inbox_words("sqlite", self._inbox))
+        self._inbox_sql = inbox_statements("sqlite", self._inbox, now="$now")
         self._now = backend.clock.now
 
     def _prepare(self, cursor: sqlite3.Cursor) -> None:
@@ -59,35 +61,33 @@ class SQLiteOutbox:
             run_script(cursor, outbox_schema("sqlite", self.table))
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        if self._connection.step(self._is_idle, lease):
-            return LeasedRows([])
-        return self._connection.transaction(self._lease, lease)
+        return LeasedRows([]) if await self._is_idle(lease) else await self._lease(lease)
 
+    @each_statement
     def _is_idle(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> bool:
         (idle,) = cursor.execute(self._sql["idle"], _lease_values(lease, self._now())).fetchone()
         return bool(idle)
 
+    @one_transaction
     def _lease(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> LeasedRows:
         now = self._now()
         values = {**_lease_values(lease, now), "limit": lease.limit}
         fresh = cursor.execute(self._sql["fresh"], values).fetchall()
         due = cursor.execute(self._sql["due"], values).fetchall()
         candidates = [LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
-        turn, held = select_in_turn(candidates, lease.take or lease.limit)
-        if held:
-            rows = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
-            holders = {seq: holder for seq, holder in rows.items() if holder is not None}
-            until = compute_deferrals(held, holders, now)
+        in_turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
+        if blocked:
+            rows = {seq: cursor.execute(self._sql["blocker"], (seq,)).fetchone() for seq in set(blocked.values())}
+            blockers = {seq: row for seq, row in rows.items() if row is not None}
+            until = compute_deferrals(blocked, blockers, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
         take = {"owner": lease.owner, "until": now + lease.span}
-        leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
+        leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in in_turn]
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(leased, after, after > 0 or len(due) == lease.limit)
 
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        return self._connection.transaction(self._settle, owner, outcomes, keep)
-
-    def _settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    @one_transaction
+    def settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         now = self._now()
         applied = 0
         for outcome in outcomes:
@@ -105,10 +105,8 @@ class SQLiteOutbox:
 
     # -- for operators and the clean-up
 
-    async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        return self._connection.transaction(self._unpark, seqs, limit, discard)
-
-    def _unpark(self, cursor: sqlite3.Cursor, seqs: Sequence[int] | None, limit: int, discard: bool) -> int:
+    @one_transaction
+    def unpark(self, cursor: sqlite3.Cursor, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         if seqs is None:
             parked = cursor.execute(self._sql["parked"], (limit,)).fetchall()
         else:
@@ -119,24 +117,20 @@ class SQLiteOutbox:
         return len(parked)
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
-        rows = self._connection.step(self._rows, "list", (state, *parse_cursor(cursor), limit + 1))
-        return build_page(rows, limit)
+        values = (state, *parse_cursor(cursor), limit + 1)
+        return build_page(await self.connection.execute(lambda cursor: self._rows(cursor, "list", values)), limit)
 
     def _rows(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> ResultRows:
         return cursor.execute(self._sql[name], values).fetchall()
 
-    async def stats(self) -> OutboxBacklog:
-        return self._connection.step(self._stats)
-
-    def _stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:
+    @each_statement
+    def stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:
         counts = [(state, *self._rows(cursor, "count", (state, COUNT_LIMIT))[0]) for state in get_args(OutboxState)]
         cleaned = self._rows(cursor, "read_meta", (self._cleaned_name,))
         return build_backlog([*counts, *(("cleaned", 0, at) for (at,) in cleaned)])
 
-    async def clean(self, limit: int) -> CleanupResult:
-        return self._connection.transaction(self._clean, limit)
-
-    def _clean(self, cursor: sqlite3.Cursor, limit: int) -> CleanupResult:
+    @one_transaction
+    def clean(self, cursor: sqlite3.Cursor, limit: int) -> CleanupResult:
         now = self._now()
         old = self._rows(cursor, "old", (now, limit + 1))
         cursor.executemany(self._sql["discard"], old[:limit])
@@ -153,45 +147,14 @@ class SQLiteOutbox:
         cursor.execute(self._inbox_sql["purge_attempts"], values).fetchall()
         return len(cursor.execute(self._inbox_sql["purge"], values).fetchall())
 
-    async def check(self) -> None:
+    @one_transaction
+    def check(self, cursor: sqlite3.Cursor) -> None:
         """Open the file, and take its write lock for a moment."""
-        self._connection.transaction(self._rows, "probe", ())
+        cursor.execute(self._sql["probe"])
 
     async def close(self) -> None:
-        self._connection.close()
+        await self.connection.close()
 
 
 def _lease_values(lease: LeaseRequest, now: int) -> dict[str, Any]:
     return {"after": lease.after, "now": now, "owner": lease.owner, "without": json.dumps(lease.without)}
-
-
-class ThreadedOutbox(ThreadedAdapter[SQLiteOutbox]):
-    """The outbox for an event loop: every call runs on one thread of its own."""
-
-    def __init__(self, port: SQLiteOutbox) -> None:
-        super().__init__(port)
-        self.table = port.table
-
-    async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        return await self._run_on_thread(self._port.lease, lease)
-
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        return await self._run_on_thread(self._port.settle, owner, outcomes, keep)
-
-    async def wait(self, timeout: float) -> bool:
-        return False
-
-    async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        return await self._run_on_thread(self._port.unpark, seqs, limit, discard=discard)
-
-    async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
-        return await self._run_on_thread(self._port.list, state, limit, cursor)
-
-    async def stats(self) -> OutboxBacklog:
-        return await self._run_on_thread(self._port.stats)
-
-    async def clean(self, limit: int) -> CleanupResult:
-        return await self._run_on_thread(self._port.clean, limit)
-
-    async def check(self) -> None:
-        await self._run_on_thread(self._port.check)

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from effectonce.backends.common.sql_store import record_from
 from effectonce.errors import InvalidOption
 from effectonce.record import Page, Query, Record, Stats
 
@@ -17,15 +18,8 @@ _FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integ
 _AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
 NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
 OTHER_STATES: Final = ("claimed", "done")
-
-RECORD_COLUMNS: Final = (
-    "scope, key, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until, expires_at, "
-    "owner, fingerprint, result, error, note"
-)
-_RECORD_FIELDS: Final = RECORD_COLUMNS.split(", ")
-_CURSOR: Final = re.compile(
-    r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL
-)  # changed_at, length of the scope, both texts
+#: changed_at, the length of the scope, both texts.
+_CURSOR: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 #: The last row before a page: changed_at (0 in a list by scope and key), scope, key.
 Position = tuple[int, str, str]
@@ -40,7 +34,7 @@ class RecordReader:
 
     def get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
         row = cursor.execute(self._sql["get"], (scope, key, self._now())).fetchone()
-        return _record_of(row) if row is not None else None
+        return None if row is None else record_from(row)
 
     def page(self, cursor: sqlite3.Cursor, query: Query) -> Page:
         """One page. Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never
@@ -88,18 +82,12 @@ class RecordReader:
         )
 
 
-def _record_of(row: Sequence[Any]) -> Record:
-    fields = dict(zip(_RECORD_FIELDS, row, strict=True))
-    fields["doubt_on_lapse"] = fields["doubt_on_lapse"] == 1
-    return Record(**fields)
-
-
 def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: Position | None) -> Page:
     """A page of rows, each a position and a record's columns. The next page starts after its last row, or after the
     edge of what was read where the page is not full."""
     last = rows[limit - 1] if len(rows) > limit else edge
     cursor = None if last is None else f"{last[0]}:{len(last[1])}:{last[1]}{last[2]}"
-    return Page([_record_of(row[3:]) for row in rows[:limit]], cursor)
+    return Page([record_from(row[3:]) for row in rows[:limit]], cursor)
 
 
 def _is_newest_first(query: Query) -> bool:

@@ -29,7 +29,7 @@ ON CONFLICT (scope, key) DO UPDATE SET
 WHERE r.expires_at <= excluded.changed_at
    OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
                              AND r.lease_until <= excluded.changed_at AND r.owner <> excluded.owner))
-       AND r.attempts < :max_attempts
+       AND (:max_attempts = 0 OR r.attempts < :max_attempts)
        AND (r.fingerprint IS NULL OR excluded.fingerprint IS NULL OR instr(:fingerprints, r.fingerprint) % 33 = 1));
 
 -- name: stored_claim
@@ -40,14 +40,16 @@ FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at
 
 -- name: lapse
 -- Moves a claim whose lease has ended, and whose end means doubt, to in_doubt.
-UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = ?
-WHERE scope = ? AND key = ? AND token = ? AND state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= ?;
+UPDATE {records} SET state = 'in_doubt', lease_until = NULL, changed_at = :now
+WHERE scope = :scope AND key = :key AND token = :token
+  AND state = 'claimed' AND doubt_on_lapse = 1 AND lease_until <= :now;
 
 -- name: exhaust
 -- Fails a record that a claim would get if it had attempts left.
-UPDATE {records} SET state = 'failed', error = ?, result = NULL, lease_until = NULL, changed_at = ?, expires_at = ?
-WHERE scope = ? AND key = ? AND token = ? AND attempts >= ? AND expires_at > ?
-  AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= ?));
+UPDATE {records} SET state = 'failed', error = :error, result = NULL, lease_until = NULL, changed_at = :now,
+                     expires_at = :expires_at
+WHERE scope = :scope AND key = :key AND token = :token AND attempts >= :max_attempts AND expires_at > :now
+  AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= :now));
 
 -- name: settle
 -- Ends a claim. A completion is also allowed from in_doubt.
@@ -67,15 +69,16 @@ RETURNING 1;
 
 -- name: note
 -- Writes how far an intent or a saga has come.
-UPDATE {records} SET note = ?, changed_at = ?
-WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
-  AND (expires_at IS NULL OR expires_at > ?);
+UPDATE {records} SET note = :note, changed_at = :now
+WHERE scope = :scope AND key = :key AND owner = :owner AND token = :token AND state = 'claimed'
+  AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: renew
 -- The heartbeat: extends the lease of a claim that is still held.
-UPDATE {records} SET lease_until = ?, expires_at = CASE WHEN doubt_on_lapse = 1 THEN NULL ELSE ? END
-WHERE scope = ? AND key = ? AND owner = ? AND token = ? AND state = 'claimed'
-  AND (expires_at IS NULL OR expires_at > ?);
+UPDATE {records} SET lease_until = :lease_until,
+                     expires_at = CASE WHEN doubt_on_lapse = 1 THEN NULL ELSE :expires_at END
+WHERE scope = :scope AND key = :key AND owner = :owner AND token = :token AND state = 'claimed'
+  AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: remember
 -- Records a success that was not claimed (mode S). It never overwrites a live claim, a doubt, a failure or an earlier
@@ -109,10 +112,10 @@ SELECT {columns} FROM {records} WHERE scope = ? AND key = ? AND (expires_at IS N
 
 -- name: forget
 -- Frees a record for a new generation.
-UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, ?), attempts = 0,
-                     generation = generation + 1, lapsed = 0, lease_until = NULL, changed_at = ?, expires_at = ?,
-                     result = NULL, error = NULL, fingerprint = NULL, note = NULL
-WHERE scope = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+UPDATE {records} SET state = 'free', owner = x'', token = max(token + 1, :now), attempts = 0,
+                     generation = generation + 1, lapsed = 0, lease_until = NULL, changed_at = :now,
+                     expires_at = :expires_at, result = NULL, error = NULL, fingerprint = NULL, note = NULL
+WHERE scope = :scope AND key = :key AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: resolve
 -- An operator's decision on a record in doubt. A retry starts a new generation, with no attempt counted.

@@ -11,12 +11,16 @@ from __future__ import annotations
 import itertools
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from effectonce.backends.common import sql_files
-from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port, remedy
-from effectonce.errors import CorruptRecord, InvalidKey, SchemaMismatch, show
+from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_version
+from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
+from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
     EXHAUSTED,
     Answer,
@@ -35,21 +39,30 @@ from effectonce.record import (
     Settlement,
     Stats,
     StoredClaim,
-    Swept,
+    SweepResult,
     answer_for,
 )
 from effectonce.values.clocks import MachineClock
 from effectonce.values.fingerprint import first_fingerprint
 from effectonce.values.urls import Address
 
-from .connection import SQLiteConnection, SQLiteFile, ThreadedPort, parse_prefix, run_script, run_statements
-from .outbox import SQLiteOutbox, ThreadedOutbox
-from .record_reader import MAX_COUNT, RECORD_COLUMNS, RecordReader
+from .connection import (
+    DirectConnection,
+    PortConnection,
+    SQLiteConnection,
+    each_statement,
+    one_transaction,
+    run_script,
+    run_statements,
+)
+from .file import SQLiteFile, parse_prefix
+from .outbox import SQLiteOutbox
+from .record_reader import MAX_COUNT, RecordReader
+from .threaded import ThreadedConnection
 
 SCHEMA_VERSION: Final = 1
 MAX_CLAIM_ROUNDS: Final = 100  # how often a record may change under one claim before that is Contention
 POSTPONE_US: Final = 24 * 3600 * 1_000_000  # when the sweep looks again at a record that never expires
-UNLIMITED_ATTEMPTS: Final = 1 << 62
 # The column `due`, which is the rowid: milliseconds since the epoch, then a number that makes it unique.
 _TICKET_BITS: Final = 20
 _TICKET_MASK: Final = (1 << _TICKET_BITS) - 1
@@ -69,31 +82,27 @@ class SQLiteStoreBackend:
         self.prefix = address.take("prefix", parse_prefix, "effectonce")
         address.done()
         self.clock: Clock = clock if clock is not None else MachineClock()
-        self._statements: dict[str, str] | None = None
 
-    @property
+    @cached_property
     def statements(self) -> dict[str, str]:
         """The statements by name, with this store's table names."""
-        if self._statements is None:
-            self._statements = sql_files.statements(
-                "backends/sqlite/records.sql", columns=RECORD_COLUMNS, **self._table_names()
-            )
-        return self._statements
+        columns = ", ".join(RECORD_COLUMNS)
+        return sql_files.statements("backends/sqlite/records.sql", columns=columns, **self._table_names())
 
     def _table_names(self) -> dict[str, str]:
         return {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
 
     def sync_port(self) -> Port:
-        return SQLitePort(self)
+        return SQLitePort(self, DirectConnection)
 
     def async_port(self) -> Port:
-        return ThreadedPort(SQLitePort(self))
+        return SQLitePort(self, ThreadedConnection)
 
     def sync_outbox(self, table: str | None = None) -> OutboxPort:
-        return SQLiteOutbox(self, table or f"{self.prefix}_outbox")
+        return SQLiteOutbox(self, DirectConnection, table or f"{self.prefix}_outbox")
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
-        return ThreadedOutbox(SQLiteOutbox(self, table or f"{self.prefix}_outbox"))
+        return SQLiteOutbox(self, ThreadedConnection, table or f"{self.prefix}_outbox")
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         params = (op.scope, op.key, op.owner, op.token, op.retention, op.result, self.clock.now())
@@ -122,10 +131,7 @@ class SQLiteStoreBackend:
         if version is None:
             run_script(cursor, self._records_sql())
             version = self.meta(cursor, "schema")
-        next_step = remedy(version, self.meta(cursor, "oldest"), SCHEMA_VERSION)
-        if next_step:
-            how = f"run: effectonce migrate {self!r}" if next_step == "migrate" else "upgrade effectonce"
-            raise SchemaMismatch(f"{self!r} has schema version {version}, this release reads {SCHEMA_VERSION}; {how}")
+        require_schema_version(self, version, self.meta(cursor, "oldest"), SCHEMA_VERSION)
 
     def meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
         row = cursor.execute(self.statements["read_meta"], (name,)).fetchone()
@@ -136,41 +142,35 @@ class SQLiteStoreBackend:
 
 
 class SQLitePort:
-    """See `contracts.Port`. Its coroutines never suspend."""
+    """See `contracts.Port`. One connection; the same code for sync and async."""
 
-    def __init__(self, backend: SQLiteStoreBackend) -> None:
+    def __init__(self, backend: SQLiteStoreBackend, connect: Callable[[SQLiteConnection], PortConnection]) -> None:
+        self.connection = connect(SQLiteConnection(backend.file, backend.prepare))
         self._backend = backend
-        self._connection = SQLiteConnection(backend.file, backend.prepare)
         self._sql = backend.statements
         self._now = backend.clock.now
         self._reader = RecordReader(backend.statements, backend.clock.now)
         self._tickets = itertools.count(random.getrandbits(_TICKET_BITS))
+        self._appliers: dict[type, Callable[[sqlite3.Cursor, Any], Reply]] = {
+            Claim: self._claim,
+            Look: self._look,
+            Settlement: self._settle,
+            Note: self._note,
+            Renewal: self._renew,
+            Remember: self._remember,
+        }
 
     # -- operations
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        if len(batch) == 1:
-            return (self._connection.step(self._apply, batch[0]),)
-        if all(type(op) is Look for op in batch):
-            return self._connection.step(self._apply_all, batch)
-        return self._connection.transaction(self._apply_all, batch)
-
-    def _apply_all(self, cursor: sqlite3.Cursor, batch: Sequence[Batchable]) -> list[Reply]:
-        return [self._apply(cursor, op) for op in batch]
+        # A look writes nothing, and a lone operation is one statement: neither needs the lock of a transaction.
+        without_transaction = len(batch) == 1 or all(type(op) is Look for op in batch)
+        run = self.connection.execute if without_transaction else self.connection.transaction
+        return await run(lambda cursor: [self._apply(cursor, op) for op in batch])
 
     def _apply(self, cursor: sqlite3.Cursor, op: Batchable) -> Reply:
         try:
-            if type(op) is Claim:
-                return self._claim(cursor, op)
-            if type(op) is Settlement:
-                return self._settle(cursor, op)
-            if type(op) is Renewal:
-                return self._renew(cursor, op)
-            if type(op) is Note:
-                return self._note(cursor, op)
-            if type(op) is Remember:
-                return self._remember(cursor, op)
-            return self._look(cursor, op)  # type: ignore[arg-type]
+            return self._appliers[type(op)](cursor, op)
         except CorruptRecord as error:
             return error
         except (UnicodeEncodeError, OverflowError, sqlite3.DataError) as error:
@@ -183,24 +183,17 @@ class SQLitePort:
         return (at_us // 1000 << _TICKET_BITS) | (next(self._tickets) & _TICKET_MASK)
 
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
-        limit = op.max_attempts or UNLIMITED_ATTEMPTS
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
             lease_until = now + op.lease
             due = self._due(now + op.retention)
             claim = {
+                **asdict(op),
                 "due": due,
-                "scope": op.scope,
-                "key": op.key,
-                "owner": op.owner,
                 "now": now,
-                "doubt_on_lapse": op.doubt_on_lapse,
                 "lease_until": lease_until,
                 "expires_at": None if op.doubt_on_lapse else lease_until + op.retention,
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
-                "fingerprints": op.fingerprints,
-                "note": op.note,
-                "max_attempts": limit,
             }
             try:
                 cursor.execute(self._sql["claim"], claim)
@@ -208,14 +201,14 @@ class SQLitePort:
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
                 return Answer("claimed", token=now, attempts=1, note=op.note)
-            # An existing record was taken over (then it is ours below), or the claim was refused. Outside of a
+            # The claim took an existing record (then the record has its owner below), or was refused. Outside of a
             # transaction the record may have changed since: then no answer fits, and the claim is made again.
-            stored = self._read(cursor, op.scope, op.key, now)
+            stored = self._read(cursor, op, now)
             if stored is None:
                 continue
             answer = answer_for(stored, fingerprints=op.fingerprints, now=now, claimant=op.owner)
             if answer is None:
-                if stored.attempts >= limit and self._exhaust(cursor, op, stored.token, now):
+                if 0 < op.max_attempts <= stored.attempts and self._exhaust(cursor, op, stored.token, now):
                     return Answer(
                         "exhausted",
                         token=stored.token,
@@ -225,81 +218,65 @@ class SQLitePort:
                     )
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
-                lapsed = cursor.execute(self._sql["lapse"], (now, op.scope, op.key, stored.token, now)).rowcount
-                if not lapsed:
+                lapse = {"scope": op.scope, "key": op.key, "token": stored.token, "now": now}
+                if not self._changes_one(cursor, "lapse", lapse):
                     continue
             return answer
         raise _contention(op)
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
-        expires = now + op.retention
-        values = (EXHAUSTED, now, expires, op.scope, op.key, token, op.max_attempts, now, now)
-        return cursor.execute(self._sql["exhaust"], values).rowcount == 1
+        end = {"token": token, "error": EXHAUSTED, "now": now, "expires_at": now + op.retention}
+        return self._changes_one(cursor, "exhaust", {**asdict(op), **end})
 
-    def _read(self, cursor: sqlite3.Cursor, scope: str, key: str, now: int) -> StoredClaim | None:
-        """The unexpired record."""
-        row = cursor.execute(self._sql["stored_claim"], (scope, key, now)).fetchone()
+    def _changes_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:
+        """Whether the statement's conditions held for the one record that it names."""
+        return cursor.execute(self._sql[statement], values).rowcount == 1
+
+    def _read(self, cursor: sqlite3.Cursor, op: Batchable, now: int) -> StoredClaim | None:
+        """The unexpired record that ``op`` is about."""
+        row = cursor.execute(self._sql["stored_claim"], (op.scope, op.key, now)).fetchone()
         return None if row is None else StoredClaim(*row)
 
     def _look(self, cursor: sqlite3.Cursor, op: Look) -> Answer:
         now = self._now()
-        stored = self._read(cursor, op.scope, op.key, now)
-        if stored is None:
-            return Answer("absent")
-        return answer_for(stored, fingerprints=op.fingerprints, now=now) or Answer("absent")
+        stored = self._read(cursor, op, now)
+        answer = None if stored is None else answer_for(stored, fingerprints=op.fingerprints, now=now)
+        return answer or Answer("absent")
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
         now = self._now()
-        settlement = {
-            "scope": op.scope,
-            "key": op.key,
-            "owner": op.owner,
-            "token": op.token,
-            "state": op.state,
-            "result": op.result,
-            "error": op.error,
-            "refund": op.refund,
-            "note": op.note,
-            "now": now,
-            "expires_at": None if op.state == "in_doubt" else now + op.retention,
-        }
-        if cursor.execute(self._sql["settle"], settlement).rowcount:
+        expires_at = None if op.state == "in_doubt" else now + op.retention
+        if self._changes_one(cursor, "settle", {**asdict(op), "now": now, "expires_at": expires_at}):
             return True
         # Not applied now. It may have been applied before, and its reply lost: no other claim has this owner and token.
-        stored = self._read(cursor, op.scope, op.key, now)
+        stored = self._read(cursor, op, now)
         return stored is not None and (stored.state, stored.owner, stored.token) == (op.state, op.owner, op.token)
 
     def _note(self, cursor: sqlite3.Cursor, op: Note) -> bool:
-        now = self._now()
-        values = (op.note, now, op.scope, op.key, op.owner, op.token, now)
-        return cursor.execute(self._sql["note"], values).rowcount == 1
+        return self._changes_one(cursor, "note", {**asdict(op), "now": self._now()})
 
     def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
         now = self._now()
-        until = now + op.lease
-        values = (until, until + op.retention, op.scope, op.key, op.owner, op.token, now)
-        return cursor.execute(self._sql["renew"], values).rowcount == 1
+        ends = {"lease_until": now + op.lease, "expires_at": now + op.lease + op.retention}
+        return self._changes_one(cursor, "renew", {**asdict(op), "now": now, **ends})
 
     def _remember(self, cursor: sqlite3.Cursor, op: Remember) -> bool:
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
             expires_at = now + op.retention
             success = {
+                **asdict(op),
                 "due": self._due(expires_at),
-                "scope": op.scope,
-                "key": op.key,
                 "now": now,
                 "expires_at": expires_at,
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
-                "fingerprints": op.fingerprints,
-                "result": op.result,
             }
             try:
-                if cursor.execute(self._sql["remember"], success).rowcount:
+                if self._changes_one(cursor, "remember", success):
                     return True
             except sqlite3.IntegrityError:  # another row has this very rowid
                 continue
-            stored = self._read(cursor, op.scope, op.key, now)
+            stored = self._read(cursor, op, now)
             answer = answer_for(stored, fingerprints=op.fingerprints, now=now) if stored is not None else None
             if answer is not None:
                 return answer.kind == "done"
@@ -307,46 +284,46 @@ class SQLitePort:
 
     # -- for operators
 
-    async def get(self, scope: str, key: str) -> Record | None:
-        return self._connection.step(self._reader.get, scope, key)
+    @each_statement
+    def get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
+        return self._reader.get(cursor, scope, key)
 
-    async def list(self, query: Query) -> Page:
-        return self._connection.step(self._reader.page, query)
+    @each_statement
+    def list(self, cursor: sqlite3.Cursor, query: Query) -> Page:
+        return self._reader.page(cursor, query)
 
-    async def stats(self) -> Stats:
-        return self._connection.step(self._reader.stats)
+    @each_statement
+    def stats(self, cursor: sqlite3.Cursor) -> Stats:
+        return self._reader.stats(cursor)
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return self._connection.step(self._forget, scope, key, retention)
-
-    def _forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention: int) -> bool:
+    @each_statement
+    def forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention: int) -> bool:
         now = self._now()
-        values = (now, now, now + retention, scope, key, now)
-        return cursor.execute(self._sql["forget"], values).rowcount == 1
+        values = {"scope": scope, "key": key, "now": now, "expires_at": now + retention}
+        return self._changes_one(cursor, "forget", values)
 
-    async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        return self._connection.step(self._resolve, scope, key, resolution)
-
-    def _resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, resolution: Resolution) -> bool:
+    @each_statement
+    def resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, resolution: Resolution) -> bool:
         now = self._now()
-        decision = {
-            "scope": scope,
-            "key": key,
-            "state": resolution.state,
-            "is_retry": resolution.state == "free",
-            "result": resolution.result,
-            "error": resolution.error,
-            "now": now,
-            "expires_at": now + resolution.retention,
+        times = {"now": now, "expires_at": now + resolution.retention}
+        is_retry = resolution.state == "free"
+        values = {**asdict(resolution), "scope": scope, "key": key, "is_retry": is_retry, **times}
+        return self._changes_one(cursor, "resolve", values)
+
+    @each_statement
+    def figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
+        """Counted among the rows that are due: a sweep postpones those that run longer."""
+        values = (self._due(before) | _TICKET_MASK, MAX_COUNT, before)
+        overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
+        settings = {
+            name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
         }
-        return cursor.execute(self._sql["resolve"], decision).rowcount == 1
+        return Figures(overdue=overdue, oldest_overdue=oldest, cap=MAX_COUNT, settings=settings)
 
     # -- the sweep, and the schema
 
-    async def sweep(self, limit: int) -> Swept:
-        return self._connection.transaction(self._sweep, limit)
-
-    def _sweep(self, cursor: sqlite3.Cursor, limit: int) -> Swept:
+    @one_transaction
+    def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
         rows = cursor.execute(self._sql["due"], (self._due(now) | _TICKET_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
@@ -370,19 +347,7 @@ class SQLitePort:
         more = len(expired) > limit or len(lapsed) > limit or has_more_due
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
-        return Swept(min(len(expired), limit), min(len(lapsed), limit), more)
-
-    async def figures(self, before: int) -> Figures:
-        return self._connection.step(self._figures, before)
-
-    def _figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
-        """Counted among the rows that are due: a sweep postpones those that run longer."""
-        values = (self._due(before) | _TICKET_MASK, MAX_COUNT, before)
-        overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
-        settings = {
-            name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
-        }
-        return Figures(overdue=overdue, oldest_overdue=oldest, cap=MAX_COUNT, settings=settings)
+        return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()
@@ -390,16 +355,17 @@ class SQLitePort:
     async def now(self) -> int:
         return self._now()
 
-    async def check(self) -> None:
+    @one_transaction
+    def check(self, cursor: sqlite3.Cursor) -> None:
         """Open the file and begin to write: a file that can only be read cannot be a store."""
-        self._connection.transaction(sqlite3.Cursor.execute, self._sql["touch_meta"])
+        cursor.execute(self._sql["touch_meta"])
 
     async def migrate(self) -> None:
-        self._connection.close()
-        self._connection.transaction(run_statements, self._backend.schema_sql())
+        await self.connection.close()
+        await self.connection.transaction(lambda cursor: run_statements(cursor, self._backend.schema_sql()))
 
     async def close(self) -> None:
-        self._connection.close()
+        await self.connection.close()
 
 
 def _contention(op: Claim | Remember) -> Contention:

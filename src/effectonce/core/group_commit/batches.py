@@ -1,4 +1,4 @@
-"""Which operations go out together, and who gets which reply."""
+"""Making batches of the operations that wait, and handing their replies to the callers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from effectonce.record import Answer, Batchable, Claim, Look, Note, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Reply, Settlement
 
 MAX_BATCH_BYTES = 1_000_000
 
@@ -40,19 +40,19 @@ class Entry(Struct, eq=False):
     behind: list[Self] | None = None
 
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for the reply any more."""
-        raise NotImplementedError
+        """Whether its caller no longer waits for the reply."""
+        return False
 
 
 E = TypeVar("E", bound=Entry)
 
 
-def take_batch(queue: deque[E], limit: int) -> list[E]:
+def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
     """Take from the queue what may go out together: no identity twice, sorted, bounded in number and bytes.
 
-    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). A claim
-    that nobody waits for is left out. A settlement goes out all the same: the effect has happened, and only its caller
-    was cancelled.
+    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). An
+    abandoned claim is left out. A settlement goes out all the same: the effect has happened, and only its caller
+    was cancelled. The batch is counted in ``sizes``; see `Group.sizes`.
     """
     chosen: dict[tuple[str, str], E] = {}
     size = 0
@@ -62,7 +62,8 @@ def take_batch(queue: deque[E], limit: int) -> list[E]:
         if entry.is_abandoned() and isinstance(op, Claim | Look):
             queue.popleft()
             continue
-        size += _payload_bytes(op)
+        payload = op.result if isinstance(op, Settlement) else getattr(op, "note", None)
+        size += len(payload or b"")
         if size > MAX_BATCH_BYTES and chosen:
             break
         queue.popleft()
@@ -71,19 +72,13 @@ def take_batch(queue: deque[E], limit: int) -> list[E]:
             if first.behind is None:
                 first.behind = []
             first.behind.append(entry)
-    return [chosen[identity] for identity in sorted(chosen)]
-
-
-def _payload_bytes(op: Batchable) -> int:
-    if type(op) is Settlement:
-        return len(op.result or b"")
-    if type(op) is Claim or type(op) is Note:
-        return len(op.note or b"")
-    return 0
+    sizes[0] += len(chosen)
+    sizes[len(chosen).bit_length()] += 1
+    return list(map(chosen.__getitem__, sorted(chosen)))
 
 
 def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]) -> list[tuple[E, Reply]]:
-    """Say who gets which reply. Entries behind one that its reply does not answer go back to the queue's front."""
+    """Pair each entry with its reply. Entries behind one that its reply does not answer return to the queue's front."""
     if len(replies) != len(entries):
         wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
         return [(waiter, wrong) for entry in entries for waiter in with_those_behind(entry)]
@@ -135,16 +130,10 @@ def unsent_again(entries: Sequence[E]) -> list[E]:
 
 
 def is_grant(op: Batchable, reply: Reply | None) -> bool:
-    """Whether the reply grants a claim: where nobody waits for it any more, the grant must be given back."""
+    """Whether the reply grants a claim, which must be given back where the caller is gone."""
     return isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed"
 
 
 def no_sizes() -> list[int]:
     """What `Group.sizes` is at first."""
     return [0] * 17  # no store takes more than 65,535 operations at once
-
-
-def count_batch(sizes: list[int], size: int) -> None:
-    """Count a batch of ``size``; see `Group.sizes`."""
-    sizes[0] += size
-    sizes[size.bit_length()] += 1

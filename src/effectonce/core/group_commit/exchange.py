@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from effectonce.contracts import ConnectionLost, Contention, Port
+from effectonce.core.interrupts import is_being_cancelled
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.record import Batchable, Reply
 
@@ -47,6 +49,11 @@ async def exchange(
             await pause(random.uniform(0, 0.002 * 2**contended))
         except (StoreUnavailable, ConfigurationError) as error:
             return [error] * len(batch)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            # The driver has cancelled itself. Sent again without end, the batch would keep the loop to itself.
+            return [StoreUnavailable(f"the store access was ended: {error!r}")] * len(batch)
         except Exception as error:
             if len(batch) == 1:
                 return [error]
@@ -77,5 +84,5 @@ def copy_error(error: Exception) -> Exception:
 
 
 async def pause_thread(seconds: float) -> None:
-    """`exchange`'s pause where there is no event loop."""
+    """The ``pause`` of `exchange` where there is no event loop."""
     time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block

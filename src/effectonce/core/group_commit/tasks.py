@@ -9,13 +9,11 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Note, Reply
 
-from .batches import Entry, count_batch, is_grant, no_sizes, pair_replies, take_batch, unsent_again
+from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent_again
 from .exchange import copy_error, exchange
 
 #: This many waiting operations are worth a round trip of their own beside the one that is under way.
@@ -24,38 +22,27 @@ SECOND_BATCH = 32
 SECOND_BATCH_IF_IDLE = 16
 
 
-class Block(Struct, eq=False):
-    """Operations that were submitted together. Their entries share its future: it is done when no reply is missing."""
+class TaskEntry(Entry, eq=False, kw_only=True):
+    """An operation of a task, and the future that gets its reply."""
 
-    ops: Sequence[Batchable]
-    replies: list[Reply | None]
-    missing: int
     future: asyncio.Future[Any]
 
-
-class TaskEntry(Entry, eq=False):
-    """An operation of a task: ``future`` gets the reply, or, for an operation of a block, the replies to the block."""
-
-    future: asyncio.Future[Any] | None = None
-    block: Block | None = None
-    place: int = 0  # in the block
-
     def is_abandoned(self) -> bool:
-        return self.future is not None and self.future.done()
+        return self.future.done()
 
 
 class AsyncGroup:
     """One queue, and for each port a task that empties it.
 
-    - The tasks belong to the group, never to a caller, so that cancelling a caller harms nobody else. They run in an
-      empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
+    - The tasks belong to the group, never to a caller, so that cancelling a caller does not harm the others. They run
+      in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
     - A task ends when the queue is empty. `submit` starts one if none runs. A second one starts only while many wait:
       half of them are then with the store while the loop serves the others. Fewer will do while the group ``beside``
       this one, which takes the loop's other operations, has nothing under way.
     - A caller that is cancelled leaves its future done. Its claim, still queued, is dropped; if it was granted by now,
       ``orphaned`` gives the grant back. Its settlement goes out all the same.
-    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; whoever still waits gets
-      another task. Any other end of a task is the reply of those whose operations it had sent.
+    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; callers that still wait
+      get another task. Any other end of a task is the reply of those whose operations it had sent.
     """
 
     def __init__(
@@ -85,24 +72,6 @@ class AsyncGroup:
         self._queue.append(TaskEntry(op, future=future))
         self._start_if_due()
         return future
-
-    def submit_block(self, ops: Sequence[Batchable]) -> asyncio.Future[list[Reply]]:
-        """The replies to ``ops``, in their order, when all are there. A reply may be an exception: none is raised."""
-        future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        if not ops:
-            future.set_result([])
-            return future
-        block = Block(ops, [None] * len(ops), len(ops), future)
-        self._queue.extend(TaskEntry(op, future=future, block=block, place=n) for n, op in enumerate(ops))
-        future.add_done_callback(partial(self._give_back_granted, block))
-        self._start_if_due()
-        return future
-
-    def _give_back_granted(self, block: Block, future: asyncio.Future[list[Reply]]) -> None:
-        """What a block was granted before its caller was cancelled; `_deliver` sees to what comes after."""
-        if future.cancelled():
-            for op, reply in zip(block.ops, block.replies, strict=True):
-                self._give_back(op, reply)
 
     def _give_back(self, op: Batchable, reply: Reply | None) -> None:
         if is_grant(op, reply):
@@ -165,21 +134,16 @@ class AsyncGroup:
                     self._deliver(entry, reply)
                 entries = []
         except BaseException as error:
-            task = asyncio.current_task()
             unanswered = unsent_again(entries)
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError):
                 self._queue.extendleft(reversed(unanswered))
-                raise
-            failure = error
-            if not isinstance(failure, Exception):
-                failure = StoreUnavailable(f"the store access was ended: {error!r}")
-            for entry in unanswered:
-                self._deliver(entry, failure)
-            if not isinstance(error, Exception | asyncio.CancelledError):
-                raise
+            else:
+                failure = error if isinstance(error, Exception) else StoreUnavailable(f"the loop was ended: {error!r}")
+                for entry in unanswered:
+                    self._deliver(entry, failure)
+            raise
 
     async def _exchange(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        count_batch(self.sizes, len(batch))
         self._round_trips += 1
         try:
             return await exchange(port, batch, asyncio.sleep)
@@ -187,31 +151,21 @@ class AsyncGroup:
             self._round_trips -= 1
 
     def _take(self) -> list[TaskEntry]:
-        """The next batch; half of what waits, where the other port can have the other half. A block stays together."""
+        """Take the next batch: half of what waits, where the other port can have the other half."""
         queue = self._queue
-        waiting = len(queue)
-        first = queue[0]
-        share = waiting
-        if len(self._ports) > 1 and first.block is None:
-            # Callers who write a note come back with the next. In step they would all wait for the store, and then the
-            # store for them: in halves they do not.
-            in_step = isinstance(first.op, Note) and not self._round_trips
+        waiting = share = len(queue)
+        if len(self._ports) > 1:
+            # A caller that writes a note comes back with its next one. If all of them came at once they would wait for
+            # the store together, and then the store for them; in halves one group runs while the other waits.
+            in_step = isinstance(queue[0].op, Note) and not self._round_trips
             half = self._second_batch() if in_step else SECOND_BATCH
             share = waiting // 2 if waiting >= 2 * half else waiting
-        return take_batch(queue, min(share, self._limit))
+        return take_batch(queue, min(share, self._limit), self.sizes)
 
     def _deliver(self, entry: TaskEntry, reply: Reply) -> None:
-        future: asyncio.Future[Any] = entry.future  # type: ignore[assignment]
-        block = entry.block
-        if future.done():
+        if entry.future.done():
             self._give_back(entry.op, reply)
-        elif block is not None:
-            if block.replies[entry.place] is None:
-                block.missing -= 1
-                block.replies[entry.place] = copy_error(reply) if isinstance(reply, Exception) else reply
-            if not block.missing:
-                future.set_result(block.replies)
         elif isinstance(reply, Exception):
-            future.set_exception(copy_error(reply))
+            entry.future.set_exception(copy_error(reply))
         else:
-            future.set_result(reply)
+            entry.future.set_result(reply)

@@ -14,10 +14,10 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
-from .batches import Entry, count_batch, is_grant, no_sizes, pair_replies, take_batch, unsent_again
+from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent_again
 from .exchange import copy_error, exchange, pause_thread
 
-FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower looks by itself whether anybody leads
+FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower checks by itself whether a thread leads
 WOKEN_AT_ONCE = 4  # how many of those who are answered a leader wakes itself
 
 #: Lets the threads that can run go first; returns at once where there is none.
@@ -29,7 +29,7 @@ class ThreadEntry(Entry, eq=False):
 
     reply: Reply | None = None
     gate: threading.Lock | None = None
-    gone: bool = False  # the thread was interrupted: nobody waits for the reply any more
+    gone: bool = False  # its thread was interrupted, and no longer waits for the reply
     answered_together: list[ThreadEntry] | None = None  # those answered by one leader and not woken yet
 
     def is_abandoned(self) -> bool:
@@ -49,7 +49,7 @@ class ThreadGroup:
       ``orphaned`` gives the grant back. Its settlement goes out before the interruption is raised.
 
     A leader that has had company lets the others run before it sends: those whose replies came with the last batch are
-    about to ask again, and go out together in one batch instead of two. It waits for nobody, and a lone caller does not
+    about to ask again, and go out together in one batch instead of two. It never waits, and a lone caller does not
     even yield. A leader wakes a few of those it has answered, and each of them wakes another: woken all at once they
     would only queue for the interpreter's lock, at twice the context switches.
     """
@@ -86,7 +86,7 @@ class ThreadGroup:
             return self._submit_among_others(entry)
         try:
             try:
-                if lead.acquire(False):  # nobody else is here: no batch to make, no reply to hand on
+                if lead.acquire(False):  # no other thread is here: no batch to make, no reply to hand on
                     entry.reply = self._send_alone(op)
             finally:
                 if leads():
@@ -171,8 +171,7 @@ class ThreadGroup:
                 self._sent = []
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
-            self._sent = entries = take_batch(queue, self._limit)
-            count_batch(self._sizes, len(entries))
+            self._sent = entries = take_batch(queue, self._limit, self._sizes)
             replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
             for other, reply in pair_replies(entries, replies, queue):
                 if other is not entry:
@@ -202,7 +201,7 @@ class ThreadGroup:
                 return
 
     def _follow(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:
-        """Block until there is a reply, or perhaps nobody leads.
+        """Block until there is a reply, or perhaps no leader any more.
 
         Interrupted, a claim is taken back at once. A settlement goes out first, because the effect has happened: the
         interruption is returned, to be raised after it.

@@ -7,16 +7,18 @@ import math
 from effectonce.core.claim_errors import claim_error
 from effectonce.core.codec import ABANDONED, without_trace
 from effectonce.core.store_runtime import StoreClient, StoreRuntime
-from effectonce.core.waiting import FIRST_POLL, LAST_POLL
+from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import Reentered, StoreUnavailable, show
-from effectonce.record import Answer, Claim, Reply
+from effectonce.record import Answer, Claim
 
 from .run import Policy, Run, running
 
 
 def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
-    parent = _enclosing_run(runtime, policy.scope, key)
+    parent = running.get()
+    if parent is not None:
+        parent = _enclosing_run(parent, runtime, policy.scope, key)
     stored_key = key
     if runtime.privacy is not None:
         stored_key = runtime.privacy.hide(policy.scope, key)
@@ -36,9 +38,9 @@ def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes
     return run
 
 
-def _enclosing_run(runtime: StoreRuntime, scope: str, key: str) -> Run | None:
-    """What a call of ``key`` runs in, unless it runs in itself."""
-    parent = running.get()
+def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) -> Run | None:
+    """The run that a call of ``key`` runs in; `Reentered` where that, or one around it, is of the same key."""
+    parent: Run | None = innermost
     while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
         parent = parent.parent
     outer = parent
@@ -64,7 +66,7 @@ async def begin(run: Run, client: StoreClient) -> None:
         run_without_store(run, error)
         return
     if answer.kind == "in_progress" and run.policy.wait is not None:
-        # Here another delivery is known to run: a store that fails now is no reason to run beside it.
+        # Another delivery is known to run: do not run beside it because the store fails now.
         answer = await _wait_turn(run, client, run.policy.wait)
     take_answer(run, answer)
 
@@ -78,7 +80,7 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
     assert isinstance(claim, Claim)
     claim.waiting = True
     signal = client.signal()
-    poll = FIRST_POLL
+    poll = FIRST_POLL_S
     try:
         # Registered before the record is asked again, so that a settlement in between is not missed.
         runtime.waiters.add(identity, signal.wake)
@@ -91,43 +93,25 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
             if answer.kind != "in_progress" or left <= 0:
                 return answer
             await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
-            poll = min(poll * 2, LAST_POLL)
+            poll = min(poll * 2, MAX_POLL_S)
     finally:
         runtime.waiters.remove(identity, signal.wake)
 
 
-def take_reply(run: Run, reply: Reply) -> None:
-    """What `begin` does with the reply to its claim, for a run whose ``claim_request`` went out in a block."""
-    if isinstance(reply, StoreUnavailable):
-        run_without_store(run, reply)
-    elif isinstance(reply, Exception):
-        raise reply
-    else:
-        assert isinstance(reply, Answer)
-        take_answer(run, reply)
-
-
 def take_answer(run: Run, answer: Answer) -> None:
     """Let ``run`` go ahead where ``answer`` says so; else replay it, or raise why it may not run."""
-    if answer.kind == "claimed":
-        _start_lease(run, answer)
+    if answer.kind == "claimed":  # from now on the heartbeat keeps its lease
+        runtime = run.runtime
+        run.answer, run.token = answer, answer.token
+        runtime.leased_runs.add(run)
+        runtime.heartbeat.cover(run.policy.lease)
+        run.started_at = runtime.monotonic()
+        run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.sent_at)
     elif answer.kind == "absent":  # mode S: nothing is held, and nothing is counted
         run.started_at = run.runtime.monotonic()
         run.emit("claimed")
     else:
         _replay(run, answer)
-
-
-def _start_lease(run: Run, answer: Answer) -> None:
-    """The claim was granted: from now on the heartbeat keeps its lease."""
-    runtime = run.runtime
-    run.answer, run.token = answer, answer.token
-    runtime.leased_runs.add(run)
-    runtime.heartbeat.cover(run.policy.lease)
-    run.started_at = runtime.monotonic()
-    seconds = run.started_at - run.sent_at
-    detail = "lapsed" if run.lapsed else ""
-    runtime.emit("claimed", run.scope, run.key, run.attempt, run.token, seconds, detail)
 
 
 def run_without_store(run: Run, error: StoreUnavailable) -> None:
@@ -145,7 +129,7 @@ def run_unprotected(run: Run, why: str, detail: str) -> None:
 
 
 def _replay(run: Run, answer: Answer) -> None:
-    """What a call comes to that may not run: the stored value, or an error that says why."""
+    """Give a call that may not run the stored value, or raise why it may not run."""
     run.answer, run.token = answer, answer.token
     run.active = False
     run.replayed = True
@@ -155,7 +139,7 @@ def _replay(run: Run, answer: Answer) -> None:
         if stored is not None:
             stored, run.trace = without_trace(stored)
             if run.trace and run.runtime.tracer is not None:
-                run.runtime.tracer.replayed(run)
+                run.runtime.tracer.link_replay(run)
             run.value = run.policy.codec.decode(stored)
             return
         if run.policy.codec.discards:
@@ -163,6 +147,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # who gives a private record up may not have its secret
+    if answer.kind == "failed" and error != ABANDONED:  # an operator may not have the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

@@ -9,7 +9,7 @@ from effectonce.core.store_runtime import StoreClient, log
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
 
-from .run import SEEN_GENERATION, Run
+from .run import Run
 
 
 async def finish(run: Run, client: StoreClient, value: Any) -> None:
@@ -18,9 +18,8 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
     run.stop_clock()
     if not run.protected:
         return
-    result = add_trace(run, encode_result(run, value))
     try:
-        applied = await _record(run, client, result)
+        applied = await _record(run, client, encode_result(run, value))
     except StoreUnavailable as error:
         run.emit("unrecorded", str(error))
         if not run.policy.run_on_store_error:
@@ -30,11 +29,11 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
                 error.retry_after,
             ) from error
     else:
-        confirm_success(run, applied)
+        confirm_reply(run, applied)
 
 
 def encode_result(run: Run, value: Any) -> bytes | None:
-    """``value`` as it is stored; None, and a warning, where it cannot be."""
+    """Encode ``value`` for the store. Returns None, and logs a warning, where it cannot be stored."""
     try:
         return run.policy.codec.encode(value)
     except Unstorable as error:
@@ -43,15 +42,9 @@ def encode_result(run: Run, value: Any) -> bytes | None:
         return None
 
 
-def add_trace(run: Run, result: bytes | None) -> bytes | None:
-    """``result``, with the trace that it was made in, where somebody traces."""
-    tracer = run.runtime.tracer
-    return result if tracer is None or result is None else with_trace(result, run.trace or tracer.context())
-
-
 async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
-    """Settle as done. An error that the store did not mean as "away" is met with a second try, and then without the
-    result: it may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
+    """Settle as done. After an unexpected error it is tried a second time, and then without the result: the error
+    may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
     try:
         return await client.settle(completion_of(run, result))
     except (StoreUnavailable, ConfigurationError):
@@ -69,17 +62,13 @@ async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
 
 
 def confirm_reply(run: Run, reply: Reply) -> None:
-    """What `finish` does with the reply to its completion, for a run whose `completion_of` went out in a block."""
+    """Raise where ``reply``, the store's to `completion_of`, does not say that the success is recorded: `LeaseLost`
+    where another delivery took over, else the store's own error."""
     if isinstance(reply, Exception):
         run.emit("unrecorded", str(reply))
         raise reply
-    confirm_success(run, reply is True)
-
-
-def confirm_success(run: Run, applied: bool) -> None:
-    """The success is recorded, if it was ``applied``; else another took over, which is `LeaseLost`."""
-    run.runtime.waiters.wake((run.scope, run.stored_key))
-    if applied:
+    run.runtime.waiters.wake((run.policy.scope, run.stored_key))
+    if reply is True:
         run.emit("completed")
         return
     run.emit("fenced")
@@ -91,10 +80,16 @@ def confirm_success(run: Run, applied: bool) -> None:
 
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
-    """What records the success of ``run``."""
-    policy = run.policy
-    result = run.seal(result, SEEN_GENERATION if policy.seen else run.generation)
-    retention = max(policy.retention, run.min_retention)
+    """Make what records the success of ``run``, whose handler has ended.
+
+    Where traces are kept, ``result`` gets the one that it was made in.
+    """
+    run.stop_clock()
+    policy, tracer = run.policy, run.runtime.tracer
+    if tracer is not None and result is not None:
+        result = with_trace(result, run.trace or tracer.current_context())
+    result = run.seal(result)
+    retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
     if policy.seen:
         return Remember(
             scope=policy.scope,
@@ -132,7 +127,7 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
         settlement.retention = max(policy.retention, run.min_retention)
-        settlement.error = run.seal(encode_error(error), run.generation)
+        settlement.error = run.seal(encode_error(error))
     await _settle(run, client, settlement, type(error).__name__)
 
 
@@ -164,7 +159,7 @@ def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
 
 
 async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: str) -> bool:
-    """Settle, and report what came of it. A store that fails is logged: the lease ends by itself."""
+    """Settle, and emit the result as an event. A failure of the store is logged: the lease ends by itself."""
     try:
         applied = await client.settle(settlement)
     except Exception as error:

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from effectonce.core.codec import Codec
 from effectonce.core.store_runtime import StoreRuntime
@@ -18,14 +19,17 @@ SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, whic
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The settings of one guard. Never written into a store: two guards on one store keep their own."""
+    """The settings of one guard. Never written into a store: two guards on one store keep their own.
+
+    ``lease``, ``retention`` and ``hold`` are in microseconds, ``wait`` and ``max_run`` in seconds.
+    """
 
     scope: str
     codec: Codec
     seen: bool = False  # mode S
     lease: int = 30_000_000
     retention: int = 15 * 86_400_000_000
-    unfinished_retention: int | None = None  # how long what is not finished is kept; None: as long as what is
+    hold: int = 0  # how long a record that is not finished is kept after its last change; 0: as long as a finished one
     wait: float | None = None
     max_attempts: int = 0
     max_run: float = 3600.0
@@ -34,10 +38,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     run_on_store_error: bool = False
     permanent: tuple[type[BaseException], ...] = ()
 
-    @property
-    def hold(self) -> int:
-        """How long a record that is not finished is kept after its last change, in microseconds."""
-        return self.retention if self.unfinished_retention is None else self.unfinished_retention
+    def __post_init__(self) -> None:
+        if not self.hold:
+            force_setattr(self, "hold", self.retention)
 
 
 class Run(Struct, eq=False):
@@ -54,7 +57,7 @@ class Run(Struct, eq=False):
     token: int = 0
     """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
     started_at: float = math.inf  # when its claim was granted
-    answer: Answer = Answer("absent", attempts=1)  # what its claim came to
+    answer: Answer = Answer("absent", attempts=1)  # the store's answer to its claim
     active: bool = True
     protected: bool = True
     replayed: bool = False  # what `begin` decided: the handler is not to run, it ran before
@@ -63,9 +66,9 @@ class Run(Struct, eq=False):
     value: Any = None  # of a replay: what the first run gave
     bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
     took: float = 0.0  # how long its handler ran, in seconds, once it has ended
-    note: bytes | None = None  # what the claim brings where the record has none, as it is stored
+    note: bytes | None = None  # the note that the claim writes where the record has none, as it is stored
     trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
-    calls: dict[str, bytes] | None = None  # what `http.client` has called: by key, the digest of what may be repeated
+    calls: dict[str, bytes] | None = None  # requests of `http.client`: by key, the digest that a repetition must have
 
     @property
     def scope(self) -> str:
@@ -122,7 +125,7 @@ class Run(Struct, eq=False):
     # -- what the store is asked
 
     def claim_request(self) -> Claim | Look:
-        """What asks the store whether this may run: a claim, or in mode S a look."""
+        """Make the request that asks the store whether this may run: a claim, or a look in mode S."""
         policy = self.policy
         if policy.seen:
             return Look(policy.scope, self.stored_key, self.fingerprints)
@@ -149,10 +152,13 @@ class Run(Struct, eq=False):
             retention=policy.hold,
         )
 
-    def seal(self, plain: bytes | None, generation: int) -> bytes | None:
-        """``plain`` as it is stored: encrypted, where the store is private."""
+    def seal(self, plain: bytes | None) -> bytes | None:
+        """Encrypt ``plain`` for the store, where the store is private."""
         privacy = self.runtime.privacy
-        return plain if privacy is None else privacy.seal(plain, self.scope, self.stored_key, generation)
+        if privacy is None:
+            return plain
+        generation = SEEN_GENERATION if self.policy.seen else self.generation
+        return privacy.seal(plain, self.scope, self.stored_key, generation)
 
     def unseal(self, stored: bytes | None, generation: int) -> bytes | None:
         privacy = self.runtime.privacy
@@ -160,7 +166,7 @@ class Run(Struct, eq=False):
             return stored
         return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_GENERATION))
 
-    # -- what becomes of it
+    # -- its life
 
     def enter(self) -> None:
         """Make this what `current()` returns."""
@@ -171,24 +177,27 @@ class Run(Struct, eq=False):
         self.runtime.leased_runs.discard(self)
         if self.active:  # else it has just settled, and that is why its renewal was refused
             self.refused = True
-            # Not by `Run.emit`, which says how long it took: the handler may end just now.
-            self.runtime.emit("lease_lost", self.scope, self.key, self.attempt, self.token)
+            self.emit("lease_lost", seconds=0.0)  # the handler may end just now: how long it took is not known
 
     def stop_clock(self) -> None:
-        """The handler has ended: this is no longer `current()`, and events from now on say how long it took."""
+        """Note that the handler has ended: this is no longer `current()`, and later events say how long it took."""
         if self.active:
             self.took = max(0.0, self.runtime.monotonic() - self.started_at)
             self.active = False
 
     def end(self) -> None:
-        """Whatever came of it: its lease is no longer renewed, and `current()` is again what it was before."""
+        """Stop the renewals of its lease, and make `current()` what it was before."""
         self.runtime.leased_runs.discard(self)
         if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
             running.set(self.parent)
         self.parent = None
 
-    def emit(self, kind: str, detail: str = "") -> None:
-        self.runtime.emit(kind, self.scope, self.key, self.attempt, self.token, self.took, detail)
+    def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
+        """Report what has happened to this run; ``seconds``: how long that took, if not as long as its handler."""
+        runtime = self.runtime
+        if runtime.hooks:
+            took = self.took if seconds is None else seconds
+            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, took, detail)
 
 
 running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)

@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext, link
 from effectonce.dashboard.sources import PAGE_SIZE
-from effectonce.dashboard.timeline import intent_log, kind_of, saga_log, target_of
+from effectonce.display.formatting import format_target
+from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
-from effectonce.intents.intents import UNFINISHED_HOLD_US
+from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
+from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
 
@@ -31,51 +33,25 @@ CONFIRMATIONS: Final = {
 
 
 def show_queue(context: RequestContext) -> Response:
-    cursor = context.text("cursor") or None
-    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=cursor)
-    rows = [(record, kind_of(record.scope), *_describe(context, record)) for record in page.records]
-    next_page = link("/in-doubt", cursor=page.cursor) if page.cursor is not None else ""
-    return context.render("in_doubt.html", rows=rows, next=next_page, now=context.sources.store.now())
-
-
-def _describe(context: RequestContext, record: Record) -> tuple[str, str]:
-    """Return what is known of a record in a few words, and, for operators, the reason of the doubt."""
-    kind = kind_of(record.scope)
-    if kind == "intent":
-        return _describe_intent(context, record)
-    if kind == "saga":
-        return _describe_saga(context, record)
-    tries = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
-    return f"{tries}, none with an outcome", ""
-
-
-def _describe_intent(context: RequestContext, record: Record) -> tuple[str, str]:
-    log = intent_log(context.sources, record)
-    if log is None:
-        return "", ""
-    times = "once" if log.send_count == 1 else f"{log.send_count} times"
-    return f"sent {times}", f"for {show(log.key, 80)}" if context.session.acts else ""
-
-
-def _describe_saga(context: RequestContext, record: Record) -> tuple[str, str]:
-    log = saga_log(context.sources, record)
-    if log is None:
-        return "", ""
-    return f"at {'undo ' if log.undoing else ''}{log.doubtful}", log.doubt if context.session.acts else ""
+    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=context.text("cursor") or None)
+    rows = [(record, kind_of(record.scope), context.sources.log(record)) for record in page.records]
+    return context.render(
+        "in_doubt.html", rows=rows, next=context.next_page(page.cursor), now=context.sources.store.now()
+    )
 
 
 def resolve(context: RequestContext) -> Response:
     """Apply an operator's decision to one record. The decision is in the audit log before it is applied."""
     scope, key, outcome = context.text("scope"), context.text("key"), context.text("outcome")
-    record = context.sources.record(scope, key)
+    record = context.sources.store.get(scope, key)
     if record is None:
         raise NotInDoubt("there is no such record any more; nothing was changed")
-    allowed = decision_options(context, record)["outcomes"]
+    allowed = decision_options(context.sources, record)["outcomes"]
     if outcome not in allowed:
         raise InvalidOption(f"choose one of: {', '.join(allowed)}")
     result = _parse_result(context.text("result")) if outcome == "done" else ...
     place = repr(context.sources.store.runtime.backend)
-    with context.audit("records resolve", target_of(scope, key), detail=outcome, place=place):
+    with context.audit("records resolve", format_target(scope, key), detail=outcome, place=place):
         _apply_decision(context, record, outcome, result)
     record_page = link("/saga" if kind_of(scope) == "saga" else "/record", scope=scope, key=key)
     return context.redirect(record_page, CONFIRMATIONS[outcome])
@@ -86,8 +62,8 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
     scope, key, operator = record.scope, record.key, context.session.signature
     saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
-        log = saga_log(context.sources, record)
-        if log is None:
+        log = context.sources.log(record)
+        if not isinstance(log, SagaLog):
             raise CorruptRecord(f"the log of saga {show(key)} cannot be read; upgrade this process")
         saga.resolve(log.id, outcome, result=None if result is ... else result, who=operator)
     elif intents is not None:
@@ -102,7 +78,7 @@ def _retention(scope: str, outcome: str) -> Duration:
     if kind_of(scope) == "guard":
         return DEFAULT_RETENTION
     if outcome == "retry":  # unfinished: its program needs it, however late it resumes
-        return UNFINISHED_HOLD_US / 1e6
+        return UNFINISHED_RETENTION_US / 1e6
     return INTENT_RETENTION
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
-from effectonce.dashboard.context import RequestContext, link
+from effectonce.dashboard.context import RequestContext
 from effectonce.errors import InvalidOption
 
 STATES: Final[tuple[OutboxState, ...]] = ("parked", "waiting", "pending", "published")
@@ -15,18 +15,18 @@ STATES: Final[tuple[OutboxState, ...]] = ("parked", "waiting", "pending", "publi
 
 def show_rows(context: RequestContext) -> Response:
     state: OutboxState = context.one_of("state", STATES, "parked")
-    exists = context.sources.outbox is not None
-    backlog = context.sources.outbox_stats() if exists else OutboxBacklog(counts={}, cap=0)
-    page = context.sources.outbox_rows(state, context.text("cursor") or None) if exists else OutboxPage([])
-    next_page = link("/outbox", state=state, cursor=page.cursor) if page.cursor is not None else ""
+    backlog, page = OutboxBacklog(counts={}, cap=0), OutboxPage([])
+    if context.sources.outbox is not None:
+        backlog = context.sources.outbox_stats()
+        page = context.sources.outbox_rows(state, context.text("cursor") or None)
     return context.render(
         "outbox.html",
-        exists=exists,
+        exists=context.sources.outbox is not None,
         state=state,
         outbox_states=STATES,
         backlog=backlog,
         entries=page.entries,
-        next=next_page,
+        next=context.next_page(page.cursor, state=state),
     )
 
 

@@ -9,8 +9,8 @@ from msgspec import json
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext, link
-from effectonce.dashboard.formatting import STATES, age, count
 from effectonce.dashboard.poller import Sample
+from effectonce.display.formatting import STATE_WORDS, format_count, format_span, format_state_count
 
 SWEEP_OVERDUE_US: Final = 15 * 60 * 1_000_000
 """When no sweep has finished for this long, the overview says so (F37: records are not swept)."""
@@ -18,15 +18,13 @@ SWEEP_OVERDUE_US: Final = 15 * 60 * 1_000_000
 
 def overview(context: RequestContext) -> Response:
     sample = context.dashboard.poller.sample()
-    metrics = bool(context.sources.metrics)
-    plots = [
-        ("deliveries", "Deliveries", "per second", metrics),
-        ("first_runs", "First runs", "per second", metrics or _counts_done(sample)),
-        ("duplicates", "Duplicates skipped", "per second", metrics),
-        ("in_doubt", "In doubt", "records", True),
-        ("outbox_lag", "Outbox lag", "seconds", context.sources.outbox is not None),
-    ]
-    return context.render("overview.html", plots=plots, **_page_values(context, sample))
+    return context.render(
+        "overview.html",
+        has_metrics=bool(context.sources.metrics),
+        counts_done=_counts_done(sample),
+        has_outbox=context.sources.outbox is not None,
+        **_page_values(context, sample),
+    )
 
 
 def figures(context: RequestContext) -> Response:
@@ -63,11 +61,10 @@ def _shares(sample: Sample | None) -> list[tuple[str, str, str, float]]:
         return []
     stats = sample.stats
     total = sum(stats.counts.values()) or 1
-    shares = []
-    for state, word in STATES.items():
-        number = stats.counts.get(state, 0)
-        about = "~" if state in stats.approximate else ""
-        shares.append((state, word, about + count(number, stats.cap), 100 * number / total))
+    shares: list[tuple[str, str, str, float]] = []
+    for state, word in STATE_WORDS.items():
+        share = 100 * stats.counts.get(state, 0) / total
+        shares.append((state, word, format_state_count(stats, state), share))
     return shares
 
 
@@ -77,17 +74,17 @@ def _needs(context: RequestContext, sample: Sample | None) -> list[tuple[str, st
     now = round(time.time() * 1e6)
     stats = sample.stats if sample is not None else None
     if stats is not None and (in_doubt := stats.counts.get("in_doubt", 0)):
-        since = f", the oldest for {age(now - stats.oldest_in_doubt)}" if stats.oldest_in_doubt else ""
+        since = f", the oldest for {format_span(now - stats.oldest_in_doubt)}" if stats.oldest_in_doubt else ""
         what = f"in doubt{since}: decide whether the effect happened"
-        needs.append(("in_doubt", count(in_doubt, stats.cap), what, "/in-doubt"))
+        needs.append(("in_doubt", format_count(in_doubt, stats.cap), what, "/in-doubt"))
     backlog = sample.backlog if sample is not None else None
     if backlog is not None and (parked := backlog.counts.get("parked", 0)):
         what = "parked in the outbox: messages with the same ordering key wait behind them"
-        needs.append(("failed", count(parked, backlog.cap), what, "/outbox?state=parked"))
+        needs.append(("failed", format_count(parked, backlog.cap), what, "/outbox?state=parked"))
     for name, number in context.dashboard.poller.dead_letter_counts.items():
         if number:
-            needs.append(("failed", count(number), f"dead letters of {name}", link("/dead-letters", queue=name)))
+            needs.append(("failed", format_count(number), f"dead letters of {name}", link("/dead-letters", queue=name)))
     if stats is not None and stats.swept_at and now - stats.swept_at > SWEEP_OVERDUE_US:
         what = "since the last finished sweep: expired records stay, lapsed leases go unnoticed"
-        needs.append(("free", age(now - stats.swept_at), what, "/doctor"))
+        needs.append(("free", format_span(now - stats.swept_at), what, "/doctor"))
     return needs

@@ -1,4 +1,4 @@
-"""One logical call to an API that keeps idempotency keys: its key, its tries, and what the answer means."""
+"""One logical call to an API that keeps idempotency keys: its key, its tries, and the error that its answer means."""
 
 from __future__ import annotations
 
@@ -6,60 +6,37 @@ import hashlib
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
 from effectonce.core.guarded_call.run import Run, running
-from effectonce.errors import (
-    ConfigurationError,
-    EffectOnceError,
-    InDoubt,
-    InProgress,
-    LeaseLost,
-    NotExecuted,
-    OutcomeUnknown,
-    PayloadMismatch,
-    PermanentFailure,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import ConfigurationError, NotExecuted, OutcomeUnknown, Retryable, show
 from effectonce.guard.options import read_choice
+from effectonce.http.problems import error_of_problem
+from effectonce.http.protocol import UNSAFE_METHODS
 from effectonce.values.durations import Duration, micros
 from effectonce.values.retry_after import parse_retry_after
 
-METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
-#: Answers after which the same call, under the same key, may succeed.
-AGAIN: Final = frozenset((408, 425, 429, 502, 503, 504))
-FIRST_PAUSE: Final = 0.2
-#: What an intent raises that was sent, and may be sent again.
+#: Statuses after which the same call, under the same key, may succeed.
+RETRIED_STATUSES: Final = frozenset((408, 425, 429, 502, 503, 504))
+FIRST_PAUSE_S: Final = 0.2
+#: Errors of an intent that was sent, and may be sent again.
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
-
-class HttpReply(Protocol):
-    """What every client library's response has."""
-
-    status_code: int
-
-    @property
-    def headers(self) -> Any: ...
-
-
-R = TypeVar("R", bound=HttpReply)
 
 _step: ContextVar[str] = ContextVar("effectonce_step", default="")
 
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Calls inside are another effect than those outside, though they go to the same address.
+    """Name the effect of the calls inside, so that they are not taken for those outside.
 
-    A handler that calls one address twice, for two effects, says so; else the second call would pass for a retry of the
-    first: ``for item in items: with step(item.id): client.post("/mails", …)``.
+    A handler that calls one address twice, for two effects, needs it; else the second call would pass for a retry of
+    the first: ``for item in items: with step(item.id): client.post("/mails", …)``.
     """
     token = _step.set(name)
     try:
@@ -69,7 +46,7 @@ def step(name: str) -> Iterator[None]:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How calls are made.
+    """The settings of a client's calls.
 
     - ``methods``: which get a key; GET and the other safe ones never do.
     - ``retries``: how often a call is tried again, after a lost connection, a 409 that says when, a 408, 425, 429, 502,
@@ -81,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
       `ResultNotStored` or `PermanentFailure`; with ``"return"`` it is a response like any other.
     """
 
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = UNSAFE_METHODS
     retries: int = 3
     max_wait: Duration = "30s"
     provider: str = ""
@@ -95,27 +72,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
 
 
-class ClientPort(Protocol[R]):
-    """How a client library sends one call; of a sync one nothing here suspends."""
+class ClientPort(msgspec.Struct):
+    """How a client library sends one call. The coroutines of a sync library never suspend; see `sync_port`."""
 
-    #: What `send` raises when nobody knows whether the call arrived.
-    unsure: tuple[type[Exception], ...]
+    send: Callable[[], Awaitable[Any]]
+    read_body: Callable[[Any], Awaitable[bytes]]
+    close: Callable[[Any], Awaitable[None]]
+    sleep: Callable[[float], Awaitable[None]]
+    unsure: tuple[type[Exception], ...]  # the errors of `send` that leave open whether the call arrived
 
-    async def send(self) -> R: ...
 
-    async def body(self, response: R) -> bytes: ...
+def sync_port(
+    send: Callable[[], Any], read_body: Callable[[Any], bytes], unsure: tuple[type[Exception], ...]
+) -> ClientPort:
+    """The port of a sync library, for `run_sync`."""
 
-    async def close(self, response: R) -> None: ...
+    def make_async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any) -> Any:
+            return function(*args)
 
-    async def sleep(self, seconds: float) -> None: ...
+        return call
+
+    close = make_async(lambda response: response.close())
+    return ClientPort(make_async(send), make_async(read_body), close, make_async(time.sleep), unsure)
 
 
 class KeyedCall:
     """One logical call. Its key is settled before the first try, and never changes."""
 
-    def __init__(self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None):
+    def __init__(
+        self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None
+    ) -> None:
         self._settings = settings
-        self.brought = key is not None  # a key of the caller's own
         self._repeatable = body is not None
         self._run: Run | None = None
         self._digest = hashlib.sha256(body or b"").digest()
@@ -136,41 +124,44 @@ class KeyedCall:
         """Under one key two effects would be one, so a second call must be a retry: the same, after a failure."""
         if run.calls is None:
             run.calls = {}
-        earlier = run.calls.get(self.key)
-        if earlier is not None and not (self._repeatable and earlier == self._digest):
+        repeatable = run.calls.get(self.key)
+        if repeatable is not None and not (self._repeatable and repeatable == self._digest):
             raise ConfigurationError(
                 f"this handler calls {show(operation)} a second time, which the API would take for a retry of the "
                 "first; if it is another effect, say so: `with effectonce.http.client.step(name):`"
             )
         run.calls[self.key] = b""
 
-    def failed(self) -> None:
-        """It may be called again: nobody got its answer, or all of it."""
+    def allow_retry(self) -> None:
+        """Let the handler make the same call again: it did not get the answer, or not all of it."""
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
-    async def exchange(self, port: ClientPort[R]) -> R:
-        """Send it, again where that may help, and give the answer; raise what the answer means where asked to."""
+    async def exchange(self, port: ClientPort) -> Any:
+        """Send the call, again where that may help, and return its answer.
+
+        An answer that is a problem of this protocol is raised as its error, unless the settings say ``"return"``.
+        """
         tries = 0
         while True:
             tries += 1
             try:
                 response = await port.send()
             except BaseException as error:
-                told = error.retry_after if isinstance(error, Retryable) else None
-                pause = self._pause(tries, told) if isinstance(error, port.unsure) else None
+                retry_after = error.retry_after if isinstance(error, Retryable) else None
+                pause = self._pause(tries, retry_after) if isinstance(error, port.unsure) else None
                 if pause is None:
-                    self.failed()
+                    self.allow_retry()
                     raise
             else:
                 status, retry_after = response.status_code, parse_retry_after(response.headers.get("retry-after", ""))
-                again = status in AGAIN or (status == 409 and retry_after is not None)
-                pause = self._pause(tries, retry_after) if again else None
+                may_succeed = status in RETRIED_STATUSES or (status == 409 and retry_after is not None)
+                pause = self._pause(tries, retry_after) if may_succeed else None
                 if pause is None:
-                    if again:
-                        self.failed()
+                    if may_succeed:
+                        self.allow_retry()
                     if status in (409, 422) and self._settings.errors == "raise":
-                        await self._raise_meaning(port, response, retry_after)
+                        await self._raise_problem(port, response, retry_after)
                     return response
                 await port.close(response)
             await port.sleep(pause)
@@ -179,35 +170,15 @@ class KeyedCall:
         """Seconds until the next try; None where there is none."""
         if tries > self._settings.retries or not self._repeatable:
             return None
-        pause = random.uniform(0.5, 1) * FIRST_PAUSE * 2 ** (tries - 1)
+        pause = random.uniform(0.5, 1) * FIRST_PAUSE_S * 2 ** (tries - 1)
         if retry_after is not None:
             pause = max(pause, retry_after)
         return pause if time.monotonic() + pause < self._deadline else None
 
-    async def _raise_meaning(self, port: ClientPort[R], response: R, retry_after: float | None) -> None:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        error = _error_for(await port.body(response), retry_after) if kind == "application/problem+json" else None
-        if error is not None:
-            await port.close(response)
-            raise error
-
-
-_MEANINGS: dict[str, type[EffectOnceError]] = {
-    kind.code: kind for kind in (InProgress, LeaseLost, InDoubt, PayloadMismatch, ResultNotStored, PermanentFailure)
-}
-
-
-def _error_for(problem: bytes, retry_after: float | None) -> EffectOnceError | None:
-    """The error that a problem of this protocol stands for."""
-    try:
-        told: Any = msgspec.json.decode(problem)
-        kind = _MEANINGS.get(str(told["code"]))
-        text = f"{told.get('title')}: {told.get('detail')}"
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
-        return None
-    if kind is None:
-        return None
-    message = f"the API answered: {show(text, 300)}"
-    if kind is InProgress or kind is LeaseLost:  # of the API's attempt, not of ours
-        return InProgress(message, retry_after or 1.0)
-    return kind(message)
+    async def _raise_problem(self, port: ClientPort, response: Any, retry_after: float | None) -> None:
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type == "application/problem+json":
+            error = error_of_problem(await port.read_body(response), retry_after)
+            if error is not None:
+                await port.close(response)
+                raise error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -13,33 +13,18 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from effectonce.core.run_sync import run_sync
-from effectonce.http.protocol import KEY
+from effectonce.http.protocol import KEY_HEADER
 
-from .calls import UNSETTLED, KeyedCall, Settings
-from .intent_log import IntentLog, LoggedRequest, LoggedResponse, live
+from .calls import UNSETTLED, KeyedCall, Settings, sync_port
+from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
 
 #: Failures after which the call may or may not have arrived.
-UNSURE = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, *UNSETTLED)
-
-
-class _RequestsPort:
-    unsure: tuple[type[Exception], ...] = UNSURE
-
-    def __init__(self, send: Any) -> None:
-        self._send = send
-
-    async def send(self) -> requests.Response:
-        response: requests.Response = self._send()
-        return response
-
-    async def body(self, response: requests.Response) -> bytes:
-        return response.content
-
-    async def close(self, response: requests.Response) -> None:
-        response.close()
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - it is driven by a thread that may block
+UNSURE: Final[tuple[type[Exception], ...]] = (
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    *UNSETTLED,
+)
 
 
 class IdempotentAdapter(HTTPAdapter):
@@ -53,42 +38,50 @@ class IdempotentAdapter(HTTPAdapter):
         self._settings = idempotency or Settings()
         self._log = log
         if log is not None:
-            self._operation = log.operation(self._again)
+            self._operation = log.operation(self._resend)
         super().__init__(**options)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         method = request.method or "GET"
         if method not in self._settings.methods:
             return super().send(request, *args, **kwargs)
-        given = request.body.encode() if isinstance(request.body, str) else request.body or b""
-        body = given if isinstance(given, bytes) else None
+        content = request.body.encode() if isinstance(request.body, str) else request.body or b""
+        body = content if isinstance(content, bytes) else None  # None: it can be read only once
         host = urlsplit(str(request.url)).netloc.rpartition("@")[2]
-        call = KeyedCall(self._settings, method, host, request.path_url, request.headers.get(KEY), body)
-        sending = super().send
+        call = KeyedCall(self._settings, method, host, request.path_url, request.headers.get(KEY_HEADER), body)
         if self._log is None:
-            request.headers[KEY] = call.key
-            return _watched(run_sync(call.exchange(_RequestsPort(lambda: sending(request, *args, **kwargs)))), call)
-        frozen = self._log.frozen(method, str(request.url), request.headers.items(), body)
+            request.headers[KEY_HEADER] = call.key
+            response = self._exchange(call, partial(super().send, request, *args, **kwargs))
+            return _watch_body(response, call)
+        logged = self._log.freeze(method, str(request.url), request.headers.items(), body)
+        send = super().send
 
-        def send(headers: Mapping[str, str]) -> requests.Response:
-            # As a copy: what its answer redirects to is an intent of its own, also when that comes from the log.
+        def fetch(headers: Mapping[str, str]) -> requests.Response:
+            # As a copy: a call that its answer redirects to is an intent of its own, also when that is from the log.
             sent = request.copy()
             sent.headers.update(headers)
-            return _read(sending(sent, *args, **kwargs))
+            return _read(send(sent, *args, **kwargs))
 
-        def logged() -> requests.Response:
-            return self._response(request, live(send, lambda: self._operation(frozen, key=call.key)))
+        def send_logged() -> requests.Response:
+            with sending_by(fetch):
+                return self._make_response(request, self._operation(logged, key=call.key))
 
-        return run_sync(call.exchange(_RequestsPort(logged)))
+        return self._exchange(call, send_logged)
 
-    def _again(self, told: LoggedRequest, headers: Mapping[str, str]) -> requests.Response:
-        """Send what a recovery has found."""
-        request = requests.Request(told.method, told.url, headers={**dict(told.headers), **headers}, data=told.body)
+    def _exchange(self, call: KeyedCall, send: Any) -> requests.Response:
+        port = sync_port(send, lambda response: response.content, UNSURE)
+        response: requests.Response = run_sync(call.exchange(port))
+        return response
+
+    def _resend(self, logged: LoggedRequest, headers: Mapping[str, str]) -> requests.Response:
+        """Send a call that a recovery resumes."""
+        headers = {**dict(logged.headers), **headers}
+        request = requests.Request(logged.method, logged.url, headers=headers, data=logged.body)
         return _read(super().send(request.prepare()))
 
-    def _response(self, request: requests.PreparedRequest, answer: LoggedResponse) -> requests.Response:
+    def _make_response(self, request: requests.PreparedRequest, logged: LoggedResponse) -> requests.Response:
         raw = urllib3.HTTPResponse(
-            io.BytesIO(answer.body), headers=dict(answer.headed), status=answer.code, preload_content=False
+            io.BytesIO(logged.body), headers=dict(logged.header_fields), status=logged.code, preload_content=False
         )
         response: requests.Response = self.build_response(request, raw)
         return response
@@ -99,15 +92,15 @@ def _read(response: requests.Response) -> requests.Response:
     return response
 
 
-def _watched(response: requests.Response, call: KeyedCall) -> requests.Response:
-    """A body that breaks off is an answer that was lost: the handler may call again."""
+def _watch_body(response: requests.Response, call: KeyedCall) -> requests.Response:
+    """Let the handler call again where the body breaks off: that answer was lost."""
     read = response.iter_content
 
     def iter_content(*args: Any, **kwargs: Any) -> Iterator[Any]:
         try:
             yield from read(*args, **kwargs)
         except Exception:
-            call.failed()
+            call.allow_retry()
             raise
 
     response.iter_content = iter_content  # type: ignore[method-assign]

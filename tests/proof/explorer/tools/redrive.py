@@ -77,7 +77,7 @@ class RedriveSystem(GuardSystem):
 
     def enter(self, process: Process) -> None:
         super().enter(process)
-        self._behind._live = process.runtime
+        self._behind.use_runtime(process.runtime)
 
     # -- the broker, as `DeadLetterQueue` sees it
 

@@ -141,9 +141,11 @@ class SimulatedConsumer:
         return taken
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        for each in self._left(deliveries):
-            self.acks.append(each)
+        self.buffer_acks(deliveries)
         return [True] * len(deliveries)
+
+    def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
+        self.acks += self._left(deliveries)
 
     async def flush(self) -> None:
         acks, self.acks = self.acks, []

@@ -1,0 +1,55 @@
+"""What the stores in SQL databases share: rows as records, operations as settlements, the version of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from effectonce.errors import SchemaMismatch, SchemaMissing
+from effectonce.record import Note, Record, Renewal, Settlement
+
+#: The columns of a record, in the order in which every store's statements select them.
+RECORD_COLUMNS: Final = Record.__struct_fields__
+
+
+def record_from(row: Sequence[Any]) -> Record:
+    """The record of a row that begins with `RECORD_COLUMNS`; columns behind those are for the store itself.
+
+    A store may leave an old value where it does not count: the lease of a record that is not claimed any more, and an
+    empty fingerprint for none.
+    """
+    values = dict(zip(RECORD_COLUMNS, row, strict=False))
+    values["doubt_on_lapse"] = bool(values["doubt_on_lapse"])
+    values["fingerprint"] = values["fingerprint"] or None
+    if values["state"] != "claimed":
+        values["lease_until"] = None
+    return Record(**values)
+
+
+def as_settlement(op: Settlement | Note | Renewal) -> Settlement:
+    """``op`` as the settlement that it is to a store's statement: a note and a renewal leave the record claimed."""
+    if isinstance(op, Settlement):
+        return op
+    retention = op.retention if isinstance(op, Renewal) else 0
+    note = op.note if isinstance(op, Note) else None
+    return Settlement(op.scope, op.key, op.owner, op.token, "claimed", retention, note=note)  # type: ignore[arg-type]
+
+
+def require_schema_version(address: object, stored: int | None, oldest: int | None, ours: int) -> None:
+    """Refuse the tables at ``address`` where this release, whose statements are of version ``ours``, cannot use them.
+
+    A migration adds in one release and removes in the next, so that both run on the same tables meanwhile (F38: two
+    releases of a program meet while it is deployed). It stores its version, and as ``oldest`` the lowest version whose
+    statements still work; None: its own.
+    """
+    if stored is None:
+        raise SchemaMissing(f"the tables at {address} have no schema version; run: effectonce migrate '{address}'")
+    if stored < ours:
+        next_step = f"run: effectonce migrate '{address}'"
+    elif (stored if oldest is None else oldest) > ours:
+        next_step = "upgrade effectonce"
+    else:
+        return
+    raise SchemaMismatch(
+        f"the tables at {address} are of schema version {stored}, and this release reads {ours}; {next_step}"
+    )

@@ -1,0 +1,51 @@
+"""The statements on records: ``backends/mysql/records.sql``, with everything filled in that is not a value."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+from effectonce.backends.common.sql_files import statements
+from effectonce.record import EXHAUSTED
+
+from .literals import blob
+
+# The clock when the expression is evaluated, and when the statement began. SYSDATE(6) is a DATETIME without a zone; the
+# session's is UTC, so no hour is ambiguous. UNIX_TIMESTAMP of it is a DECIMAL: a double would round microseconds.
+NOW: Final = "CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)"
+STATEMENT_BEGAN: Final = "CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS SIGNED)"
+
+#: The statements that compare the stored row with the new one.
+UPSERTS: Final = ("claim", "remember")
+
+
+def table_names(prefix: str) -> dict[str, str]:
+    return {"records": f"`{prefix}_records`", "meta": f"`{prefix}_meta`"}
+
+
+@cache
+def load_statements(prefix: str) -> dict[str, str]:
+    """The statements by name."""
+    return statements(
+        "backends/mysql/records.sql",
+        records_name=f"{prefix}_records",
+        meta_name=f"{prefix}_meta",
+        exhausted=blob(EXHAUSTED),
+        now=NOW,
+        began=STATEMENT_BEGAN,
+        **table_names(prefix),
+    )
+
+
+@cache
+def upserts_with_alias(prefix: str) -> dict[str, str]:
+    """`UPSERTS` with an alias for the new row, as MySQL has it since 8.0.19, which warns at every ``VALUES(column)``;
+    MariaDB knows only that."""
+    upserts = {}
+    for name in UPSERTS:
+        head, tail = load_statements(prefix)[name].split(" VALUES {rows} ")
+        columns = [column.strip(" `") for column in head[head.index("(") + 1 : -1].split(",")]
+        aliases = ", ".join(f"new_{column}" for column in columns)
+        upserts[name] = f"{head} VALUES {{rows}} AS fresh({aliases}) " + re.sub(r"VALUES\((\w+)\)", r"new_\1", tail)
+    return upserts

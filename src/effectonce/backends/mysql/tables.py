@@ -1,0 +1,61 @@
+"""The tables in MySQL and MariaDB: created by `migrate`, verified once per connection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from effectonce.backends.common.sql_files import bare, inbox_schema, outbox_schema, script
+from effectonce.backends.common.sql_store import require_schema_version
+from effectonce.values.urls import Address
+
+from .connection import MySQLConnection, MySQLServer, ResultRows
+from .statements import load_statements, table_names
+
+SCHEMA_VERSION: Final = 1
+
+
+def schema_sql(prefix: str) -> str:
+    records = script("backends/mysql/records_schema.sql", **table_names(prefix))
+    return "\n".join([records, inbox_schema("mysql", f"{prefix}_inbox"), outbox_schema("mysql", f"{prefix}_outbox")])
+
+
+class MySQLTables:
+    """The tables of one prefix, over one connection.
+
+    ``probe`` is a statement that fails where another table of the port lacks what this release reads.
+    """
+
+    def __init__(self, connection: MySQLConnection, address: Address, prefix: str, probe: str | None = None) -> None:
+        self.connection = connection
+        self.address = address
+        self._prefix = prefix
+        self._probe = probe
+        self._verified_connect_count = 0  # the connection, by its number, on which the tables were verified
+
+    async def execute(self, packet: str) -> list[ResultRows]:
+        """Send statements that need the tables, in one packet. Returns the rows of each."""
+        await self.connect()
+        return await self.connection.execute(packet)
+
+    async def connect(self) -> MySQLServer:
+        """Connect, and verify the tables on a new connection."""
+        server = await self.connection.connect()
+        if self._verified_connect_count != self.connection.connect_count:
+            await self.verify()
+            self._verified_connect_count = self.connection.connect_count
+        return server
+
+    async def verify(self) -> None:
+        """`SchemaMissing` or `SchemaMismatch` where this release cannot use the tables."""
+        [[[version, oldest]]] = await self.connection.execute(load_statements(self._prefix)["version"])
+        stored, still_readable = (None if number is None else int(number) for number in (version, oldest))
+        require_schema_version(self.address, stored, still_readable, SCHEMA_VERSION)
+        if self._probe is not None:
+            await self.connection.execute(self._probe)
+
+    async def migrate(self) -> None:
+        """Create the tables. Every statement may run twice, also at the same time, so no lock is needed (and none would
+        reach across a cluster)."""
+        # Without notes: the async driver would log "table exists" as warnings.
+        await self.connection.execute(f"SET sql_notes = 0; {bare(schema_sql(self._prefix))}; SET sql_notes = 1")
+        await self.verify()

@@ -1,0 +1,147 @@
+"""Where a Redis server is, how it greets a new connection, and what it must not do: evict."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable
+from effectonce.values.urls import Address, flag
+
+from .errors import UNAVAILABLE, RedisErrors, ReplyError
+
+#: The commands that tell the eviction policy; some services forbid the first.
+EVICTION_COMMANDS: Final = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
+_POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
+
+
+def load_driver() -> Any:
+    """Import hiredis, which is needed at the first use of Redis only."""
+    try:
+        import hiredis
+    except ImportError:
+        raise MissingDriver("Redis needs a driver: pip install 'effectonce[redis]'") from None
+    return hiredis
+
+
+class RedisEndpoint(Struct, kw_only=True):
+    """Where a server is, our user there, and the timeouts. Its ``repr`` holds no password."""
+
+    host: str = "localhost"
+    port: int = 6379
+    path: str | None = None
+    db: int = 0
+    user: str | None = None
+    password: str | None = None
+    #: Gives a password, or a user and a password, for one connection.
+    provider: Callable[[], Sequence[str]] | None = None
+    tls: ssl.SSLContext | None = None
+    timeout: float = 5.0
+    connect_timeout: float = 5.0
+    shown: str = ""
+    error_kind: type[RedisErrors] = RedisErrors
+
+    def __post_init__(self) -> None:
+        self.shown = self.shown or f"redis://{self.path or f'{self.host}:{self.port}'}/{self.db}"
+
+    @property
+    def errors(self) -> RedisErrors:
+        return self.error_kind(self.shown)
+
+    def at(self, host: str, port: int) -> RedisEndpoint:
+        """Another node of the same cluster."""
+        return replace(self, host=host, port=port, shown=f"{self.shown} (node {host}:{port})")
+
+    def __repr__(self) -> str:
+        return f"RedisEndpoint({self.shown!r})"
+
+    def greeting_commands(self) -> list[tuple[str, ...]]:
+        """The commands that are sent first on every connection."""
+        commands: list[tuple[str, ...]] = [("CLIENT", "SETNAME", "effectonce"), *EVICTION_COMMANDS]
+        if self.db:
+            commands.insert(0, ("SELECT", str(self.db)))
+        if self.provider is not None:
+            try:
+                *users, password = self.provider()
+                commands.insert(0, ("AUTH", *filter(None, users), password))
+            except Exception as error:
+                raise StoreUnavailable(
+                    f"the credential provider of {self.shown} failed ({type(error).__name__}); see its error"
+                ) from error
+        elif self.password is not None:
+            commands.insert(0, ("AUTH", *((self.user,) if self.user else ()), self.password))
+        return commands
+
+    def packed_greeting(self) -> bytes:
+        return b"".join(map(load_driver().pack_command, self.greeting_commands()))
+
+    @property
+    def _logs_in(self) -> bool:
+        return self.password is not None or self.provider is not None
+
+    @property
+    def greeting_count(self) -> int:
+        """How many commands those are. They are not kept, since the password is among them."""
+        return 1 + len(EVICTION_COMMANDS) + bool(self.db) + self._logs_in
+
+    def check_greeting(self, replies: Sequence[Any]) -> None:
+        """Raise where the server refused the greeting, or evicts: after a failover it may not be the server that
+        was checked. Its message may repeat the password, so it is not shown."""
+        remaining = list(replies)
+        login = remaining.pop(0) if self._logs_in else None
+        select = remaining.pop(0) if self.db else None
+        for reply in (login, select):  # a refused CLIENT SETNAME does not matter: some services forbid it
+            if isinstance(reply, ReplyError) and reply.code in (*UNAVAILABLE, "NOAUTH", "NOPERM"):
+                raise self.errors.translate(reply)
+        if isinstance(login, ReplyError):
+            raise ConfigurationError(
+                f"{self.shown} refused the user or the password ({login.code}); correct them in the URL, "
+                "percent-encoded"
+            )
+        if isinstance(select, ReplyError):
+            raise ConfigurationError(f"{self.shown} has no database {self.db} ({select.code}); name another in the URL")
+        for reply in remaining[1:]:
+            refuse_eviction(reply, self.errors)
+
+
+def endpoint_at(address: Address, error_kind: type[RedisErrors] = RedisErrors) -> RedisEndpoint:
+    """The endpoint of ``address``, from which it takes the options that every Redis has."""
+    timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
+    if address.scheme in ("redis+cluster", "redis+babelqueue"):
+        secure = address.take("tls", flag, False)
+    else:
+        secure = address.scheme == "rediss"
+    tls = address.tls(secure)
+    path, database = None, address.path.strip("/") or "0"
+    if address.scheme == "redis+unix":
+        path, database = address.path, address.take("db", str, "0")
+    if not (database.isascii() and database.isdigit()):
+        raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
+    return RedisEndpoint(
+        host=address.host or "localhost",
+        port=address.port or 6379,
+        path=path,
+        db=int(database),
+        user=address.user,
+        password=address.password,
+        tls=tls,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        shown=str(address),
+        error_kind=error_kind,
+    )
+
+
+def refuse_eviction(reply: Any, errors: RedisErrors) -> bool:
+    """`UnsafeStore` where a reply to one of `EVICTION_COMMANDS` names a policy that evicts. Returns whether it names
+    any."""
+    # A client's callbacks may have made a dict of the reply: the policy is in its text in any case.
+    policy = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
+    if policy and policy[0] != "noeviction":
+        raise errors.evicting(policy[0])
+    return policy is not None

@@ -1,0 +1,105 @@
+"""What the commands on the user's programs share: loading them, and listing and recovering their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from effectonce.contracts import Event
+from effectonce.core.registry import load_object
+from effectonce.display.formatting import format_state, format_target
+from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, show
+from effectonce.guard.introspection import name_of
+from effectonce.intents.intents import Intents
+from effectonce.record import Record, State
+from effectonce.store import Store
+from effectonce.worker.worker import Worker
+
+from .actions import GracefulInterrupt, audit_action
+from .output import report
+from .terminal import Progress
+
+T = TypeVar("T")
+
+MAX_COUNTED = 10_000  # a progress bar's total is counted up to here
+
+_FINISHING_EVENTS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
+
+
+def load_program(name: str, kind: type[T], example: str) -> T:
+    """Import the object that ``module:name`` names. Raises `ConfigurationError` where it is not a ``kind``."""
+    program = load_object(name, example)
+    if not isinstance(program, kind):
+        raise ConfigurationError(f"{show(name)!r} is of type {name_of(type(program))}, not {kind.__name__}")
+    return program
+
+
+def load_worker(name: str) -> Worker:
+    return load_program(name, Worker, "shop.worker:worker")
+
+
+def close_program(program: Worker | Intents) -> None:
+    """Close a program's connections: some clients warn when the process ends before they are closed."""
+    if isinstance(program, Worker):
+        program.broker.close()
+    if program.store is not None:
+        program.store.close()
+
+
+def list_page(
+    store: Store, lists: Sequence[tuple[str, State | None]], limit: int, cursor: str | None
+) -> tuple[list[Record], str | None]:
+    """Return a page over several lists, one after the other, and the cursor of the next page: the list's number, and
+    the place in it. A list is a scope and a state; None as the state: its unfinished records."""
+    number, _, place = (cursor or "0:").partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 9):
+        raise InvalidOption(f"--cursor {show(cursor)!r} is not the cursor of a page: copy it from the page's last line")
+    records: list[Record] = []
+    for index in range(int(number), len(lists)):
+        scope, state = lists[index]
+        while True:
+            page = store.list(
+                scope=scope, state=state, unfinished=state is None, limit=limit - len(records), cursor=place or None
+            )
+            records, place = records + page.records, page.cursor or ""
+            if len(records) >= limit and (place or index + 1 < len(lists)):
+                return records, f"{index}:{place}" if place else f"{index + 1}:"
+            if not place:
+                break
+    return records, None
+
+
+def require_in_doubt(store: Store, scope: str, key: str) -> None:
+    """Raise `NotInDoubt` before the operator is asked to confirm. `Store.resolve` checks again."""
+    record = store.get(scope, key)
+    if record is None:
+        raise NotInDoubt(f"{format_target(scope, key)} has no record: there is nothing to resolve")
+    state = format_state(record, store.now())
+    if record.state != "in_doubt" and not (state == "lapsed" and record.doubt_on_lapse):
+        raise NotInDoubt(f"{format_target(scope, key)} is {state}, not in doubt: there is nothing to resolve")
+
+
+def run_recovery(
+    recover: Callable[[Callable[[], bool]], Mapping[str, int]],
+    *,
+    action: str,
+    target: str,
+    store: Store,
+    scopes: Collection[str],
+    unfinished: int,
+    audit: str | None,
+    as_json: bool,
+) -> None:
+    """Run ``recover(stop)`` on what is unfinished in ``scopes``, until Ctrl-C; report how many had which outcome."""
+    with audit_action(audit, action, target, place=store.runtime.backend), GracefulInterrupt() as interrupt:
+        with Progress(action, unfinished) as progress:
+
+            def count_finished(event: Event) -> None:
+                if event.kind in _FINISHING_EVENTS and event.scope in scopes:
+                    progress.step()
+
+            store.add_hook(count_finished)
+            counts = recover(interrupt.is_requested)
+        text = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        report(as_json, text, **counts)
+        interrupt.raise_if_requested()

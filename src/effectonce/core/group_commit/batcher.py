@@ -1,0 +1,85 @@
+"""Group commit for a worker: the tasks live as long as the worker does, and replies go to callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Final
+
+from effectonce.contracts import Port
+from effectonce.record import Batchable, Reply
+
+from .batches import Entry, no_sizes, pair_replies, take_batch
+from .exchange import exchange
+
+SECOND_BATCH: Final = 16
+"""This many waiting operations are worth a round trip of their own beside the one that is under way."""
+
+
+class CallbackEntry(Entry, eq=False, kw_only=True):
+    """An operation, and what is called with its reply."""
+
+    callback: Callable[[Reply], None]
+
+
+class StoreBatcher:
+    """Sends the operations of one worker to its store. What waits when a round trip returns goes out in the next one.
+
+    There is one task for each port. A lone operation always goes to the task that was idle last; the other ones join in
+    only while many operations wait. A reply may be an exception; the callback decides what that means.
+    """
+
+    def __init__(self, ports: Sequence[Port], limit: int, fail: Callable[[Exception], None]) -> None:
+        """``fail`` is called with what a callback raised."""
+        self.sizes = no_sizes()  # see `Group.sizes`
+        self.closed = False
+        self.on_batch: list[Callable[[], None]] = []  # each is called after the callbacks of each batch
+        self._ports = ports
+        self._limit = limit
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[CallbackEntry] = deque()
+        self._idle: list[asyncio.Future[None]] = []  # one for each task that waits for work
+        self._drained = asyncio.Event()
+        self._tasks = [self._loop.create_task(self._send_batches(port), context=Context()) for port in ports]
+
+    def submit(self, op: Batchable, callback: Callable[[Reply], None]) -> None:
+        """Send ``op`` with the next batch, and call ``callback`` with its reply."""
+        self._queue.append(CallbackEntry(op, callback=callback))
+        if self._idle and (len(self._idle) == len(self._tasks) or len(self._queue) >= SECOND_BATCH):
+            self._idle.pop().set_result(None)
+
+    async def _send_batches(self, port: Port) -> None:
+        while True:
+            while not self._queue:
+                wakened = self._loop.create_future()
+                self._idle.append(wakened)
+                if len(self._idle) == len(self._tasks):
+                    self._drained.set()
+                await wakened
+            self._drained.clear()
+            entries = take_batch(self._queue, self._limit, self.sizes)
+            if self._idle and len(self._queue) >= SECOND_BATCH:
+                self._idle.pop().set_result(None)
+            replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
+            try:
+                for entry, reply in pair_replies(entries, replies, self._queue):
+                    entry.callback(reply)
+                for after_batch in self.on_batch:
+                    after_batch()
+            except Exception as error:
+                self._fail(error)
+
+    async def close(self) -> None:
+        """Send what still waits, then end the tasks and close the ports."""
+        while self._queue or len(self._idle) < len(self._tasks):
+            self._drained.clear()
+            await self._drained.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for port in self._ports:
+            await port.close()
+        self.closed = True

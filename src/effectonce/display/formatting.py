@@ -1,0 +1,138 @@
+"""Stored values, times and counts as text: bounded, and never with control characters (F65: a stored value repaints a
+terminal, or runs as a script)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from effectonce.core.codec import VERSION, decode_error, without_trace
+from effectonce.core.privacy import VERSION as SEALED
+from effectonce.errors import CorruptRecord, show
+from effectonce.record import EXHAUSTED, Record, State, Stats
+
+MAX_TEXT_CHARACTERS: Final = 20_000
+
+#: The word for each state of a record.
+STATE_WORDS: Final[dict[State, str]] = {
+    "claimed": "running",
+    "done": "done",
+    "failed": "failed",
+    "in_doubt": "in doubt",
+    "free": "released",
+}
+
+
+def format_state(record: Record, now: int) -> str:
+    """Return the word for the record's state. A claim whose lease has ended is lapsed, not running."""
+    if record.state == "claimed" and (record.lease_until or 0) <= now:
+        return "lapsed"
+    return STATE_WORDS[record.state]
+
+
+def format_target(scope: str, key: str) -> str:
+    """Return how messages and the audit log name a record."""
+    return f"{show(scope)} {show(key)}"
+
+
+def format_failure(record: Record) -> tuple[str, str]:
+    """Return the code or class of a failed record's error, and the error's text."""
+    if record.error == EXHAUSTED:
+        return "attempts-exhausted", "every allowed attempt was used without a recorded success"
+    if record.error is not None and record.error[:1] == SEALED:
+        return "sealed", ""
+    try:
+        error = decode_error(record.error)
+    except CorruptRecord as unreadable:
+        return "unreadable", show(unreadable, 300)
+    return error.type.rpartition(":")[2] or error.code, show(error.message, 1000)
+
+
+# -- stored bytes
+
+
+def format_stored(stored: bytes | None) -> str:
+    """Return a stored result or request as text."""
+    if stored is None:
+        return ""
+    if stored[:1] == SEALED:
+        return f"sealed: {len(stored)} bytes that only the program with the secret can read"
+    stored, _ = without_trace(stored)
+    return format_json(stored[1:]) if stored[:1] == VERSION else format_bytes(stored)
+
+
+def format_json(text: bytes) -> str:
+    """Return JSON with indentation; other bytes as `format_bytes` shows them."""
+    try:
+        return _bounded(msgspec.json.format(text, indent=2).decode())
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return format_bytes(text)
+
+
+def format_bytes(content: bytes) -> str:
+    """Return bytes as text; as hexadecimal digits where they are not UTF-8."""
+    try:
+        return _bounded(content.decode())
+    except UnicodeDecodeError:
+        return _bounded(content.hex(" ", 4))
+
+
+def _bounded(text: str) -> str:
+    """Cut long text, and make control characters visible, except line ends."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        text = f"{text[:MAX_TEXT_CHARACTERS]}\n… {len(text) - MAX_TEXT_CHARACTERS} characters more"
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
+# -- times and counts
+
+
+def format_time(at: int | None) -> str:
+    """Format a time in microseconds since the epoch, in UTC; "" for None and 0, which stand for never."""
+    if not at:
+        return ""
+    try:
+        return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return show(at)
+
+
+def format_moment(at: int) -> str:
+    """Format a time as `format_time` does, to the millisecond: several things may happen in one second."""
+    return f"{format_time(at).removesuffix('Z')}.{at // 1000 % 1000:03}"
+
+
+def format_ago(at: int | None, now: int | None = None) -> str:
+    """Format how long ago ``at`` was, or in how long it will be, in one unit."""
+    if not at:
+        return ""
+    span_us = (round(time.time() * 1e6) if now is None else now) - at
+    text = format_span(abs(span_us))
+    return f"{text} ago" if span_us >= 0 else f"in {text}"
+
+
+def format_span(span_us: float) -> str:
+    """Format a span in microseconds, roughly."""
+    seconds = span_us / 1e6
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    if seconds >= 1:
+        return f"{seconds:.0f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "0 s"
+
+
+def format_count(number: int | None, cap: int | None = None) -> str:
+    """Format a count; one that has reached ``cap``, where the store stops counting, gets a plus."""
+    if number is None:
+        return "?"
+    return f"{number:,}+" if cap is not None and number >= cap else f"{number:,}"
+
+
+def format_state_count(stats: Stats, state: str) -> str:
+    """Format how many records are in ``state``. A tilde says that only the newest records were counted."""
+    count = format_count(stats.counts.get(state, 0), stats.cap)
+    return f"~{count}" if state in stats.approximate else count

@@ -1,0 +1,108 @@
+"""The timeline of one record, from its fields, its log and the audit log: what happened, when, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from effectonce.intents.log import LoggedIntent
+from effectonce.record import Record
+from effectonce.sagas.log import SagaLog
+from effectonce.telemetry.audit_log import ASKED, AuditEntry
+
+from .sagas import ENDED_STATES, TONES
+
+Kind = Literal["guard", "intent", "saga"]
+
+
+class Moment(Struct, frozen=True):
+    """Something that happened, or will. ``tone`` is the name of a state, whose colour it gets."""
+
+    at: int
+    what: str
+    by: str = ""
+    detail: str = ""
+    tone: str = ""
+
+
+def kind_of(scope: str) -> Kind:
+    """Return what kind of program writes records of ``scope``."""
+    if scope.startswith("intents/"):
+        return "intent"
+    return "saga" if scope.startswith("saga/") else "guard"
+
+
+def record_timeline(
+    record: Record, log: LoggedIntent | SagaLog | None = None, actions: Iterable[AuditEntry] = (), place: str = ""
+) -> list[Moment]:
+    """Return the moments of a record, oldest first. A record keeps its last claim only; its attempts count them all.
+
+    ``log`` is the intent's or the saga's. ``actions`` are what operators did, and ``place`` the store that holds the
+    record, since the audit log of several may be one file.
+    """
+    moments = [Moment(record.created_at, "first seen", detail="the record was made"), *_claim(record)]
+    if isinstance(log, LoggedIntent):
+        moments += _sends(record, log)
+    elif log is not None:
+        moments += _steps(log)
+    moments += _state(record)
+    moments += [Moment(entry.at, entry.action, entry.by, _describe_action(entry, place)) for entry in actions]
+    if record.expires_at is not None:
+        moments.append(Moment(record.expires_at, "expires", detail="a delivery after this runs again", tone="free"))
+    return sorted(moments, key=lambda moment: moment.at)
+
+
+def _describe_action(entry: AuditEntry, place: str) -> str:
+    """Return what was done, and in which store where the log names another: or the same one by another address."""
+    outcome = "asked, and no outcome was written" if entry.outcome == ASKED else entry.outcome
+    where = "" if entry.place in ("", place) else f" (in {entry.place})"
+    return f"{entry.detail}: {outcome}{where}" if entry.detail else f"{outcome}{where}"
+
+
+def _claim(record: Record) -> Iterable[Moment]:
+    """Yield the last claim. Its token is the store's time of the claim in µs, or next to it."""
+    if record.owner:
+        attempt = "first attempt" if record.attempts == 1 else f"attempt {record.attempts}"
+        generation = f", generation {record.generation}" if record.generation else ""
+        detail = f"{attempt}{generation}, token {record.token}"
+        yield Moment(record.token, "claimed", f"owner {record.owner.hex()[:8]}", detail, tone="claimed")
+    elif record.attempts == 0 and record.state == "done":
+        yield Moment(record.token, "remembered", detail="recorded after it had run, without a claim", tone="done")
+    elif record.token > record.created_at:
+        yield Moment(record.token, "owner fenced out", detail="an operator decided; its token is newer", tone="free")
+    if record.state == "claimed" and record.lease_until is not None:
+        means = "in doubt" if record.doubt_on_lapse else "the next delivery runs it again"
+        yield Moment(record.lease_until, "lease ends", detail=f"if nothing renews it: {means}", tone="claimed")
+
+
+def _state(record: Record) -> Iterable[Moment]:
+    """Yield the state that the record is in, unless it is running."""
+    states = {
+        "done": ("done", "result stored" if record.result is not None else "no result stored"),
+        "failed": ("failed for good", "duplicates get the same error"),
+        "in_doubt": ("in doubt", "it is not known whether the effect happened"),
+        "free": ("released", "the next delivery runs it"),
+    }
+    if record.state in states:
+        what, detail = states[record.state]
+        yield Moment(record.changed_at, what, detail=detail, tone=record.state)
+
+
+def _sends(record: Record, log: LoggedIntent) -> Iterable[Moment]:
+    if log.first_sent_at:
+        times = "once" if log.send_count == 1 else f"{log.send_count} times since"
+        provider = record.scope.split("/")[-2] if record.scope.count("/") >= 3 else "the provider"
+        yield Moment(log.first_sent_at, f"sent to {provider}", detail=times, tone="claimed")
+
+
+def _steps(log: SagaLog) -> Iterable[Moment]:
+    for step in log.entries:
+        for title, progress in ((step.name, step.do), (f"undo {step.name}", step.undo)):
+            tries = "first try" if progress.attempts <= 1 else f"{progress.attempts} tries"
+            if progress.began and progress.state in ENDED_STATES:
+                what = f"{title}: {progress.state.replace('_', ' ')}"
+                yield Moment(progress.ended, what, detail=tries, tone=TONES[progress.state])
+            elif progress.began:
+                yield Moment(progress.began, f"{title}: started", detail=tries, tone="claimed")

@@ -1,0 +1,119 @@
+"""What doctor says about each kind of finding: how bad it is, why it matters, and what to run."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+#: ``error``: a promise is broken. ``warning``: it will be, unless an operator acts. ``note``: worth knowing.
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+class Advice(NamedTuple):
+    why: str
+    run: str  # {about} is the store, broker or queue; other words come from the check
+    severity: Severity = "warning"
+
+
+#: By the code of a finding or, where it is one, of the error of a start-up check.
+ADVICE = {
+    # errors of start-up checks: the message names the particulars
+    "schema-missing": Advice(
+        "Without its tables nothing can be claimed: every delivery fails.", "effectonce migrate '{about}'", "error"
+    ),
+    "schema-mismatch": Advice(
+        "This release and the tables do not fit: every delivery fails.",
+        "effectonce migrate '{about}', or install the release that the message names",
+        "error",
+    ),
+    "unsafe-store": Advice(
+        "A record that is lost lets its effect happen again.",
+        "change the setting that the message names, then: effectonce doctor '{about}'",
+        "error",
+    ),
+    "store-unavailable": Advice(
+        "Nothing can be claimed meanwhile: handlers do not run, deliveries are retried later.",
+        "check the server and the network, then: effectonce check '{about}'",
+        "error",
+    ),
+    "broker-unavailable": Advice(
+        "Nothing is delivered and nothing is sent meanwhile.",
+        "check the broker and the network, then run doctor again",
+        "error",
+    ),
+    # a store: its clock, its sweeper, its operators
+    "clock-skew": Advice(
+        "Leases go by the store's clock alone, but providers' key windows, signatures, logs and this command's ages go "
+        "by this machine's.",
+        "chronyc makestep on the machine whose clock is wrong (see: timedatectl timesync-status)",
+    ),
+    "sweeper-stale": Advice(
+        "Until a process sweeps, expired records stay, and work whose process died is not shown as in doubt.",
+        "effectonce records purge --store '{about}'; then find out why no process sweeps: one that has the store open "
+        "does so every minute (its log says sweep_failed), unless sweep_every=None",
+    ),
+    "overdue-records": Advice(
+        "The table grows without end, and everything in it gets slower.", "effectonce records purge --store '{about}'"
+    ),
+    "in-doubt": Advice(
+        "It is unknown whether these effects happened. Their deliveries are refused until an operator decides.",
+        "effectonce records list --state in_doubt --store '{about}'; look each up where its effect would be, then: "
+        "effectonce records resolve",
+        "note",
+    ),
+    # a store: its server
+    "long-transaction": Advice(
+        "The server keeps every row version since its start: tables grow, and claims get slower.",
+        "end it where it comes from; else, for {transaction}: SELECT pg_terminate_backend(pid), ROLLBACK PREPARED, or "
+        "KILL in MySQL",
+    ),
+    "dead-rows": Advice(
+        "Autovacuum does not keep up: reads walk over what is dead.",
+        "VACUUM (ANALYZE) {table}; then lower its autovacuum_vacuum_scale_factor",
+    ),
+    "autovacuum-off": Advice(
+        "Every claim and every completion leaves a dead row: the tables grow without end.",
+        "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
+    ),
+    "synchronous": Advice(
+        "A power cut loses commits that were confirmed, and their effects may happen again.",
+        "open it with ?synchronous=full, or without the option",
+    ),
+    "persistence": Advice(
+        "A restart loses {lost}, and what is delivered again then runs again.",
+        "CONFIG SET appendonly yes (and write it into redis.conf); for money use a store with durable commits",
+    ),
+    "persistence-failed": Advice(
+        "A restart loses records; and with stop-writes-on-bgsave-error every claim is refused.",
+        "free the disk that Redis writes to, then BGSAVE, and look at INFO persistence",
+        "error",
+    ),
+    "memory": Advice(
+        "At its limit it refuses claims (noeviction): nothing is doubled, but nothing runs.",
+        "raise maxmemory (CONFIG SET maxmemory), or shorten retention=",
+    ),
+    # an outbox
+    "outbox-parked": Advice(
+        "They are never published by themselves, and messages with the same ordering key wait behind them.",
+        "effectonce outbox list {options}; then: effectonce outbox unpark (or discard)",
+    ),
+    "outbox-lag": Advice(
+        "No relay runs, it cannot reach the broker, or it does not keep up.",
+        "effectonce outbox stats {options}; and make sure that a relay runs: effectonce relay",
+    ),
+    "outbox-growing": Advice(
+        "A relay deletes what it has published, and old rows of the inbox; without it both grow without end.",
+        "make sure that a relay runs, and that its keep= is short: effectonce relay --keep 1h",
+    ),
+    # a broker
+    "retention": Advice(
+        "A duplicate that comes after its record is gone runs again.",
+        "set retention= to more than {horizon}, with time for retries and redrives",
+        "error",
+    ),
+    "dead-letters": Advice(
+        "Each is a message whose effect did not happen, or only in part.",
+        "effectonce dlq list MODULE:WORKER QUEUE; then: effectonce dlq redrive --dry-run",
+        "note",
+    ),
+}

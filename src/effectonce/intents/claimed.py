@@ -1,0 +1,124 @@
+"""`ClaimedIntent`: an intent that this process has claimed, and the ways in which its log is committed."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+
+from effectonce.core.guarded_call.finish import abort, leave
+from effectonce.core.guarded_call.run import Run
+from effectonce.core.notes import read_note, seal_note, write_note
+from effectonce.core.store_runtime import StoreClient
+from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrubbed, show
+
+from .log import ResendRules, decode_log, encode_log
+
+
+class ProviderRefusal(Exception):
+    """The stored error of a failure that has no exception of the operation's own."""
+
+
+class ClaimedIntent:
+    """A claimed intent and its log. Nothing is sent before the log says so, and nothing is settled without its outcome.
+
+    ``has_reconciler``: whether it can be looked up at the provider. ``claimed_after``: this process's clock before it
+    asked for the claim.
+    """
+
+    def __init__(
+        self, run: Run, client: StoreClient, rules: ResendRules, has_reconciler: bool, claimed_after: float
+    ) -> None:
+        self.run = run
+        self.client = client
+        self.rules = rules
+        self._has_reconciler = has_reconciler
+        self._claimed_after = claimed_after
+        self.log = decode_log(read_note(run))
+        if self.log.generation != run.generation:  # an operator's retry: the counts start over
+            self.log.generation = run.generation
+            self.log.start_over()
+
+    def decide_next(self) -> Literal["send", "reconcile"]:
+        """Decide by `ResendRules.decide_next`, at the store's time as well as this process knows it.
+
+        That is the time of the claim plus the time since this process asked for it: late rather than early, so that a
+        resend that may come too late is not made.
+        """
+        run = self.run
+        elapsed = max(0, round((run.runtime.monotonic() - self._claimed_after) * 1e6))
+        return self.rules.decide_next(self.log, run.token + elapsed)
+
+    async def record_send(self) -> None:
+        """Commit that the request goes out now. Raises `InDoubt` where that has become unsafe meanwhile."""
+        run, log = self.run, self.log
+        if run.parent is not None and run.parent.lease_lost:
+            await self.leave("lease-lost")
+            raise LeaseLost(f"{self} was not sent: its caller has lost its lease, or has timed out")
+        log.send_count += 1
+        log.first_sent_at = log.first_sent_at or run.token
+        await write_note(run, self.client, encode_log(log))
+        if run.lease_lost:
+            raise LeaseLost(f"{self}: the lease ended before it was sent; another process resumes it")
+        if log.send_count > 1 and self.rules.keyed and self.decide_next() != "send":
+            await self.doubt("the provider may no longer keep its key")
+
+    async def doubt(self, why: str) -> NoReturn:
+        """Put the intent in doubt: an operator decides. If that cannot be recorded no operator would see it, so the
+        next delivery has to record it."""
+        self.log.doubted = self.log.transactional
+        if not await self._settle_with_log("in_doubt", why):
+            raise OutcomeUnknown(f"{self}: {why}, and that could not be recorded; deliver it again", 1.0)
+        raise InDoubt(f"{self} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve")
+
+    async def leave_unknown(self, why: str, retry_after: float) -> NoReturn:
+        """Release an intent that was sent with an unknown outcome: with a key it may be sent again, with a reconciler
+        it can be looked up. With neither it is in doubt."""
+        if not self.rules.keyed and not self.rules.repeats and not self._has_reconciler:
+            await self.doubt(why)
+        await self.leave(why)
+        raise OutcomeUnknown(
+            f"{self} was sent, and its outcome is unknown: {why}; deliver it again, it goes out with the same key or "
+            "is looked up",
+            retry_after,
+        )
+
+    async def leave_not_executed(self, why: str, retry_after: float) -> NoReturn:
+        """Release an intent that had no effect, so that the next send counts as the first."""
+        self.log.start_over()
+        await self._settle_with_log("free", why)
+        raise NotExecuted(f"{self} was not executed: {why}; deliver it again later", retry_after)
+
+    async def leave(self, why: str) -> None:
+        """Release the intent, with its log as it was last committed."""
+        await leave(self.run, self.client, "free", why)
+
+    async def fail(self, error: Exception | None, why: str) -> None:
+        """Settle the intent as failed for good, which every duplicate gets as well; without the secrets of a URL."""
+        if error is None or isinstance(error, EffectOnceError) or _is_unfit_to_store(error):
+            error = ProviderRefusal(why)
+        await abort(self.run, self.client, error)
+
+    async def record_outcome(self, outcome: bytes) -> bool:
+        """Record the result of a transactional intent, for the delivery that will complete it with its rows. Returns
+        whether it was recorded."""
+        self.log.outcome, self.log.doubted = outcome, False
+        return await self._settle_with_log("free", "it waits for its delivery")
+
+    async def record_retry(self) -> bool:
+        """Record that an operator lets a transactional intent start over. Returns whether it was recorded."""
+        self.log.doubted = False
+        return await self._settle_with_log("free", "an operator's retry")
+
+    async def _settle_with_log(self, state: Literal["free", "in_doubt"], why: str) -> bool:
+        return await leave(self.run, self.client, state, why, seal_note(self.run, encode_log(self.log)))
+
+    def __str__(self) -> str:
+        return f"intent {self.run.key} ({show(self.run.scope)}, key {show(self.log.key)!r})"
+
+
+def _is_unfit_to_store(error: Exception) -> bool:
+    """Whether the text of ``error`` holds a secret, or its own __str__ raises."""
+    try:
+        text = str(error)
+        return scrubbed(text) != text
+    except Exception:
+        return True

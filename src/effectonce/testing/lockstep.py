@@ -1,0 +1,78 @@
+"""Calls in several threads that stop at every line of the user's code, so that they really overlap."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+WAIT_BUDGET_S = 1.0
+
+
+def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[FrameType], bool]) -> list[Any]:
+    """Call it in ``count`` threads, which stop at each line of a frame for which ``is_step`` is true, until all are at
+    one. Returns what each call returned or raised."""
+    outcomes: list[Any] = [None] * count
+    lockstep = _Lockstep(count)
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if not is_step(frame):
+            return None
+        if event == "line":
+            lockstep.step()
+        return trace
+
+    def run(number: int) -> None:
+        lockstep.step()
+        sys.settrace(trace)
+        try:
+            outcomes[number] = call()
+        except BaseException as error:
+            outcomes[number] = error
+        finally:
+            sys.settrace(None)
+            lockstep.leave()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+class _Lockstep:
+    """Keeps threads abreast: each waits at every line until all that still run are at one, however busy the machine.
+
+    A thread that waits for something else (a lock, another's result) arrives nowhere: all of them together wait for
+    such threads no longer than `WAIT_BUDGET_S`.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._changed = threading.Condition()
+        self._running = threads
+        self._arrived = self._line = 0
+        self._wait_budget = WAIT_BUDGET_S
+
+    def step(self) -> None:
+        with self._changed:
+            self._arrived += 1
+            line, began = self._line, time.monotonic()
+            self._advance_if_all_arrived()
+            if not self._changed.wait_for(lambda: self._line != line, max(self._wait_budget, 0.001)):
+                self._arrived -= 1
+                self._wait_budget -= time.monotonic() - began
+
+    def leave(self) -> None:
+        with self._changed:
+            self._running -= 1
+            self._advance_if_all_arrived()
+
+    def _advance_if_all_arrived(self) -> None:
+        if self._arrived >= self._running:
+            self._arrived = 0
+            self._line += 1
+            self._changed.notify_all()

@@ -1,0 +1,1 @@
+"""The contract of brokers: what `effectonce.contracts.Publisher`, `Consumer` and `DeadLetters` say, as cases."""

@@ -1,0 +1,87 @@
+"""Remembers, by which mode S records a success that was not claimed: what they replace, and what they leave alone."""
+
+from __future__ import annotations
+
+from effectonce.testing.suites.expectations import expect, expect_fields, require
+
+from .harness import RETENTION, StoreHarness, fingerprint
+
+
+async def a_remember_makes_an_absent_record_done(h: StoreHarness) -> None:
+    before = await h.now()
+    await h.remember(result=b"r", fingerprints=fingerprint("p"))
+    record = await h.record()
+    expect_fields(record, state="done", result=b"r", generation=0, owner=b"", fingerprint=fingerprint("p"))
+    require(record.token >= before - h.slack, f"token {record.token} is before its time {before}")
+    expect_fields(await h.try_claim(), kind="done", result=b"r")
+    expect_fields(await h.try_claim(fingerprints=fingerprint("q")), "a claim of another payload", kind="mismatch")
+
+
+async def a_remember_expires(h: StoreHarness) -> None:
+    await h.remember(retention=h.brief)
+    await h.wait_out(h.brief)
+    expect(await h.get(), None, "get after the retention")
+    await h.remember(result=b"new")
+    expect_fields(await h.record(), result=b"new")
+
+
+async def a_remember_leaves_a_done_record_as_it_is(h: StoreHarness) -> None:
+    """All replays agree, whichever recorded first."""
+    await h.given("done", "claimed-first", result=b"first")
+    await h.remember("remembered-first", result=b"first")
+    for key in ("claimed-first", "remembered-first"):
+        before = await h.get(key)
+        await h.remember(key, result=b"second", retention=2 * RETENTION)
+        expect(await h.get(key), before, f"the record, {key}")
+
+
+async def a_remember_never_overwrites_a_live_claim(h: StoreHarness) -> None:
+    grant = await h.claim()
+    before = await h.get()
+    expect(await h.try_remember(result=b"r"), False, "a remember of a claimed record")
+    expect(await h.get(), before, "the record")
+    await h.settle(grant, "done", result=b"mine")
+
+
+async def a_remember_never_overwrites_a_doubt(h: StoreHarness) -> None:
+    await h.given("in_doubt", "settled")
+    await h.given("lapsed", "lapsed", doubt_on_lapse=True)
+    for key in ("settled", "lapsed"):
+        expect(await h.try_remember(key, result=b"r"), False, f"a remember of a doubt, {key}")
+        expect_fields(await h.look(key), f"a look at it, {key}", kind="in_doubt")
+
+
+async def a_remember_never_overwrites_a_failure(h: StoreHarness) -> None:
+    await h.given("failed", "failed", error=b"e")
+    await h.given("exhausted", "exhausted")
+    for key in ("failed", "exhausted"):
+        before = await h.get(key)
+        expect(await h.try_remember(key, result=b"r"), False, f"a remember of a failure, {key}")
+        expect(await h.get(key), before, f"the record, {key}")
+
+
+async def a_remember_takes_a_free_record(h: StoreHarness) -> None:
+    await h.claim()
+    await h.forget()
+    grant = await h.given("free")
+    await h.remember(result=b"r")
+    record = await h.record()
+    expect_fields(record, state="done", result=b"r", generation=1)
+    require(record.token > grant.token, f"the token did not grow: {grant.token}, then {record.token}")
+    expect(await h.try_settle(grant, "free"), False, "the old release, repeated")
+
+
+async def a_remember_takes_a_lapsed_claim_and_fences_its_owner(h: StoreHarness) -> None:
+    grant = await h.given("lapsed")
+    await h.remember(result=b"r")
+    require((await h.record()).token > grant.token, "the token did not grow")
+    await h.expect_fenced(grant)
+    expect_fields(await h.try_claim(), result=b"r")
+
+
+async def a_remember_of_another_payload_is_refused(h: StoreHarness) -> None:
+    """It is applied where a claim would be granted, and a claim would mismatch."""
+    await h.given("free", fingerprints=fingerprint("p"))
+    before = await h.get()
+    expect(await h.try_remember(result=b"r", fingerprints=fingerprint("q")), False, "a remember of another payload")
+    expect(await h.get(), before, "the record")

@@ -1,0 +1,18 @@
+"""An object that stands before another one, to record or to disturb some of its calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Wrapper:
+    """Passes on to ``inner`` what a subclass does not define."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)

@@ -1,0 +1,36 @@
+"""A pause while a server is away, so that a worker does not ask it without end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from effectonce.values.backoff import Backoff
+
+
+class Pause:
+    """Whether a server is left alone for now. Each pause that follows another without an answer is longer."""
+
+    def __init__(self, server: str, resume: Callable[[], None]) -> None:
+        """``server`` is its name in the log; ``resume`` is called at the end of each pause."""
+        self.active = False
+        self.failed = False  # since the last answer
+        self._backoff = Backoff(server)
+        self._resume = resume
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, error: BaseException) -> None:
+        """The server did not answer. Does nothing during a pause."""
+        if not self.active:
+            self.active = self.failed = True
+            self._loop.call_later(self._backoff.record_failure(error), self._end)
+
+    def _end(self) -> None:
+        self.active = False
+        self._resume()
+
+    def server_answered(self) -> None:
+        """Let the next pause be a short one again. An answer that comes during a pause does not count."""
+        if self.failed and not self.active:
+            self.failed = False
+            self._backoff.record_success()

@@ -1,0 +1,195 @@
+"""What becomes of a job whose handler has ended: first its record is settled in the store, then its delivery.
+
+Completions go to the store in batches, and those that are not answered are sent again: the store fences them, so that
+repeating one is always right. A message that the handler sends on leaves after its record is complete, and before the
+ack (F52: what follows from a message is neither lost nor sent under a new id).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+from effectonce.core.group_commit.batcher import StoreBatcher
+from effectonce.core.guarded_call import finish
+from effectonce.errors import BrokerUnavailable, EffectOnceError, LeaseLost, StoreUnavailable
+from effectonce.message import Message
+from effectonce.record import Reply
+from effectonce.store import Store
+
+from .background_tasks import BackgroundTasks, Fail
+from .handler_pool import is_failure
+from .jobs import Job, cause_of
+from .pause import Pause
+from .queue_consumer import QueueConsumer
+
+log = logging.getLogger("effectonce")
+
+UNRECORDED_DELAY_S: Final = 1.0
+"""After how long a message comes again whose success could not be recorded."""
+
+Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
+
+
+class Recorder:
+    """Settles the jobs of one queue that have run under leases; see the module."""
+
+    def __init__(
+        self,
+        consumer: QueueConsumer,
+        store: Store,
+        settlements: StoreBatcher,
+        pause: Pause,
+        publish: Publish,
+        fail: Fail,
+        on_end: Callable[[], None],
+    ) -> None:
+        """``on_end`` is called after each job that was settled by a task of its own."""
+        self.background = BackgroundTasks(fail, on_end)
+        self._consumer = consumer
+        self._store = store
+        self._leased_runs = store.runtime.leased_runs
+        self._client = store.runtime.async_client()
+        self._settlements = settlements
+        self._pause = pause
+        self._publish = publish
+        self._fail = fail
+        self._stopped = False
+        self._unrecorded: list[Job] = []  # they have succeeded, and the store did not answer
+        self._recorded: list[Job] = []  # to be acked at the end of this batch
+
+    # -- success
+
+    def record_success(self, job: Job) -> None:
+        """The handler of ``job`` has returned."""
+        self._consumer.add_finishing()
+        if self._stopped:
+            self.background.spawn(self._record_late(job))
+        elif self._pause.active:
+            assert job.run is not None
+            job.run.stop_clock()
+            self._unrecorded.append(job)
+        else:
+            self._send_completion(job)
+
+    def _send_completion(self, job: Job) -> None:
+        assert job.run is not None
+        self._settlements.submit(finish.completion_of(job.run, job.result), partial(self._handle_recorded, job))
+
+    def _handle_recorded(self, job: Job, reply: Reply) -> None:
+        run = job.run
+        assert run is not None
+        try:
+            finish.confirm_reply(run, reply)
+        except Exception as error:
+            if isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost):
+                self._unrecorded.append(job)  # asked again: the store knows its own
+                self._pause.begin(error)
+                return
+            log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+            self._consumer.redeliver(job, UNRECORDED_DELAY_S)
+        else:
+            if self._pause.failed:
+                self._pause.server_answered()
+            self.forward_or_ack(job)
+        self._leased_runs.discard(run)
+        self._consumer.finishing -= 1
+
+    async def _record_late(self, job: Job) -> None:
+        """Record the success of a thread that has outlasted the worker: its next delivery need not run again."""
+        assert job.run is not None
+        try:
+            finish.confirm_reply(job.run, await self._client.settle(finish.completion_of(job.run, job.result)))
+        except Exception as error:
+            log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+        self._leased_runs.discard(job.run)
+
+    def resend(self) -> None:
+        """The store may answer again: send the completions that it did not answer."""
+        jobs, self._unrecorded = self._unrecorded, []
+        for job in jobs:
+            self._send_completion(job)
+
+    def forward_or_ack(self, job: Job) -> None:
+        """``job`` is recorded: ack it with this batch of the store, after what it sends on is sent."""
+        if job.outgoing:
+            self.background.spawn(self._forward(job, job.outgoing))
+        else:
+            self._recorded.append(job)
+
+    def ack_recorded(self) -> None:
+        """Ack what a batch of the store has recorded, all at once."""
+        if self._recorded:
+            jobs, self._recorded = self._recorded, []
+            self._consumer.ack(jobs)
+
+    async def _forward(self, job: Job, messages: list[Message[Any]]) -> None:
+        """Send what the handler has left in its record, for the first time or again, and then ack."""
+        assert job.route.to is not None
+        try:
+            await self._publish(job.route.to, messages)
+        except BrokerUnavailable as error:
+            self._consumer.redeliver(job, error.retry_after)
+        except Exception as error:
+            delay = job.route.retry.after(error, max(1, job.delivery.attempt))
+            if delay is None:
+                await self._bury(job, error, job.delivery.attempt, "unsent")
+            else:
+                self._consumer.redeliver(job, delay, tried=True)
+        else:
+            self._consumer.ack([job])
+
+    # -- failure
+
+    def settle_failure(self, job: Job, error: BaseException) -> None:
+        """The handler of ``job`` raised ``error``, or was cancelled."""
+        failed = is_failure(error)
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and not failed and not job.route.is_async:
+            return  # only its waiter is gone: the thread runs on, and keeps its lease
+        self._consumer.finishing += 1
+        if not failed and not cancelled:
+            self._fail(error)
+        self.background.spawn(self._abort(job, error, failed))
+
+    async def _abort(self, job: Job, error: BaseException, failed: bool) -> None:
+        """Settle the record of a job that was not done, then its delivery."""
+        run = job.run
+        assert run is not None
+        await finish.abort(run, self._client, error)
+        self._leased_runs.discard(run)
+        step = job.route.next_step(error, job.attempt)
+        if not failed and step not in ("permanent-failure", "in-doubt"):
+            self._consumer.redeliver(
+                job, 0.0
+            )  # cancelled, or it ended this process: that says nothing about the message
+        elif isinstance(step, str):
+            await self._bury(job, error, job.attempt, step)
+        else:
+            self._consumer.redeliver(job, step, tried=True)
+        self._consumer.finishing -= 1
+
+    def give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:
+        """Move ``job`` to the dead letters, without another attempt."""
+        self.background.spawn(self._bury(job, error, attempts, why))
+
+    async def _bury(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
+        """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
+        cause = cause_of(error, why, attempts=max(0, attempts))
+        try:
+            record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
+            cause.first = record.created_at / 1e6 if record is not None else 0.0
+        except EffectOnceError:
+            pass  # the rest is worth having without it
+        self._consumer.dead_letter(job, cause)
+
+    async def stop(self) -> None:
+        """Wait for the tasks under way. What is not recorded comes again: the store is away."""
+        self._stopped = True
+        await self.background.wait()
+        for job in self._unrecorded:
+            assert job.run is not None
+            self._leased_runs.discard(job.run)
