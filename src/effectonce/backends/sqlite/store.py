@@ -201,7 +201,7 @@ class SQLitePort:
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
                 return Answer("claimed", token=now, attempts=1, note=op.note)
-            # An existing record was taken over (then it is ours below), or the claim was refused. Outside of a
+            # The claim took an existing record (then the record has its owner below), or was refused. Outside of a
             # transaction the record may have changed since: then no answer fits, and the claim is made again.
             stored = self._read(cursor, op, now)
             if stored is None:
