@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from effectonce.core.run_sync import run_sync
-from effectonce.record import Answer, Claim, Look, Query, Record, Remember, Renewal, Resolution, Settlement, Swept
+from effectonce.record import Answer, Claim, Look, Query, Record, Remember, Renewal, Resolution, Settlement, SweepResult
 from effectonce.testing.clock import START_US, ManualClock
 
 LEASE, RETENTION = 1000, 5000
@@ -38,8 +38,8 @@ class TimedPort:
         record: Record | None = run_sync(self.port.get("s", "k"))
         return record
 
-    def sweep(self, limit: int = 100) -> Swept:
-        swept: Swept = run_sync(self.port.sweep(limit))
+    def sweep(self, limit: int = 100) -> SweepResult:
+        swept: SweepResult = run_sync(self.port.sweep(limit))
         return swept
 
 
@@ -63,7 +63,7 @@ class ExactTimes:
     def test_a_sweep_moves_it_to_doubt_at_the_same_one(self, timed: TimedPort, elapsed: int, lapsed: int) -> None:
         timed.claim(doubt_on_lapse=True)
         timed.clock.advance_micros(elapsed)
-        assert timed.sweep() == Swept(0, lapsed, False)
+        assert timed.sweep() == SweepResult(0, lapsed, False)
         record = timed.get()
         assert record is not None
         assert (record.state, record.expires_at) == ("in_doubt" if lapsed else "claimed", None)
@@ -83,7 +83,7 @@ class ExactTimes:
         assert (timed.ask(Look("s", "k")).kind == "absent") is (not is_there or state == "free")
         assert len(run_sync(timed.port.list(Query())).records) == is_there
         assert sum(run_sync(timed.port.stats()).counts.values()) == is_there
-        assert timed.sweep() == Swept(0 if is_there else 1, 0, False)
+        assert timed.sweep() == SweepResult(0 if is_there else 1, 0, False)
 
     @pytest.mark.parametrize("elapsed", [LEASE + RETENTION - 1, LEASE + RETENTION])
     def test_a_claim_is_absent_one_retention_after_its_lease(self, timed: TimedPort, elapsed: int) -> None:
@@ -176,7 +176,7 @@ class ExactTimes:
             timed.ask(Remember(f"s{number % 2}", f"k{number}", RETENTION))
             timed.ask(Claim("doubtful", f"k{number}", b"a" * 16, LEASE, RETENTION, doubt_on_lapse=True))
         timed.clock.advance_micros(RETENTION)
-        done = Swept(0, 0, True)
+        done = SweepResult(0, 0, True)
         rounds = 0
         while done.more:
             done = timed.sweep(2)
