@@ -36,7 +36,6 @@ class RelayRun:
         self.loop = asyncio.get_running_loop()
         self.signals = RelaySignals()
         self._settings = settings
-        self._sleeping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def _open_pump(self, stack: AsyncExitStack) -> RelayPump:
@@ -159,13 +158,10 @@ class RelayRun:
 
     def _wake(self) -> None:
         """End the pump's sleep: a sender in this process has written a row and will soon commit. From any thread."""
-        if self._sleeping:
-            self._sleeping = False
-            self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
+        self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
 
     async def _sleep(self, seconds: float) -> bool:
         """Sleep for ``seconds``, or until rows are expected. Returns whether they are."""
-        self._sleeping = True
         try:
             async with asyncio.timeout(seconds):
                 await self.signals.rows_expected.wait()
@@ -173,7 +169,6 @@ class RelayRun:
         except TimeoutError:
             return False
         finally:
-            self._sleeping = False
             self.signals.rows_expected.clear()
 
     async def _listen(self, port: OutboxPort) -> None:
