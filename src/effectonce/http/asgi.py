@@ -10,12 +10,12 @@ Compression may stand on either side: outside, replays are compressed like the f
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final
 
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
+from effectonce.values.awaitables import maybe_await
 
 from . import protocol
 from .exchange import HttpGuard, HttpMiddleware, Incomplete, Principal, Recording, identify_request
@@ -55,9 +55,7 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         exchange = Exchange(self._guard, scope, receive, send)
         try:
             key = protocol.parse_key(key_lines(scope), plan.route.max_key)
-            principal = self._guard.get_principal(scope)
-            if inspect.isawaitable(principal):
-                principal = await principal
+            principal = await maybe_await(self._guard.get_principal(scope))
             response = await exchange.claim(plan, key, principal)
         except EffectOnceError as error:
             response = self._guard.refusal(error, exchange.method, scope["path"])

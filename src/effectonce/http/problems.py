@@ -86,17 +86,15 @@ def lost_attempt(docs: str) -> Response:
     return _make_response(docs, 500, "The request failed", detail, "attempt-failed")
 
 
-_RAISED_BY_CLIENTS: Final = (
-    *(errors.InProgress, errors.LeaseLost, errors.InDoubt),
-    *(errors.PayloadMismatch, errors.ResultNotStored, errors.PermanentFailure),
-)
+#: What a client raises, by code: the problems about an operation, not about how its request was made.
+_RAISED_BY_CLIENTS: Final = {kind.code: kind for kind, (status, _, _) in _PROBLEMS.items() if status in (409, 422)}
 
 
 def error_of_problem(body: bytes, retry_after: float | None) -> errors.EffectOnceError | None:
     """The error that a client raises for a problem; None: it is not a problem of this protocol."""
     try:
         problem: Any = msgspec.json.decode(body)
-        kind = {kind.code: kind for kind in _RAISED_BY_CLIENTS}[problem["code"]]
+        kind = _RAISED_BY_CLIENTS[problem["code"]]
         text = f"{problem.get('title')}: {problem.get('detail')}"
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
         return None

@@ -25,6 +25,7 @@ from effectonce.http import protocol
 from effectonce.http.exchange import HttpGuard, Recording, identify_request, key_lines
 from effectonce.http.routes import RoutePlan
 from effectonce.http.streams import AsyncRecordedBody, RecordedBody
+from effectonce.values.awaitables import maybe_await
 from effectonce.values.fingerprint import canonical
 
 #: Exceptions of a view that Django itself turns into a response.
@@ -47,9 +48,7 @@ class DjangoGuard(HttpGuard):
             get_principal = sync_to_async(get_principal)
         try:
             key = protocol.parse_key(key_lines(request.META), plan.route.max_key)
-            principal = get_principal(request)
-            if is_async:
-                principal = await principal
+            principal = await maybe_await(get_principal(request))
             stored_key = identify_request(principal, str(request.method), request.path, key)
             fingerprint = protocol.fingerprint(hash_request(request, plan.route.max_body))
             runtime = self.store.runtime

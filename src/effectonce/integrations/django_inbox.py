@@ -60,7 +60,7 @@ def transactional(
     plan = make_view_plan(inbox.scope, settings)
     get_principal = make_principal_getter(principal)
     raises = read_choice("errors", errors, "raise", "respond")
-    protocol.require_parser()
+    protocol.load_parser()
 
     def decorate(view: V) -> V:
         @functools.wraps(view)
@@ -86,8 +86,8 @@ def transactional(
     return decorate
 
 
-class _RolledBack(Exception):
-    """Rolls the transaction back: the response says that its work must not stay."""
+class _UndoWork(Exception):
+    """Rolls the transaction back: the status of the response says that the work must not stay."""
 
 
 def _exchange(
@@ -107,7 +107,7 @@ def _exchange(
         nonlocal response
         response = render_response(run_view())
         if response.status_code >= 500 or response.status_code in plan.route.transient:
-            raise _RolledBack
+            raise _UndoWork
         if response.streaming:
             raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
         headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
@@ -116,7 +116,7 @@ def _exchange(
     try:
         with transaction.atomic(using=using):
             outcome = inbox.call(connections[using], stored_key, work, payload=payload, returns=protocol.Response)
-    except _RolledBack:
+    except _UndoWork:
         return response
     if outcome.replayed:
         return make_http_response(protocol.replay(outcome.value, inbox.retention_us))
