@@ -224,19 +224,20 @@ Reply = Answer | bool | Exception
 
 
 class StoredClaim(Struct, gc=False):
-    """The fields of a stored record that decide what a claim is answered. SQL stores select them in this order."""
+    """The fields of a stored record that decide the answer to a claim. SQL stores select them in this order. By default
+    they are those of a record that was never claimed."""
 
-    state: str
-    owner: bytes
-    token: int
-    attempts: int
-    generation: int
-    lapsed: bool
-    doubt_on_lapse: bool
-    lease_until: int | None  # when its last lease ends; it counts while the record is claimed
-    fingerprint: bytes | None
-    result: bytes | None
-    error: bytes | None
+    state: str = "free"
+    owner: bytes = b""
+    token: int = 0
+    attempts: int = 0
+    generation: int = 0
+    lapsed: bool = False
+    doubt_on_lapse: bool = False
+    lease_until: int | None = None  # when its last lease ends; it counts while the record is claimed
+    fingerprint: bytes | None = None
+    result: bytes | None = None
+    error: bytes | None = None
     note: bytes | None = None
 
 

@@ -183,14 +183,9 @@ class RedisConsumer:
 
     async def _settle(self, verb: str, argument: Word, deliveries: Sequence[Delivery]) -> list[bool]:
         """Run the settling script for every delivery that is unsettled. Returns which ones were still ours."""
-        released = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
-        try:
-            applied = iter(await self._run_settle(verb, argument, [delivery.key for delivery in held]))
-        except BaseException:
-            self._unsettled.restore(held)  # the caller may try again
-            raise
-        return [was_held and next(applied) for was_held in released]
+        return await self._unsettled.settle(
+            deliveries, lambda held: self._run_settle(verb, argument, [delivery.key for delivery in held])
+        )
 
     async def _run_settle(self, verb: str, argument: Word, ids: Sequence[bytes]) -> list[bool]:
         if not ids:
