@@ -174,7 +174,7 @@ class MemoryPort:
         return answer_for(row, fingerprints=prints, now=now, claimant=claimant)
 
     def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
-        """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt. Owner and token stay."""
+        """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt."""
         if row.state == "claimed":
             row.state = "in_doubt"
             row.changed_at = now
