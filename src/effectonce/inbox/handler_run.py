@@ -50,7 +50,7 @@ class HandlerRun(InboxTransaction):
         max_attempts = self.handler.options.max_attempts
         if max_attempts is not None and self._attempts is None:
             # Committed before the handler runs: the inbox row is rolled back with an attempt that fails, and a message
-            # that kills the process must be counted too (F20).
+            # that kills the process must be counted too (F20, a poison message).
             self._attempts = await table.count(session, key) or 0
             await session.commit()
             await session.begin()

@@ -44,7 +44,7 @@ class InboxTransaction:
         try:
             await session.begin()
         except ConfigurationError:
-            self._session = None  # other code has a transaction open there: we neither end it nor close the connection
+            self._session = None  # other code has a transaction open there: it is neither ended nor closed here
             raise
         self._is_open = True
         if handler.needs_check:
@@ -62,7 +62,7 @@ class InboxTransaction:
         session, was_marked, self._is_marked = self.session, self._is_marked, False
         try:
             return was_marked and (await session.has_ended() or not await session.is_marked(release=False))
-        except Exception:  # the connection answers no question any more
+        except Exception:  # the connection is broken, and the transaction with it
             return False
 
     async def commit(self) -> None:

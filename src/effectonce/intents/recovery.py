@@ -36,7 +36,7 @@ class Recovered(Struct, frozen=True):
 
 
 class IntentRecovery:
-    """Finds unfinished intents and runs them on. See `Intents.recover`."""
+    """Finds unfinished intents and resumes them. See `Intents.recover`."""
 
     def __init__(self, intents: Intents) -> None:
         self._intents = intents
@@ -82,23 +82,19 @@ class IntentRecovery:
     async def _recover_one(self, operation: IntentOperation[Any, Any], record: Record, client: StoreClient) -> str:
         """Resume one intent. Returns a field name of `Recovered`: one that is broken must not keep the others
         waiting."""
+        error: BaseException | None
         try:
             log = self._intents.log(record)
             if log.outcome is not None or log.in_saga:
                 return "later"
-            return await self._resume(operation, self._intents.id_of(record), client)
-        except Exception as error:
-            logger.warning(
-                "could not recover an intent in %s: %s", show(record.scope), show(describe_error(error), 500)
-            )
-            return "broken"
-
-    async def _resume(self, operation: IntentOperation[Any, Any], id: str, client: StoreClient) -> str:
-        error: BaseException | None
-        try:
-            _, error = await operation.run_intent(operation.prepare(id), client, "recover")
+            run = operation.prepare(self._intents.id_of(record))
+            _, error = await operation.run_intent(run, client, "recover")
         except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as raised:
             error = raised
+        except Exception as defect:
+            text = show(describe_error(defect), 500)
+            logger.warning("could not recover an intent in %s: %s", show(record.scope), text)
+            return "broken"
         if error is None or isinstance(error, ResultNotStored):
             return "done"
         if isinstance(error, InDoubt):

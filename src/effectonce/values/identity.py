@@ -82,7 +82,9 @@ def digest(scope: str, key: str) -> bytes:
     No two (scope, key) pairs share the hashed text, and no collation or case folding can merge two digests.
     """
     try:
-        parts = [text.encode() for text in (scope, key)]
+        scope_bytes, key_bytes = scope.encode(), key.encode()
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
-    return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
+    identity = hashlib.sha256(len(scope_bytes).to_bytes(4, "big") + scope_bytes)
+    identity.update(len(key_bytes).to_bytes(4, "big") + key_bytes)
+    return identity.digest()

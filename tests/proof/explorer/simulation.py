@@ -14,7 +14,7 @@ from effectonce.core.guarded_call.run import Run, current
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, SweepResult
 from effectonce.store import Store
 from effectonce.testing.fault_points import operation_name
 
@@ -427,8 +427,8 @@ class Simulation:
             self.meanwhile()
         return replies
 
-    def sweep(self, limit: int = 500) -> Swept:
-        swept: Swept = run_sync(self.port.sweep(limit))
+    def sweep(self, limit: int = 500) -> SweepResult:
+        swept: SweepResult = run_sync(self.port.sweep(limit))
         self.oracle.swept(self.now())
         self.swept = self.steps
         return swept

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from effectonce.backends.common.drivers import require_driver
-from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
 from effectonce.values.urls import Address, flag
 
@@ -127,20 +126,6 @@ def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "")
     return error
 
 
-class _OpenLink:
-    """One open sender or receiver, and the client that it belongs to."""
-
-    def __init__(self, namespace: ServiceBusNamespace, client: Any, handler: Any) -> None:
-        self.lost: Exception | None = None
-        self.handler = handler
-        self._namespace = namespace
-        self._client = client
-
-    async def close(self) -> None:
-        for closable in (self.handler, self._client):
-            await close_quietly(closable, self._namespace)
-
-
 class ServiceBusLink:
     """One sender or receiver of the SDK, opened when first used, and anew after an error.
 
@@ -159,16 +144,9 @@ class ServiceBusLink:
         self._queue = queue
         self._make_handler = make_handler
         self._on_lost = on_lost
-        self._connection = ReconnectingConnection(self._open)
+        self._client: Any = None
+        self._handler: Any = None
         self._turn = asyncio.Lock()
-
-    async def _open(self) -> _OpenLink:
-        client = self._namespace.client()
-        try:
-            return _OpenLink(self._namespace, client, await self._make_handler(client).__aenter__())
-        except BaseException:
-            await close_quietly(client, self._namespace)
-            raise
 
     async def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         """Await ``work`` with the sender or receiver, and return its result. After an error the link is dropped, except
@@ -176,7 +154,10 @@ class ServiceBusLink:
         async with self._turn:
             try:
                 async with asyncio.timeout(self._namespace.timeout):
-                    return await work((await self._connection.get()).handler)
+                    if self._handler is None:
+                        self._client = self._namespace.client()
+                        self._handler = await self._make_handler(self._client).__aenter__()
+                    return await work(self._handler)
             except lock_lost_errors() as error:
                 raise translate(error, self._namespace, self._queue) from error
             except Exception as error:
@@ -192,11 +173,16 @@ class ServiceBusLink:
 
     async def _drop(self) -> None:
         self._on_lost()
-        await self._connection.close()
+        opened = (self._handler, self._client)
+        self._handler = self._client = None
+        for closable in opened:
+            await close_quietly(closable, self._namespace)
 
 
 async def close_quietly(closable: Any, namespace: ServiceBusNamespace) -> None:
-    """Close a client, sender or receiver of the SDK. Errors do not matter any more: it is given up."""
+    """Close a client, sender or receiver of the SDK, where there is one. Errors do not matter: it is given up."""
+    if closable is None:
+        return
     with suppress(Exception):
         async with asyncio.timeout(namespace.timeout):
             await closable.close()

@@ -155,13 +155,13 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             self._sessions.add(session)
             session.task = asyncio.create_task(self._read_session(session))
         except OperationTimeoutError:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             await asyncio.sleep(max(MAX_POLL_S - (time.monotonic() - started_at), 0.0))
         except asyncio.CancelledError:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             raise
         except Exception as error:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             self._failure = translate(error, self._namespace, self._queue)
             await self._drop_client()
         finally:
@@ -195,7 +195,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             self._sessions.discard(session)
             session.locked_until = 0.0
             self._changed.set()
-            await self._close(session.receiver)
+            await close_quietly(session.receiver, self._namespace)
 
     async def _receive_messages(self, session: _LockedSession, room: int) -> bool:
         self._requested += room
@@ -291,10 +291,6 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         await self._copies.close()
         await self._drop_client()
 
-    async def _close(self, closable: Any) -> None:
-        if closable is not None:
-            await close_quietly(closable, self._namespace)
-
     async def _drop_client(self) -> None:
         client, self._client = self._client, None
-        await self._close(client)
+        await close_quietly(client, self._namespace)

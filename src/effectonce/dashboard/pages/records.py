@@ -68,7 +68,7 @@ def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     undoing, hint = False, ""
     if kind == "saga":
         log = sources.log(record)
-        undoing = isinstance(log, SagaLog) and log.undoing
+        undoing = isinstance(log, SagaLog) and log.compensation_in_doubt
         if record.scope not in sources.sagas or not isinstance(log, SagaLog):
             outcomes, hint = ("abandon",), "Start the dashboard with --saga MODULE:SAGA to decide its step instead."
         elif log.phase == "running":
