@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention, Event
 from effectonce.contracts.outbox import OutboxRow
 from effectonce.core.retry import Retry
@@ -186,7 +185,7 @@ class Tracer:
     def __init__(self) -> None:
         self.relayed_rows: list[tuple[str, str, bool, str | None]] = []
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         self.relayed_rows.append((system, row.message_id, 0 < seconds < 60, error and str(error)))
 
 
@@ -297,9 +296,3 @@ async def test_people_free_thousands_at_once(
     assert len(relay.list(limit=100, cursor=page.cursor).entries) == 4
     assert relay.unpark() == 5
     assert database.states() == {"pending": 5}
-
-
-def test_a_relay_says_what_it_connects(database: Database, broker: FakeBroker) -> None:
-    relay = database.relay(broker)
-    assert repr(relay) == f"<relay from {relay.store!r} to {broker!r}>"
-    assert isinstance(relay, eo.Relay)
