@@ -37,8 +37,8 @@ async def unrecorded_is_success(run: Any, client: Any, value: Any) -> None:
         pass
 
 
-@mutant("F57", finishing, "confirm_success", "guard-L+lapse+crash/2")
-def fenced_is_success(run: Any, applied: bool) -> None:
+@mutant("F57", finishing, "confirm_reply", "guard-L+lapse+crash/2")
+def fenced_is_success(run: Any, reply: Any) -> None:
     """A fenced completion is a success: the zombie acks."""
     return None
 
