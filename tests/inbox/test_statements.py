@@ -42,9 +42,10 @@ def key_named(text: str, fingerprints: bytes = b"") -> InboxKey:
 # -- rows that are there for the insert, and gone for the look at them
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_a_row_that_is_purged_before_each_look_is_a_conflict_in_the_end(dialect: Any) -> None:
-    session = Session(returning=False)
+    """MySQL's insert has locked the row, so that nobody deletes it."""
+    session = Session()
     inserting = inbox_table(dialect, "inbox").insert(session, key_named("a", b"f" * 17), result=True)  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
         run_sync(inserting)
@@ -61,14 +62,11 @@ def test_so_is_a_batch_of_them(dialect: Any) -> None:
 
 
 @pytest.mark.parametrize(("returning", "statements"), [(True, 1), (False, 2)])
-@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, many: bool) -> None:
-    table = inbox_table("mysql", "inbox")
-    session = Session(*[[(b"another's", None, None)]] * 2 if not many else [], returning=returning)
-    if many:
-        run_sync(table.insert_many(session, [key_named("a"), key_named("b")]))  # type: ignore[arg-type]
-    else:
-        assert run_sync(table.insert(session, key_named("a"), result=True)) is not None  # type: ignore[arg-type]
+@pytest.mark.parametrize("count", [1, 2])
+def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, count: int) -> None:
+    session = Session(returning=returning)
+    keys = [key_named(f"k{number}") for number in range(count)]
+    run_sync(inbox_table("mysql", "inbox").insert_many(session, keys))  # type: ignore[arg-type]
     assert len(session.asked) == statements
     assert ("RETURNING" in session.asked[0][0]) is returning
 
