@@ -277,7 +277,7 @@ class Proof:
 def _covered(found: explorer.SearchRow) -> str:
     """What a search of the model says: an exhaustive one is no sample."""
     tried = "all" if found.complete else "cut short"
-    return f"{bound(found.lost, found.schedules) if found.seed is not None else tried}; faults ≤ {found.most}"
+    return f"{bound(found.lost, found.schedules) if found.seed is not None else tried}; faults ≤ {found.max_faults}"
 
 
 # -- what people see

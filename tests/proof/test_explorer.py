@@ -28,7 +28,7 @@ from tests.proof.explorer import (
 )
 from tests.proof.explorer.__main__ import main
 from tests.proof.explorer.catalogue import LARGE, NAIVE
-from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.scenario import MAX_CRASHES
 from tests.proof.explorer.table import FULL, SHORT
 from tests.proof.explorer.tools import worker
 
@@ -69,7 +69,7 @@ def points(words: str) -> set[str]:
 
 
 #: Of these, what takes two faults to come to: see `test_a_process_is_killed_at_every_point`.
-LATER = {
+NEEDS_TWO_FAULTS = {
     "guard-L": points("release refund"),
     "guard-D": points("doubt park"),
     "guard-A": points("release fail dead"),
@@ -78,7 +78,7 @@ LATER = {
 STEPWISE = {"guard-L-3x3": {"handler.after", "effect.after"}, "guard-S-3x3": {"look.after"}}
 
 
-def kept(report: SearchReport) -> None:
+def assert_promise_kept(report: SearchReport) -> None:
     """No rule was broken; shows the figures under ``pytest -s`` and the timeline where one was."""
     print(f"\n{report}")
     assert report.finding is None, f"\n{report.finding}"
@@ -114,9 +114,9 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
     """
     faults = SHORT[name]
     report = explore(name, faults)
-    kept(report)
+    assert_promise_kept(report)
     assert report.complete
-    elsewhere = set().union(LATER.get(name, ()), *STEPWISE.values())
+    elsewhere = set().union(NEEDS_TWO_FAULTS.get(name, ()), *STEPWISE.values())
     base = name.partition("+")[0]
     assert points(POINTS.get(base, "")) - elsewhere <= report.crash_points
     if SCENARIOS[base].at_most_once or base in ("intents-K", "intents-I", "intents-I-joined"):
@@ -133,7 +133,7 @@ def test_random_schedules_keep_the_promise(name: str) -> None:
     F10 to F12, F26, F42, F43, F48, F49, F51, F69, F70.
     """
     report = sample(name, 120, seed=2026)
-    kept(report)
+    assert_promise_kept(report)
     assert report.schedules == 120
     assert report.crash_points >= STEPWISE.get(name, set())
 
@@ -142,7 +142,7 @@ def test_nothing_goes_wrong_where_nothing_goes_wrong() -> None:
     """Without a fault there is exactly one effect, in whatever order two workers get their turns."""
     for name in SHORT:
         report = explore(name, 0)
-        kept(report)
+        assert_promise_kept(report)
         assert report.doubled == 0 or scenario(name).seen
 
 
@@ -153,7 +153,7 @@ def test_the_table_has_every_mode() -> None:
     assert told == rows
     assert {row.mode for row in rows} == {"L", "S", "T", "K", "I", "outbox", "saga", "redrive", "naive"}
     assert {row.scenario for row in rows} >= {*SHORT, *(each.name for each in LARGE)}
-    assert {row.most for row in rows if row.seed == 7} == {6}
+    assert {row.max_faults for row in rows if row.seed == 7} == {6}
     assert all(bool(row.broken) == (row.mode == "naive") for row in rows)
     assert {row.seed for row in rows} == {None, 7}
     assert all(FULL[name.partition("+")[0]] >= faults for name, faults in SHORT.items())
@@ -175,7 +175,7 @@ def test_time_is_divided_between_the_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(rows) == len(limits) == len(NAIVE) + len(FULL) + len(LARGE)
     assert limits[0] == pytest.approx(60.0 / len(rows))
     assert limits[1:] == pytest.approx([60.0 / (len(rows) - 1)] * (len(rows) - 1))
-    assert {row.most for row in rows if row.scenario == "guard-L"} == {2}
+    assert {row.max_faults for row in rows if row.scenario == "guard-L"} == {2}
 
 
 # -- the oracle has teeth
@@ -297,22 +297,22 @@ def test_a_schedule_says_all_there_is_to_say() -> None:
     assert stories[0] == stories[1]
     assert any("killed" in line or "cancelled" in line or "lost" in line for line in stories[0])
     one, two = (sample("guard-A-3x3", 20, seed=5) for _ in range(2))
-    kept(one)
+    assert_promise_kept(one)
     assert (one.steps, one.faults, one.outcomes) == (two.steps, two.faults, two.outcomes)
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("patience", [CRASHES, 3])
+@pytest.mark.parametrize("patience", [MAX_CRASHES, 3])
 def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_before(
     patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers whose leases nobody keeps, and handlers that outlast them: each takes the other's claim."""
-    monkeypatch.setattr(worker, "CRASHES", patience)
+    monkeypatch.setattr(worker, "MAX_CRASHES", patience)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
     world = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)
     assert any(f"claimed, attempt {patience + 1}," in told for told in story)
-    if patience == CRASHES:
+    if patience == MAX_CRASHES:
         assert world.violation is None
         assert sum("is dead" in told for told in story) == 3
     else:
