@@ -37,10 +37,11 @@ async def unrecorded_is_success(run: Any, client: Any, value: Any) -> None:
         pass
 
 
-@mutant("F57", finishing, "confirm_success", "guard-L+lapse+crash/2")
-def fenced_is_success(run: Any, applied: bool) -> None:
+@mutant("F57", finishing, "confirm_reply", "guard-L+lapse+crash/2")
+def fenced_is_success(run: Any, reply: Any) -> None:
     """A fenced completion is a success: the zombie acks."""
-    return None
+    if isinstance(reply, Exception):
+        raise reply
 
 
 @mutant("F16", guard, "abort", "guard-L+cancel/1", promise=False)

@@ -103,8 +103,8 @@ def delayed_key_not_held(self: Any, entry: Any) -> Any:
     return unordered(message) if entry.deliveries > 1 else message
 
 
-@mutant("F43", WorkerSystem, "message_of", "worker-O+raise/1")
-def second_retry_forgets_those_behind(self: Any, entry: Any) -> Any:
-    """What is given back a second time is not kept in the order of its key any more (seen here)."""
+@mutant("F43", WorkerSystem, "message_of", "worker-O+raise/2")
+def order_forgotten_at_the_second_retry(self: Any, entry: Any) -> Any:
+    """A message that is given back a second time is no longer kept in the order of its key (seen here)."""
     message = _message_of(self, entry)
     return unordered(message) if entry.deliveries > 2 else message
